@@ -1,0 +1,1 @@
+//! Which environment a process belongs to.

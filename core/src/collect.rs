@@ -1,0 +1,43 @@
+//! One snapshot from the three sources, every interval.
+
+use std::time::Duration;
+
+use crate::gpu::GpuSource;
+use crate::proc::ProcessSource;
+use crate::state::StateSource;
+
+/// Where the truth about one host comes from.
+pub struct HostSources {
+    /// Name of the host.
+    pub hostname: String,
+    /// Its GPUs.
+    pub gpu: Box<dyn GpuSource>,
+    /// Its processes and users.
+    pub processes: Box<dyn ProcessSource>,
+    /// Its environments.
+    pub state: Box<dyn StateSource>,
+}
+
+/// How to collect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectOptions {
+    /// Time between publications.
+    pub interval: Duration,
+    /// Age beyond which values are withdrawn.
+    pub max_age: Duration,
+    /// Utilization, 0–1, from which a user's processes make held device time busy.
+    pub busy_above: f64,
+    /// Collectors that are switched on.
+    pub collectors: Collectors,
+}
+
+/// Which collectors run. One that is off is absent from the snapshot, and so is all that it would tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collectors {
+    /// Devices.
+    pub gpu: bool,
+    /// Processes that use a device.
+    pub processes: bool,
+    /// Environments and attachments.
+    pub state: bool,
+}

@@ -1,0 +1,102 @@
+//! What the GPUs of a host say: one trait, and the sources behind it.
+
+use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
+
+/// Something that can be asked for the state of all devices of a host.
+///
+/// A source lives on a thread of its own, because a call into a driver may hang.
+pub trait GpuSource: Send {
+    /// Reads every device once. One question that a device cannot answer leaves that one value
+    /// absent; a device that is lost is reported as such; only what concerns all devices is an error.
+    /// After an error the source has let go of the driver, and the next call tries from the start.
+    ///
+    /// # Errors
+    /// The driver cannot be reached at all: see [`GpuError`].
+    fn sample(&mut self) -> Result<GpuSample, GpuError>;
+}
+
+/// Why no device of a host could be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GpuError {
+    /// The NVML library could not be loaded: no driver is installed, or the path is wrong.
+    #[error(
+        "cannot load the NVML library {library}: {reason}; install the NVIDIA driver, or name the library with GENV_NVML_LIBRARY"
+    )]
+    LibraryNotLoaded {
+        /// Path or soname that was tried.
+        library: String,
+        /// What the loader said.
+        reason: String,
+    },
+    /// The library is there, the driver does not answer: not loaded, mismatched, lost, no permission.
+    #[error("{call} failed: {reason}")]
+    Driver {
+        /// NVML call that failed.
+        call: &'static str,
+        /// What NVML said.
+        reason: String,
+    },
+    /// The scenario file of a simulated source cannot be used.
+    #[error("{0}")]
+    Scenario(String),
+}
+
+/// All devices of a host, read once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GpuSample {
+    /// `nvmlSystemGetDriverVersion`.
+    pub driver_version: Option<String>,
+    /// Whole GPUs and MIG devices, by index. A GPU that is split into MIG devices is listed before them.
+    pub devices: Vec<DeviceSample>,
+    /// XID errors that happened since the last sample.
+    pub xid_events: Vec<XidEvent>,
+}
+
+/// One device, read once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceSample {
+    /// Which device.
+    pub index: DeviceIndex,
+    /// `nvmlDeviceGetUUID`.
+    pub uuid: String,
+    /// The device does not answer any more (`NVML_ERROR_GPU_IS_LOST`, `NVML_ERROR_RESET_REQUIRED`): nothing else is filled.
+    pub lost: bool,
+    /// `nvmlDeviceGetName`.
+    pub name: Option<String>,
+    /// `nvmlDeviceGetMinorNumber`.
+    pub minor: Option<u32>,
+    /// MIG profile such as `3g.40gb`; only of a MIG device.
+    pub profile: Option<String>,
+    /// Whether this whole GPU is split into MIG devices.
+    pub mig_parent: bool,
+    /// What was measured.
+    pub measurements: DeviceMeasurements,
+    /// Processes that use the device, distinct by pid; of a MIG parent empty, since they are listed with its
+    /// MIG devices. Absent: the driver does not tell, or could not.
+    pub processes: Option<Vec<GpuProcess>>,
+}
+
+/// One process on one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuProcess {
+    /// Process id in the host's namespace.
+    pub pid: u32,
+    /// In which of NVML's lists it is.
+    pub process_type: ProcessType,
+    /// `usedGpuMemory`; absent for `NVML_VALUE_NOT_AVAILABLE`.
+    pub memory_used_bytes: Option<u64>,
+    /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, 0–1; 0 where the call works and has no
+    /// sample of this process, absent where the call is not supported.
+    pub utilization_ratio: Option<f64>,
+}
+
+/// One XID error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct XidEvent {
+    /// Whole GPU on which it happened.
+    pub index: DeviceIndex,
+    /// NVIDIA's XID code.
+    pub xid: u64,
+    /// When it was received, Unix time.
+    pub timestamp_seconds: f64,
+}

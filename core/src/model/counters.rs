@@ -1,0 +1,90 @@
+//! Counters that the collection accumulates; they live as long as the collecting program.
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceIndex;
+
+/// The username of what nobody caused.
+pub const NOBODY: &str = "(none)";
+
+/// All accumulated counters of one host. A counter appears in one snapshot as 0 before it rises.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Energy by device.
+    pub device_energy: Vec<DeviceEnergy>,
+    /// XID errors by device and code.
+    pub device_xid_errors: Vec<DeviceXid>,
+    /// Use by user and device.
+    pub user_device_use: Vec<UserDeviceUse>,
+    /// XID errors charged to the users who held the device.
+    pub user_xid_errors: Vec<UserXid>,
+}
+
+/// Energy that one device used since the collection began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceEnergy {
+    /// Whole GPU.
+    pub index: DeviceIndex,
+    /// Joules; equals the sum over users, `(none)` included.
+    pub energy_joules: f64,
+}
+
+/// XID errors of one code on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceXid {
+    /// Whole GPU.
+    pub index: DeviceIndex,
+    /// NVIDIA's XID code.
+    pub xid: u64,
+    /// How many.
+    pub errors: u64,
+    /// When the last one happened, Unix time; absent while the counter is at 0.
+    #[serde(default)]
+    pub last_timestamp_seconds: Option<f64>,
+}
+
+/// XID errors of one code that hit one user on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UserXid {
+    /// Who held the device.
+    pub username: String,
+    /// Whole GPU.
+    pub index: DeviceIndex,
+    /// NVIDIA's XID code.
+    pub xid: u64,
+    /// How many.
+    pub errors: u64,
+}
+
+/// What one user held and used of one device since the collection began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UserDeviceUse {
+    /// Who; [`NOBODY`] carries energy alone.
+    pub username: String,
+    /// Whole GPU.
+    pub index: DeviceIndex,
+    /// Time, by what the user did with it; absent for [`NOBODY`].
+    #[serde(default)]
+    pub device_seconds: Option<DeviceSeconds>,
+    /// Utilization of the user's processes × seconds; all users of a device together at most
+    /// 1 per second; absent for [`NOBODY`].
+    #[serde(default)]
+    pub utilized_device_seconds: Option<f64>,
+    /// Joules caused by the user.
+    pub energy_joules: f64,
+}
+
+/// Share × seconds, by what happened during them; `outside` has no share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceSeconds {
+    /// The user's processes on the device reached the busy threshold.
+    pub busy: f64,
+    /// They did not, or there were none.
+    pub idle: f64,
+    /// The driver did not tell.
+    pub unmeasured: f64,
+    /// A process of the user used the device without an environment.
+    pub outside: f64,
+}

@@ -1,0 +1,187 @@
+//! Devices: whole GPUs and the MIG devices that they are split into.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// NVML's index of a device, as `nvidia-smi --query-gpu=index` prints it; MIG device 1 of
+/// GPU 0 is `0:1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIndex {
+    /// Index of the GPU (`nvmlDeviceGetIndex`).
+    pub gpu: u32,
+    /// Index of the MIG device within its GPU (`nvmlDeviceGetMigDeviceHandleByIndex`).
+    pub mig: Option<u32>,
+}
+
+impl DeviceIndex {
+    /// The index of a whole GPU.
+    #[must_use]
+    pub const fn gpu(gpu: u32) -> Self {
+        Self { gpu, mig: None }
+    }
+
+    /// The index of a MIG device.
+    #[must_use]
+    pub const fn mig(gpu: u32, mig: u32) -> Self {
+        Self {
+            gpu,
+            mig: Some(mig),
+        }
+    }
+
+    /// The whole GPU that this device is, or is a part of.
+    #[must_use]
+    pub const fn whole(self) -> Self {
+        Self::gpu(self.gpu)
+    }
+}
+
+impl fmt::Display for DeviceIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mig {
+            None => write!(f, "{}", self.gpu),
+            Some(mig) => write!(f, "{}:{mig}", self.gpu),
+        }
+    }
+}
+
+/// A text that is not a device index.
+#[derive(Debug, thiserror::Error)]
+#[error("'{0}' is not a device index: expected a number such as 0, or 0:1 for a MIG device")]
+pub struct ParseDeviceIndexError(String);
+
+impl FromStr for DeviceIndex {
+    type Err = ParseDeviceIndexError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseDeviceIndexError(text.to_owned());
+        let number = |part: &str| part.parse::<u32>().map_err(|_| error());
+        match text.split_once(':') {
+            None => Ok(Self::gpu(number(text)?)),
+            Some((gpu, mig)) => Ok(Self::mig(number(gpu)?, number(mig)?)),
+        }
+    }
+}
+
+impl Serialize for DeviceIndex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceIndex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// One device of a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Which device.
+    pub index: DeviceIndex,
+    /// `nvmlDeviceGetUUID`: stable across reboots, unlike the index.
+    pub uuid: String,
+    /// Whether the device answers now. A device once seen stays listed with `up` false when it
+    /// is lost, when it can no longer be asked, or when its values became too old.
+    pub up: bool,
+    /// Product name, `nvmlDeviceGetName`.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Minor number N of `/dev/nvidiaN`, `nvmlDeviceGetMinorNumber`.
+    #[serde(default)]
+    pub minor: Option<u32>,
+    /// MIG profile such as `3g.40gb`; only of a MIG device.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// Whether this whole GPU is split into MIG devices.
+    #[serde(default)]
+    pub mig_parent: bool,
+    /// What was measured. Everything is absent while `up` is false.
+    #[serde(default)]
+    pub measurements: DeviceMeasurements,
+    /// Which environments hold it, by the state files; always empty for MIG devices.
+    #[serde(default)]
+    pub attachments: Vec<Attachment>,
+}
+
+/// What a driver tells of one device. A value that could not be measured is absent, never 0.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceMeasurements {
+    /// Part of the last sample period during which a kernel ran, 0–1: `nvmlDeviceGetUtilizationRates`.
+    pub utilization_ratio: Option<f64>,
+    /// Part of the last sample period during which memory was read or written, 0–1: the same call.
+    pub memory_controller_busy_ratio: Option<f64>,
+    /// Video encoder, 0–1: `nvmlDeviceGetEncoderUtilization`.
+    pub encoder_utilization_ratio: Option<f64>,
+    /// Video decoder, 0–1: `nvmlDeviceGetDecoderUtilization`.
+    pub decoder_utilization_ratio: Option<f64>,
+    /// `nvmlDeviceGetMemoryInfo_v2`.
+    pub memory: Option<DeviceMemory>,
+    /// GPU core temperature: `nvmlDeviceGetTemperature`.
+    pub temperature_celsius: Option<f64>,
+    /// `nvmlDeviceGetTemperatureThreshold`, by limit: `shutdown`, `slowdown`, `memory_max`, `gpu_max`.
+    pub temperature_limits_celsius: BTreeMap<String, f64>,
+    /// `nvmlDeviceGetPowerUsage`.
+    pub power_watts: Option<f64>,
+    /// `nvmlDeviceGetEnforcedPowerLimit`.
+    pub power_limit_watts: Option<f64>,
+    /// Since the driver was loaded: `nvmlDeviceGetTotalEnergyConsumption`. The accumulated
+    /// counter that survives a driver reload is [`super::Counters::device_energy`].
+    pub energy_joules: Option<f64>,
+    /// `nvmlDeviceGetClockInfo`, by clock: `graphics`, `sm`, `memory`, `video`.
+    pub clocks_hertz: BTreeMap<String, f64>,
+    /// `nvmlDeviceGetFanSpeed_v2`, by fan number; share of the maximum speed, 0–1 (may exceed 1).
+    pub fan_speed_ratios: BTreeMap<u32, f64>,
+    /// `nvmlDeviceGetCurrentClocksThrottleReasons`, by reason; absent where the call is not supported.
+    pub throttled: Option<BTreeMap<String, bool>>,
+    /// `nvmlDeviceGetTotalEccErrors`, volatile counters (since the driver was loaded).
+    pub ecc_errors: EccErrors,
+    /// `nvmlDeviceGetPcieReplayCounter`.
+    pub pcie_replays: Option<u64>,
+}
+
+/// Memory of a device in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// Installed.
+    pub total_bytes: u64,
+    /// Allocated by processes; without what the driver reserves where the driver tells both.
+    pub used_bytes: u64,
+    /// Not allocated.
+    pub free_bytes: u64,
+    /// Held by the driver and firmware; absent before driver 510.
+    #[serde(default)]
+    pub reserved_bytes: Option<u64>,
+}
+
+/// ECC errors since the driver was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EccErrors {
+    /// Single-bit errors that were corrected.
+    pub corrected: Option<u64>,
+    /// Errors that could not be corrected.
+    pub uncorrected: Option<u64>,
+}
+
+/// One environment's claim to one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The environment.
+    pub eid: String,
+    /// Memory that the attachment claims; absent: the whole device.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Part of the device that it holds, 0–1: memory claimed / total, or 1 without an amount;
+    /// scaled so that the shares of a device never add up to more than 1.
+    pub share_ratio: f64,
+    /// When it was attached, Unix time.
+    #[serde(default)]
+    pub attached_timestamp_seconds: Option<f64>,
+}

@@ -1,0 +1,67 @@
+//! Environments: reservations that users hold.
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceIndex;
+
+/// One environment of a snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Environment id.
+    pub eid: String,
+    /// User who owns it, by the state file.
+    pub uid: u32,
+    /// The passwd name of `uid`, else `uid:1234`; the name in the state file is only a claim.
+    pub username: String,
+    /// Name that its user gave it.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// When it was activated, Unix time.
+    #[serde(default)]
+    pub created_timestamp_seconds: Option<f64>,
+    /// Devices asked for in its configuration.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// Memory per device asked for in its configuration, bytes.
+    #[serde(default)]
+    pub gpu_memory_bytes: Option<u64>,
+    /// Its member processes (shells) that are alive.
+    #[serde(default)]
+    pub members: Vec<Member>,
+    /// Jupyter kernels that are its members.
+    #[serde(default)]
+    pub kernel_ids: Vec<String>,
+    /// Its use of each device that it is attached to or that a process of it uses.
+    #[serde(default)]
+    pub devices: Vec<EnvironmentDevice>,
+}
+
+/// A process that keeps an environment alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// Process id.
+    pub pid: u32,
+    /// Start in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_time_ticks: u64,
+}
+
+/// What an environment uses of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EnvironmentDevice {
+    /// Which device.
+    pub index: DeviceIndex,
+    /// Whether the environment is attached to it (it may be used without).
+    pub attached: bool,
+    /// Memory used there by the environment's processes; absent if any of them could not be measured.
+    #[serde(default)]
+    pub memory_used_bytes: Option<u64>,
+    /// Memory that it may use there: the attachment's amount, else the device's total; absent if not attached.
+    #[serde(default)]
+    pub memory_capacity_bytes: Option<u64>,
+    /// Utilization by the environment's processes, 0–1; absent where the driver does not tell.
+    #[serde(default)]
+    pub utilization_ratio: Option<f64>,
+    /// When its utilization was last seen above the busy threshold, Unix time; absent if never.
+    #[serde(default)]
+    pub last_active_timestamp_seconds: Option<f64>,
+}

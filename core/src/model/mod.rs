@@ -1,0 +1,22 @@
+//! Plain data: what a snapshot is made of. No I/O.
+//!
+//! The JSON form of [`Snapshot`] is a contract (`docs/snapshot.schema.json`): fields may be
+//! added, never renamed or removed within one [`SNAPSHOT_VERSION`], and readers ignore
+//! fields they do not know.
+
+mod counters;
+mod device;
+mod environment;
+mod process;
+mod snapshot;
+
+pub use counters::{
+    Counters, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
+};
+pub use device::{
+    Attachment, Device, DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors,
+    ParseDeviceIndexError,
+};
+pub use environment::{Environment, EnvironmentDevice, Member};
+pub use process::{Attribution, Process, ProcessDevice, ProcessType};
+pub use snapshot::{CollectorStatus, HostSnapshot, Publication, SNAPSHOT_VERSION, Snapshot};

@@ -1,0 +1,101 @@
+//! Processes that use a device.
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceIndex;
+
+/// One process that uses at least one device, identified by pid and start time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id in the host's namespace.
+    pub pid: u32,
+    /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if it vanished before it was read.
+    #[serde(default)]
+    pub start_time_ticks: Option<u64>,
+    /// Effective uid, from `/proc/PID/status`.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// Name of `uid`, else `uid:1234`.
+    #[serde(default)]
+    pub username: Option<String>,
+    /// Command name, `/proc/PID/stat` field 2; never arguments.
+    #[serde(default)]
+    pub comm: Option<String>,
+    /// Container that it runs in, from `/proc/PID/cgroup`.
+    #[serde(default)]
+    pub container_id: Option<String>,
+    /// Where it belongs.
+    pub attribution: Attribution,
+    /// Its use of each device; at least one.
+    pub devices: Vec<ProcessDevice>,
+}
+
+/// Where a process belongs, with the evidence. `reason` is one of a small fixed set of words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Attribution {
+    /// In an environment.
+    Environment {
+        /// Which.
+        eid: String,
+    },
+    /// Known to be in no environment.
+    Outside {
+        /// Why this is known.
+        reason: String,
+    },
+    /// Evidence is missing. Reported, and never acted upon.
+    Unknown {
+        /// What is missing.
+        reason: String,
+    },
+}
+
+impl Attribution {
+    /// The environment, if the process is in one.
+    #[must_use]
+    pub fn eid(&self) -> Option<&str> {
+        match self {
+            Self::Environment { eid } => Some(eid),
+            Self::Outside { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// The word for the `state` label: `environment`, `outside` or `unknown`.
+    #[must_use]
+    pub const fn state(&self) -> &'static str {
+        match self {
+            Self::Environment { .. } => "environment",
+            Self::Outside { .. } => "outside",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+}
+
+/// What a process uses of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessDevice {
+    /// Which device; a MIG device rather than its GPU.
+    pub index: DeviceIndex,
+    /// How it uses the device.
+    #[serde(rename = "type")]
+    pub process_type: ProcessType,
+    /// Device memory it holds; absent where the driver does not tell.
+    #[serde(default)]
+    pub memory_used_bytes: Option<u64>,
+    /// Part of the time its kernels ran since the last sample, 0–1; absent where the driver does not tell.
+    #[serde(default)]
+    pub utilization_ratio: Option<f64>,
+}
+
+/// How a process uses a device: in which of NVML's lists it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessType {
+    /// `nvmlDeviceGetComputeRunningProcesses`.
+    Compute,
+    /// `nvmlDeviceGetGraphicsRunningProcesses`.
+    Graphics,
+    /// Both.
+    ComputeAndGraphics,
+}

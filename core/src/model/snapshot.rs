@@ -1,0 +1,77 @@
+//! One host at one moment, and the hosts that are published together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Counters, Device, Environment, Process};
+
+/// Version of the snapshot's JSON form.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// What is true on one host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`SNAPSHOT_VERSION`] of the writer.
+    pub version: u32,
+    /// Name of the host.
+    pub hostname: String,
+    /// When the snapshot was made, Unix time by the host's clock.
+    pub timestamp_seconds: f64,
+    /// Seconds between snapshots.
+    pub interval_seconds: f64,
+    /// Whether genv is installed: its state directory exists, or `genv` is on PATH.
+    pub installed: bool,
+    /// `nvmlSystemGetDriverVersion`.
+    #[serde(default)]
+    pub driver_version: Option<String>,
+    /// How each collector fared, by name: `gpu`, `processes`, `state`.
+    pub collectors: BTreeMap<String, CollectorStatus>,
+    /// Every device once seen, in the order of their indices.
+    pub devices: Vec<Device>,
+    /// Environments, by eid.
+    pub environments: Vec<Environment>,
+    /// Processes that use a device, by pid.
+    pub processes: Vec<Process>,
+    /// Accumulated since the collection began.
+    pub counters: Counters,
+}
+
+/// Health of one collector.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CollectorStatus {
+    /// Whether the last attempt succeeded.
+    pub success: bool,
+    /// How long the last finished attempt took; absent before the first.
+    #[serde(default)]
+    pub duration_seconds: Option<f64>,
+    /// When the values that the snapshot carries were read, Unix time; absent if they never were.
+    #[serde(default)]
+    pub timestamp_seconds: Option<f64>,
+    /// Why it failed, what is damaged or what to do; absent when all is well.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// One host of a publication.
+#[derive(Clone, Debug)]
+pub struct HostSnapshot {
+    /// Name of the host; the `hostname` label of all its series.
+    pub hostname: String,
+    /// Whether the host delivers snapshots.
+    pub up: bool,
+    /// When the snapshot was received, Unix time by this machine's clock.
+    pub received_timestamp_seconds: Option<f64>,
+    /// The latest snapshot; absent if there never was one, or it became too old.
+    pub snapshot: Option<Arc<Snapshot>>,
+}
+
+/// What a stream publishes once an interval: every host, reachable or not.
+#[derive(Clone, Debug, Default)]
+pub struct Publication {
+    /// Counts publications from 1; 0 is the empty one before the first.
+    pub sequence: u64,
+    /// Hosts in configured order; names are distinct.
+    pub hosts: Vec<HostSnapshot>,
+}

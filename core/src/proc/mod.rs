@@ -1,0 +1,92 @@
+//! What the kernel says of processes.
+
+use std::collections::HashMap;
+
+/// Something that can be asked about processes: `/proc`, or a scenario.
+pub trait ProcessSource: Send {
+    /// Reads processes once. A process that cannot be read is part of the answer, never an error.
+    fn read(&mut self, request: &ProcessRequest) -> ProcessTable;
+
+    /// The passwd name of a uid, else `uid:1234`.
+    fn username(&mut self, uid: u32) -> String;
+}
+
+/// Which processes to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessRequest {
+    /// Processes whose facts and ancestors are wanted: those that use a device.
+    pub processes: Vec<u32>,
+    /// Processes of which only the start time is wanted: members of environments.
+    pub members: Vec<u32>,
+}
+
+/// What was read in one go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProcessTable {
+    /// By pid, for every process asked for.
+    pub processes: HashMap<u32, ProcessRead>,
+    /// Start time and parent, by pid, of members that exist and of all ancestors of the processes.
+    pub lineage: HashMap<u32, Lineage>,
+}
+
+/// Who a process is and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lineage {
+    /// Start in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_time_ticks: u64,
+    /// Start, Unix time (`btime` of `/proc/stat` plus the ticks).
+    pub start_timestamp_seconds: f64,
+    /// Parent's pid: field 4 of `/proc/PID/stat`.
+    pub parent: u32,
+}
+
+/// The outcome of reading one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessRead {
+    /// It is there.
+    Present(ProcessFacts),
+    /// It is not there (any more), or another process took its pid while it was read.
+    Vanished,
+    /// `/proc/PID` itself may not be read (`hidepid`).
+    Unreadable,
+}
+
+/// What is known of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// Start in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub start_time_ticks: u64,
+    /// Effective uid: `Uid:` of `/proc/PID/status`; absent if it could not be read.
+    pub uid: Option<u32>,
+    /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced.
+    pub comm: String,
+    /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC), if any.
+    pub container_id: Option<String>,
+    /// What `/proc/PID/environ` says of an environment.
+    pub claim: Claim,
+}
+
+/// What a process claims about its environment by `GENV_ENVIRONMENT_ID`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It names this environment. An empty value, or one that is not UTF-8, names no environment that
+    /// could exist: it is kept (lossily) and refuted by attribution.
+    Named(String),
+    /// Its environ was read whole, is well-formed, and does not name any.
+    Absent,
+    /// It could not be learned.
+    Missing(MissingEvidence),
+}
+
+/// Why a claim could not be learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingEvidence {
+    /// `/proc/PID/environ` may not be read.
+    EnvironUnreadable,
+    /// It is empty: a kernel thread, a process started with an empty environment, or one that cleared it.
+    EnvironEmpty,
+    /// It holds something else than `NAME=value` entries, as setproctitle leaves it.
+    EnvironOverwritten,
+    /// The process is a zombie: it has no environ any more.
+    Zombie,
+}

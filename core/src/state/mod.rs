@@ -1,0 +1,79 @@
+//! What genv's state files say: environments and which devices are attached to them.
+
+/// Something that can be asked for the state of a host: a state directory, or a scenario.
+pub trait StateSource: Send {
+    /// Reads the state once.
+    ///
+    /// # Errors
+    /// The state could not be read now; whoever asks keeps the last good one and reports the error.
+    fn read(&mut self) -> Result<State, StateError>;
+}
+
+/// Why the state could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StateError {
+    /// What failed, why, and what to do.
+    pub message: String,
+}
+
+/// All environments and attachments of a host. A state directory that does not exist is an empty state.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Whether the state directory exists.
+    pub installed: bool,
+    /// When `envs.json` was last written, Unix time: a process that started later cannot be the member
+    /// that a bare pid in it means.
+    pub written_timestamp_seconds: Option<f64>,
+    /// Environments, by eid; eids are distinct.
+    pub environments: Vec<EnvironmentState>,
+    /// Devices, by index.
+    pub devices: Vec<DeviceState>,
+    /// Entries that were damaged and left out, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// One environment as the state files have it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EnvironmentState {
+    /// Environment id.
+    pub eid: String,
+    /// Owner.
+    pub uid: u32,
+    /// Owner's name as the file claims it.
+    pub username: Option<String>,
+    /// When it was activated, Unix time.
+    pub created_timestamp_seconds: Option<f64>,
+    /// Configured name.
+    pub name: Option<String>,
+    /// Configured device count.
+    pub gpus: Option<u32>,
+    /// Configured memory per device, bytes.
+    pub gpu_memory_bytes: Option<u64>,
+    /// Member processes.
+    pub pids: Vec<u32>,
+    /// Member Jupyter kernels.
+    pub kernel_ids: Vec<String>,
+}
+
+/// One device as the state files have it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceState {
+    /// Index of the whole GPU.
+    pub index: u32,
+    /// Memory of the device as written there, bytes.
+    pub total_memory_bytes: Option<u64>,
+    /// Environments attached to it, in the file's order.
+    pub attachments: Vec<AttachmentState>,
+}
+
+/// One attachment as the state files have it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttachmentState {
+    /// Environment id.
+    pub eid: String,
+    /// Memory claimed, bytes; absent: the whole device.
+    pub gpu_memory_bytes: Option<u64>,
+    /// When it was attached, Unix time.
+    pub attached_timestamp_seconds: Option<f64>,
+}

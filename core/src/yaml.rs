@@ -1,0 +1,1 @@
+//! The one place that knows which YAML library is used.

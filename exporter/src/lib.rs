@@ -1,0 +1,1 @@
+//! Prometheus exporter of GPU devices, genv environments, users and processes.

@@ -1,0 +1,3 @@
+//! Prometheus exporter of GPU devices, genv environments, users and processes.
+
+fn main() {}

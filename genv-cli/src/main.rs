@@ -1,0 +1,3 @@
+//! The genv command.
+
+fn main() {}

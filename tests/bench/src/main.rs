@@ -1,0 +1,3 @@
+//! Measures the budgets of genv programs.
+
+fn main() {}

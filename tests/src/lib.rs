@@ -1,0 +1,1 @@
+//! Tests of whole programs against real Prometheus, real /proc, real nvidia-smi and real genv 1.4.3.

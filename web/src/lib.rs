@@ -1,0 +1,1 @@
+//! The HTTP side that genv's daemons share: server, exporter-toolkit web configuration, health.
