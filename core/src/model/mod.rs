@@ -7,8 +7,10 @@
 mod counters;
 mod device;
 mod environment;
+mod memory;
 mod process;
 mod snapshot;
+mod time;
 
 pub use counters::{
     Counters, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
@@ -18,5 +20,7 @@ pub use device::{
     ParseDeviceIndexError,
 };
 pub use environment::{Environment, EnvironmentDevice, Member};
+pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use snapshot::{CollectorStatus, HostSnapshot, Publication, SNAPSHOT_VERSION, Snapshot};
+pub use time::{LocalTimeError, format_local_time, parse_local_time};

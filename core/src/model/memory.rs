@@ -1,0 +1,277 @@
+//! Memory amounts as genv writes them: `4g`, `4096mi`.
+
+use std::fmt;
+
+/// The least amount that people may ask for, 1 MiB: whoever types `4` means gigabytes, not bytes.
+pub const LEAST_REQUESTED_BYTES: u64 = 1 << 20;
+
+/// A whole number of some unit. Displays in the canonical form, lower case with its unit: `4g`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryAmount {
+    count: u64,
+    unit: Unit,
+}
+
+/// Units of genv's amounts: powers of 1000, and with an `i` powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Unit {
+    B,
+    K,
+    M,
+    G,
+    Ki,
+    Mi,
+    Gi,
+}
+
+impl Unit {
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::B => 1,
+            Self::K => 1000,
+            Self::M => 1_000_000,
+            Self::G => 1_000_000_000,
+            Self::Ki => 1 << 10,
+            Self::Mi => 1 << 20,
+            Self::Gi => 1 << 30,
+        }
+    }
+
+    const fn canonical(self) -> &'static str {
+        match self {
+            Self::B => "b",
+            Self::K => "k",
+            Self::M => "m",
+            Self::G => "g",
+            Self::Ki => "ki",
+            Self::Mi => "mi",
+            Self::Gi => "gi",
+        }
+    }
+
+    /// The unit that a text names in any case, with or without the `B` of "GB" and "GiB".
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text.to_ascii_lowercase().as_str() {
+            "" | "b" => Self::B,
+            "k" | "kb" => Self::K,
+            "m" | "mb" => Self::M,
+            "g" | "gb" => Self::G,
+            "ki" | "kib" => Self::Ki,
+            "mi" | "mib" => Self::Mi,
+            "gi" | "gib" => Self::Gi,
+            _ => return None,
+        })
+    }
+}
+
+/// A text that is not a memory amount, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryAmountError {
+    /// Nothing but space.
+    #[error("the memory amount is empty: write a whole number and a unit, such as 4g or 4096mi")]
+    Empty,
+    /// It has a minus sign.
+    #[error("memory amount '{0}' is negative: write a whole number and a unit, such as 4g")]
+    Negative(String),
+    /// It has a decimal point.
+    #[error(
+        "memory amount '{0}' is not a whole number: use a smaller unit, such as 1500m for 1.5g"
+    )]
+    Fraction(String),
+    /// It does not begin with a number.
+    #[error("memory amount '{0}' is not a number: write a whole number and a unit, such as 4g")]
+    NotANumber(String),
+    /// The unit is not known.
+    #[error(
+        "memory amount '{text}' has the unknown unit '{unit}': use b, k, m or g (powers of 1000), \
+         or ki, mi or gi (powers of 1024)"
+    )]
+    UnknownUnit {
+        /// The whole text.
+        text: String,
+        /// What follows the number.
+        unit: String,
+    },
+    /// It does not fit 64 bits.
+    #[error("memory amount '{0}' is too large: it must be less than 16 exbibytes")]
+    TooLarge(String),
+    /// Less than [`LEAST_REQUESTED_BYTES`]; only when people ask for it.
+    #[error(
+        "memory amount '{text}' means {bytes} bytes, less than the least amount of 1mi: \
+         write a larger unit, such as {count}g for gigabytes"
+    )]
+    TooSmall {
+        /// The whole text.
+        text: String,
+        /// What it means.
+        bytes: u64,
+        /// Its number.
+        count: u64,
+    },
+}
+
+impl MemoryAmount {
+    /// Reads an amount that some version of genv wrote to its state files.
+    ///
+    /// The unit may be in any case and have a trailing `B`, as versions that did not check what
+    /// people typed kept it. No unit means bytes.
+    ///
+    /// # Errors
+    /// The text is not such an amount, or does not fit 64 bits.
+    pub fn from_file(text: &str) -> Result<Self, MemoryAmountError> {
+        let text = text.trim();
+        let own = || text.to_owned();
+        if text.is_empty() {
+            return Err(MemoryAmountError::Empty);
+        }
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        if number.is_empty() || unit.starts_with(['.', ',']) {
+            return Err(match text.as_bytes()[0] {
+                b'-' => MemoryAmountError::Negative(own()),
+                b'.' | b',' | b'0'..=b'9' => MemoryAmountError::Fraction(own()),
+                _ => MemoryAmountError::NotANumber(own()),
+            });
+        }
+        let unit = unit.trim_start();
+        let unit = Unit::parse(unit).ok_or_else(|| MemoryAmountError::UnknownUnit {
+            text: own(),
+            unit: unit.to_owned(),
+        })?;
+        // All that can be wrong with a run of digits is that there are too many.
+        let count: u64 = number
+            .parse()
+            .map_err(|_| MemoryAmountError::TooLarge(own()))?;
+        if count.checked_mul(unit.bytes()).is_none() {
+            return Err(MemoryAmountError::TooLarge(own()));
+        }
+        Ok(Self { count, unit })
+    }
+
+    /// Reads an amount that a person asks for: `4g`, also `4G`, `4GB` or `4GiB`.
+    ///
+    /// # Errors
+    /// As [`MemoryAmount::from_file`], and amounts below [`LEAST_REQUESTED_BYTES`].
+    pub fn from_person(text: &str) -> Result<Self, MemoryAmountError> {
+        let amount = Self::from_file(text)?;
+        if amount.bytes() < LEAST_REQUESTED_BYTES {
+            return Err(MemoryAmountError::TooSmall {
+                text: text.trim().to_owned(),
+                bytes: amount.bytes(),
+                count: amount.count.max(1),
+            });
+        }
+        Ok(amount)
+    }
+
+    /// The amount in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        // Construction refuses what would overflow.
+        self.count * self.unit.bytes()
+    }
+}
+
+impl fmt::Display for MemoryAmount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.count, self.unit.canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_unit_means_its_number_of_bytes() {
+        for (text, bytes) in [
+            ("7", 7),
+            ("7b", 7),
+            ("7k", 7_000),
+            ("7m", 7_000_000),
+            ("7g", 7_000_000_000),
+            ("7ki", 7 * 1024),
+            ("7mi", 7 * 1024 * 1024),
+            ("7gi", 7 * 1024 * 1024 * 1024),
+            ("0", 0),
+            (" 15258mi\n", 15258 << 20),
+        ] {
+            assert_eq!(
+                MemoryAmount::from_file(text).map(MemoryAmount::bytes),
+                Ok(bytes)
+            );
+        }
+    }
+
+    #[test]
+    fn what_people_type_is_displayed_canonically() {
+        for (typed, canonical) in [
+            ("4g", "4g"),
+            ("4G", "4g"),
+            ("4GB", "4g"),
+            ("4GiB", "4gi"),
+            ("4Gi", "4gi"),
+            ("4 GB", "4g"),
+            ("0004096Mi", "4096mi"),
+            ("1048576", "1048576b"),
+        ] {
+            let amount = MemoryAmount::from_person(typed).unwrap();
+            assert_eq!(amount.to_string(), canonical, "{typed}");
+        }
+    }
+
+    #[test]
+    fn amounts_that_are_none_are_refused_with_what_to_write() {
+        let refused = |text: &str| MemoryAmount::from_person(text).unwrap_err().to_string();
+        let all: Vec<String> = [
+            "",
+            "-4g",
+            "1.5g",
+            ".5g",
+            "abc",
+            "4t",
+            "4 g b",
+            "99999999999999999999",
+            "18446744073709551615k",
+            "4",
+            "1m",
+            "0g",
+        ]
+        .into_iter()
+        .map(refused)
+        .collect();
+        insta::assert_snapshot!(all.join("\n"), @r"
+        the memory amount is empty: write a whole number and a unit, such as 4g or 4096mi
+        memory amount '-4g' is negative: write a whole number and a unit, such as 4g
+        memory amount '1.5g' is not a whole number: use a smaller unit, such as 1500m for 1.5g
+        memory amount '.5g' is not a whole number: use a smaller unit, such as 1500m for 1.5g
+        memory amount 'abc' is not a number: write a whole number and a unit, such as 4g
+        memory amount '4t' has the unknown unit 't': use b, k, m or g (powers of 1000), or ki, mi or gi (powers of 1024)
+        memory amount '4 g b' has the unknown unit 'g b': use b, k, m or g (powers of 1000), or ki, mi or gi (powers of 1024)
+        memory amount '99999999999999999999' is too large: it must be less than 16 exbibytes
+        memory amount '18446744073709551615k' is too large: it must be less than 16 exbibytes
+        memory amount '4' means 4 bytes, less than the least amount of 1mi: write a larger unit, such as 4g for gigabytes
+        memory amount '1m' means 1000000 bytes, less than the least amount of 1mi: write a larger unit, such as 1g for gigabytes
+        memory amount '0g' means 0 bytes, less than the least amount of 1mi: write a larger unit, such as 1g for gigabytes
+        ");
+    }
+
+    proptest! {
+        #[test]
+        fn the_canonical_form_reads_back_as_the_same_amount(count in any::<u32>(), unit in "(b|k|m|g|ki|mi|gi)?") {
+            let amount = MemoryAmount::from_file(&format!("{count}{unit}")).unwrap();
+            prop_assert_eq!(MemoryAmount::from_file(&amount.to_string()), Ok(amount));
+            prop_assert_eq!(MemoryAmount::from_file(&amount.to_string().to_uppercase()), Ok(amount));
+        }
+
+        #[test]
+        fn no_text_ends_the_program(text in any::<String>()) {
+            if let Ok(amount) = MemoryAmount::from_file(&text) {
+                prop_assert!(text.trim().starts_with(|c: char| c.is_ascii_digit()));
+                prop_assert_eq!(MemoryAmount::from_file(&amount.to_string()), Ok(amount));
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The local time format of genv's state files: `20/11/2026 11:41:00`.
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+/// A text that is not a time of genv's files, or a time that cannot be written as one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a time of the form dd/mm/YYYY HH:MM:SS")]
+pub struct LocalTimeError(String);
+
+/// Unix seconds of a local time.
+///
+/// The format does not carry an offset. A time that happened twice, when clocks went back, is
+/// taken as its first occurrence; one that never happened, when they went forward, as if the
+/// clocks had not: both as the rest of the world does (RFC 5545).
+///
+/// # Errors
+/// The text has another form, or names no real date.
+pub fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTimeError> {
+    let error = || LocalTimeError(text.to_owned());
+    let civil = DateTime::strptime("%d/%m/%Y %H:%M:%S", text.trim()).map_err(|_| error())?;
+    let zoned = civil.to_zoned(time_zone.clone()).map_err(|_| error())?;
+    Ok(zoned.timestamp().as_second())
+}
+
+/// The local time of Unix seconds.
+///
+/// # Errors
+/// The time is beyond the years that the format can write.
+pub fn format_local_time(
+    timestamp_seconds: i64,
+    time_zone: &TimeZone,
+) -> Result<String, LocalTimeError> {
+    let error = || LocalTimeError(format!("@{timestamp_seconds}"));
+    let timestamp = Timestamp::from_second(timestamp_seconds).map_err(|_| error())?;
+    let local = Zoned::new(timestamp, time_zone.clone());
+    if local.year() < 1000 {
+        return Err(error());
+    }
+    Ok(local.strftime("%d/%m/%Y %H:%M:%S").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Central Europe by rule, so that no time zone database need be installed.
+    fn berlin() -> TimeZone {
+        TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
+    }
+
+    #[test]
+    fn a_time_is_read_in_the_given_zone() {
+        let text = "20/11/2026 11:41:00";
+        assert_eq!(parse_local_time(text, &TimeZone::UTC), Ok(1_795_174_860));
+        assert_eq!(parse_local_time(text, &berlin()), Ok(1_795_171_260));
+        let summer = "20/07/2026 11:41:00";
+        assert_eq!(
+            parse_local_time(summer, &berlin()).unwrap() + 7200,
+            parse_local_time(summer, &TimeZone::UTC).unwrap()
+        );
+    }
+
+    #[test]
+    fn an_hour_that_happens_twice_is_its_first_and_one_that_is_skipped_moves_on() {
+        let first = parse_local_time("25/10/2026 02:30:00", &berlin()).unwrap();
+        assert_eq!(first, 1_792_888_200);
+        assert_eq!(
+            format_local_time(first + 3600, &berlin()).unwrap(),
+            "25/10/2026 02:30:00"
+        );
+        let skipped = parse_local_time("29/03/2026 02:30:00", &berlin()).unwrap();
+        assert_eq!(
+            format_local_time(skipped, &berlin()).unwrap(),
+            "29/03/2026 03:30:00"
+        );
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "now",
+            "2026-11-20 11:41:00",
+            "31/02/2026 00:00:00",
+            "20/11/2026 24:00:00",
+            "20/11/2026 11:41:00 UTC",
+            "20/11/2026",
+        ] {
+            let error = parse_local_time(text, &TimeZone::UTC).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("'{text}' is not a time of the form dd/mm/YYYY HH:MM:SS")
+            );
+        }
+        assert!(format_local_time(i64::MAX, &TimeZone::UTC).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_time_reads_back(seconds in -10_000_000_000_i64..100_000_000_000) {
+            let text = format_local_time(seconds, &TimeZone::UTC).unwrap();
+            prop_assert_eq!(parse_local_time(&text, &TimeZone::UTC), Ok(seconds));
+            let text = format_local_time(seconds, &berlin()).unwrap();
+            let read = parse_local_time(&text, &berlin()).unwrap();
+            prop_assert!(read == seconds || read + 3600 == seconds);
+        }
+
+        #[test]
+        fn no_text_ends_the_program(text in any::<String>()) {
+            let _ = parse_local_time(&text, &berlin());
+        }
+    }
+}
