@@ -104,6 +104,10 @@ pub struct Device {
     /// What was measured. Everything is absent while `up` is false.
     #[serde(default)]
     pub measurements: DeviceMeasurements,
+    /// Whether the driver told which processes use it, so that none in the snapshot means that there is
+    /// none. Always false of a MIG parent (its MIG devices tell) and while `up` is false.
+    #[serde(default)]
+    pub processes_measured: bool,
     /// Which environments hold it, by the state files; always empty for MIG devices.
     #[serde(default)]
     pub attachments: Vec<Attachment>,
