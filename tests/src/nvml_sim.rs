@@ -1,0 +1,81 @@
+//! The simulated `libnvidia-ml.so`, and the scenario files that it answers from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::tools::build_folder;
+
+/// The simulated library. It is a dependency of this package, so cargo has built it before any test runs.
+///
+/// # Panics
+/// If it is not there, because this program was moved.
+#[must_use]
+pub fn library() -> PathBuf {
+    let library = build_folder().join("deps/libnvml_sim.so");
+    assert!(
+        library.exists(),
+        "cannot find the simulated NVML library: there is no {}. Run 'cargo build -p genv-tests'",
+        library.display()
+    );
+    library
+}
+
+/// A scenario file, and a folder with a simulated `libnvidia-ml.so.1`; both vanish with it.
+#[derive(Debug)]
+pub struct Simulation {
+    folder: TempDir,
+}
+
+impl Simulation {
+    /// Writes `scenario` (YAML) to a new file.
+    ///
+    /// # Panics
+    /// If the temporary folder cannot be written.
+    #[must_use]
+    pub fn new(scenario: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let libraries = folder.path().join("lib");
+        fs::create_dir(&libraries).expect("the temporary folder is writable");
+        std::os::unix::fs::symlink(library(), libraries.join("libnvidia-ml.so.1"))
+            .expect("the temporary folder is writable");
+        let simulation = Self { folder };
+        simulation.rewrite(scenario);
+        simulation
+    }
+
+    /// Replaces the scenario at once, as an editor that writes a new file and renames it: nobody reads half of it.
+    ///
+    /// # Panics
+    /// If the temporary folder cannot be written.
+    pub fn rewrite(&self, scenario: &str) {
+        let next = self.folder.path().join("next.yaml");
+        fs::write(&next, scenario).expect("the temporary folder is writable");
+        fs::rename(&next, self.scenario()).expect("the temporary folder is writable");
+    }
+
+    /// Path of the scenario file.
+    #[must_use]
+    pub fn scenario(&self) -> PathBuf {
+        self.folder.path().join("scenario.yaml")
+    }
+
+    /// Folder with the simulated `libnvidia-ml.so.1`, for `LD_LIBRARY_PATH`.
+    #[must_use]
+    pub fn library_folder(&self) -> PathBuf {
+        self.folder.path().join("lib")
+    }
+
+    /// A command that finds this simulation where it looks for a driver.
+    #[must_use]
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.library_folder())
+            .env("GENV_SCENARIO", self.scenario())
+            .env_remove("GENV_SCENARIO_HOST");
+        command
+    }
+}

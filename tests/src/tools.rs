@@ -1,0 +1,37 @@
+//! Programs that are not ours: what `scripts/debian-tools` has fetched.
+
+use std::path::{Path, PathBuf};
+
+/// The program `name` of `tool`, as `scripts/debian-tools` names both: `("nvidia-smi-550", "nvidia-smi")`.
+///
+/// # Panics
+/// If it was not fetched; the message says how to.
+#[must_use]
+pub fn program(tool: &str, name: &str) -> PathBuf {
+    let relative = Path::new("tools").join(tool).join("bin").join(name);
+    let program = build_folder()
+        .ancestors()
+        .map(|folder| folder.join(&relative))
+        .find(|path| path.exists());
+    program.unwrap_or_else(|| {
+        panic!(
+            "cannot find {tool}: no target/{} was fetched. Run 'scripts/debian-tools {tool}'",
+            relative.display()
+        )
+    })
+}
+
+/// Where cargo puts what it builds in this profile: `target/debug` or `target/release`.
+///
+/// # Panics
+/// If this program does not run from such a folder.
+#[must_use]
+pub fn build_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("the kernel tells where this program is");
+    let folder = program.parent().expect("a program lies in a folder");
+    if folder.ends_with("deps") {
+        folder.parent().expect("deps lies in a folder").to_owned()
+    } else {
+        folder.to_owned()
+    }
+}
