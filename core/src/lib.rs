@@ -3,16 +3,18 @@
 //! Three sources ([`gpu`], [`proc`], [`state`]; or all of them from a [`scenario`]) are read by [`collect`] into one
 //! [`model::Snapshot`] per interval, with each process attributed to an environment by
 //! [`attribute`] and each interval's use charged to its users by [`accounting`].
-//! [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
+//! [`sources`] chooses what is read, [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
 //! lines, starts a program or writes a file.
 
 pub mod accounting;
 pub mod attribute;
 pub mod collect;
+pub mod duration;
 pub mod gpu;
 pub mod model;
 pub mod proc;
 pub mod scenario;
+pub mod sources;
 pub mod state;
 pub mod stream;
 mod yaml;

@@ -1,0 +1,140 @@
+//! Durations as Prometheus and its users write them: `10s`, `1h30m`, `500ms`.
+
+use std::time::Duration;
+
+/// A text that is not a duration, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurationError {
+    /// It is a number, or ends in one.
+    #[error("duration '{0}' lacks a unit: write {0}s for seconds, or use ms, m, h, d or w")]
+    NoUnit(String),
+    /// It is something else.
+    #[error(
+        "'{0}' is not a duration: write whole numbers with the units w, d, h, m, s or ms, \
+         the largest first, such as 10s or 1h30m"
+    )]
+    Malformed(String),
+    /// It does not fit 64 bits of milliseconds.
+    #[error("duration '{0}' is too long")]
+    TooLong(String),
+}
+
+/// Units in milliseconds, the largest first. `ms` is tried before `m`.
+const UNITS: [(&str, u64); 6] = [
+    ("w", 7 * 24 * 3_600_000),
+    ("d", 24 * 3_600_000),
+    ("h", 3_600_000),
+    ("ms", 1),
+    ("m", 60_000),
+    ("s", 1_000),
+];
+
+/// Reads a duration in Prometheus' form
+/// (<https://prometheus.io/docs/prometheus/latest/configuration/configuration/>): each unit at
+/// most once, the largest first; `0` needs none.
+///
+/// # Errors
+/// The text has another form or is too long.
+pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let malformed = || DurationError::Malformed(text.to_owned());
+    let too_long = || DurationError::TooLong(text.to_owned());
+    let mut milliseconds = 0_u64;
+    let mut smallest = u64::MAX;
+    let mut rest = text;
+    while !rest.is_empty() || smallest == u64::MAX {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit_and_rest) = rest.split_at(digits);
+        if number.is_empty() {
+            return Err(malformed());
+        }
+        if unit_and_rest.is_empty() {
+            return Err(DurationError::NoUnit(text.to_owned()));
+        }
+        let (name, unit) = UNITS
+            .into_iter()
+            .find(|(name, _)| unit_and_rest.starts_with(name))
+            .ok_or_else(malformed)?;
+        if unit >= smallest {
+            return Err(malformed());
+        }
+        smallest = unit;
+        rest = &unit_and_rest[name.len()..];
+        milliseconds = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(unit))
+            .and_then(|part| milliseconds.checked_add(part))
+            .ok_or_else(too_long)?;
+    }
+    Ok(Duration::from_millis(milliseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_unit_means_its_time() {
+        for (text, milliseconds) in [
+            ("0", 0),
+            ("0s", 0),
+            ("15ms", 15),
+            ("10s", 10_000),
+            ("2m", 120_000),
+            ("1h30m", 5_400_000),
+            ("1d", 86_400_000),
+            ("1w2d3h4m5s6ms", 788_645_006),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_what_to_write() {
+        let all: Vec<String> = [
+            "",
+            "10",
+            "1h30",
+            "10 s",
+            "-1s",
+            "1.5s",
+            "s",
+            "1m1h",
+            "1s1s",
+            "1y",
+            "99999999999w",
+        ]
+        .into_iter()
+        .map(|text| parse_duration(text).unwrap_err().to_string())
+        .collect();
+        insta::assert_snapshot!(all.join("\n"), @r"
+        '' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        duration '10' lacks a unit: write 10s for seconds, or use ms, m, h, d or w
+        duration '1h30' lacks a unit: write 1h30s for seconds, or use ms, m, h, d or w
+        '10 s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        '-1s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        '1.5s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        's' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        '1m1h' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        '1s1s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        '1y' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
+        duration '99999999999w' is too long
+        ");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_ends_the_program(text in "\\PC*|[0-9wdhms]*") {
+            let _ = parse_duration(&text);
+        }
+    }
+}
