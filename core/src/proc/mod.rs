@@ -1,6 +1,6 @@
 //! What the kernel says of processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Something that can be asked about processes: `/proc`, or a scenario.
 pub trait ProcessSource: Send {
@@ -25,8 +25,11 @@ pub struct ProcessRequest {
 pub struct ProcessTable {
     /// By pid, for every process asked for.
     pub processes: HashMap<u32, ProcessRead>,
-    /// Start time and parent, by pid, of members that exist and of all ancestors of the processes.
+    /// Start time and parent, by pid, of members that exist, of the processes that are present, and
+    /// of all their ancestors.
     pub lineage: HashMap<u32, Lineage>,
+    /// Members and ancestors that exist, but of which nothing may be read (`hidepid`).
+    pub hidden: HashSet<u32>,
 }
 
 /// Who a process is and where it comes from.
@@ -62,6 +65,9 @@ pub struct ProcessFacts {
     pub comm: String,
     /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC), if any.
     pub container_id: Option<String>,
+    /// User in whose part of the cgroup tree (`user-UID.slice`) the container is: a rootless one,
+    /// or one whose name that user made up. Its claims are worth no more than that user's.
+    pub container_owner: Option<u32>,
     /// What `/proc/PID/environ` says of an environment.
     pub claim: Claim,
 }
