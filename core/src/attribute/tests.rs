@@ -1,0 +1,232 @@
+use serde::Deserialize;
+
+use super::*;
+use crate::proc::Lineage;
+
+/// One row of the table of cases.
+///
+/// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user
+/// 1000's, its member is pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is
+/// named as a member of E too, but its process started after the state was written. Pid 50 is a shell
+/// that is no member. The process in question is pid 999.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    case: String,
+    /// `vanished`, `unreadable`, or absent for a process that is present.
+    #[serde(default)]
+    read: Option<String>,
+    /// The eid claimed; absent if the environ names none.
+    #[serde(default)]
+    claim: Option<String>,
+    /// What is wrong with the environ, by its reason.
+    #[serde(default)]
+    environ: Option<String>,
+    #[serde(default = "user_of_e")]
+    uid: Option<u32>,
+    #[serde(default)]
+    container: bool,
+    #[serde(default)]
+    container_owner: Option<u32>,
+    /// Its ancestors, nearest first; 0 breaks the chain, -1 is a parent younger than its child.
+    ancestors: Vec<i64>,
+    /// The environment that lists the process itself as its member.
+    #[serde(default)]
+    member_of: Option<String>,
+    #[serde(default)]
+    stale: bool,
+    /// `in EID`, `outside REASON` or `unknown REASON`.
+    expect: String,
+}
+
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "serde's default has the field's type"
+)]
+fn user_of_e() -> Option<u32> {
+    Some(1000)
+}
+
+const PID: u32 = 999;
+/// A parent that the table lacks.
+const BROKEN: u32 = 77;
+const WRITTEN_SECONDS: f64 = 10_000.0;
+
+fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
+    EnvironmentState {
+        eid: eid.to_owned(),
+        uid,
+        username: None,
+        created_timestamp_seconds: None,
+        name: None,
+        gpus: None,
+        gpu_memory_bytes: None,
+        pids: pids.to_vec(),
+        kernel_ids: Vec::new(),
+    }
+}
+
+fn started(seconds: u32, parent: u32) -> Lineage {
+    Lineage {
+        start_time_ticks: u64::from(seconds) * 100,
+        start_timestamp_seconds: f64::from(seconds),
+        parent,
+    }
+}
+
+fn facts(case: &Case) -> ProcessFacts {
+    let missing = |reason: &str| match reason {
+        reason::ENVIRON_UNREADABLE => MissingEvidence::EnvironUnreadable,
+        reason::ENVIRON_EMPTY => MissingEvidence::EnvironEmpty,
+        reason::ENVIRON_OVERWRITTEN => MissingEvidence::EnvironOverwritten,
+        reason::ZOMBIE => MissingEvidence::Zombie,
+        other => panic!("{other} is nothing that an environ can miss"),
+    };
+    ProcessFacts {
+        start_time_ticks: 900_000,
+        uid: case.uid,
+        comm: "python".to_owned(),
+        container_id: case.container.then(|| "0123456789ab".to_owned()),
+        container_owner: case.container_owner,
+        claim: match (&case.claim, &case.environ) {
+            (Some(eid), None) => Claim::Named(eid.clone()),
+            (None, Some(reason)) => Claim::Missing(missing(reason)),
+            (None, None) => Claim::Absent,
+            (Some(_), Some(_)) => panic!("{}: a claim needs an environ", case.case),
+        },
+    }
+}
+
+fn table(case: &Case) -> ProcessTable {
+    let mut table = ProcessTable::default();
+    let present = match case.read.as_deref() {
+        Some("vanished") => ProcessRead::Vanished,
+        Some("unreadable") => ProcessRead::Unreadable,
+        Some(other) => panic!("{other} is no outcome of reading"),
+        None => ProcessRead::Present(facts(case)),
+    };
+    // Seconds at which each pid of the world started; a member started before the state was written.
+    let start = |pid: u32| match pid {
+        PID if case.member_of.is_some() => 9_000,
+        PID => 30_000,
+        50 => 25_000,
+        300 => 20_000,
+        pid => pid,
+    };
+    let mut child = (PID, start(PID));
+    if matches!(present, ProcessRead::Present(_)) {
+        for &ancestor in &case.ancestors {
+            let (parent, start) = match ancestor {
+                0 => (BROKEN, 0),
+                -1 => (100, child.1 + 1),
+                pid => (
+                    u32::try_from(pid).unwrap(),
+                    start(u32::try_from(pid).unwrap()),
+                ),
+            };
+            table.lineage.insert(child.0, started(child.1, parent));
+            child = (parent, start);
+        }
+        if child.0 != BROKEN {
+            table.lineage.insert(child.0, started(child.1, 0));
+        }
+    }
+    for member in [100, 200] {
+        table.lineage.entry(member).or_insert(started(member, 1));
+    }
+    table.processes.insert(PID, present);
+    table
+}
+
+#[test]
+fn every_case_of_the_table_gets_its_answer() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!(
+        "../../../tests/fixtures/attribution-cases.json"
+    ))
+    .unwrap();
+    for case in &cases {
+        let mut state = State {
+            installed: true,
+            written_timestamp_seconds: Some(WRITTEN_SECONDS),
+            environments: vec![
+                environment("E", 1000, &[100, 300]),
+                environment("F", 2000, &[200]),
+            ],
+            ..State::default()
+        };
+        if let Some(eid) = &case.member_of {
+            let listed = state.environments.iter_mut().find(|e| e.eid == *eid);
+            listed.unwrap().pids.push(PID);
+        }
+        let table = table(case);
+        let environments = live_environments(&state, &table);
+        let attribution = Attributor::new(&environments, !case.stale, &table).attribute(PID);
+        let answer = match attribution {
+            Attribution::Environment { eid } => format!("in {eid}"),
+            Attribution::Outside { reason } => format!("outside {reason}"),
+            Attribution::Unknown { reason } => format!("unknown {reason}"),
+        };
+        assert_eq!(answer, case.expect, "{}", case.case);
+    }
+}
+
+fn eids(environments: &[LiveEnvironment<'_>]) -> Vec<String> {
+    let eid = |live: &LiveEnvironment<'_>| live.environment.eid.clone();
+    environments.iter().map(eid).collect()
+}
+
+#[test]
+fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member() {
+    let mut state = State {
+        written_timestamp_seconds: Some(WRITTEN_SECONDS),
+        environments: vec![
+            environment("member", 1, &[10, 11]),
+            environment("dead", 1, &[20]),
+            environment("reused", 1, &[30]),
+            environment("kernel", 1, &[]),
+            environment("hidden", 1, &[40]),
+        ],
+        ..State::default()
+    };
+    state.environments[3].kernel_ids = vec!["0123-abcd".to_owned()];
+    let mut table = ProcessTable::default();
+    table.lineage.insert(10, started(9_999, 1));
+    table.lineage.insert(30, started(10_003, 1));
+    table.hidden.insert(40);
+
+    let live = live_environments(&state, &table);
+    assert_eq!(eids(&live), ["member", "kernel", "hidden"]);
+    let member = Member {
+        pid: 10,
+        start_time_ticks: 999_900,
+    };
+    assert_eq!(live[0].members, [member]);
+
+    state.written_timestamp_seconds = None;
+    assert_eq!(
+        eids(&live_environments(&state, &table)),
+        ["member", "reused", "kernel", "hidden"]
+    );
+}
+
+#[test]
+fn a_loop_of_parents_ends_as_a_broken_chain() {
+    let case = |uid| Case {
+        case: "loop".to_owned(),
+        read: None,
+        claim: None,
+        environ: None,
+        uid,
+        container: false,
+        container_owner: None,
+        ancestors: vec![1],
+        member_of: None,
+        stale: false,
+        expect: String::new(),
+    };
+    let mut table = table(&case(Some(1000)));
+    table.lineage.insert(PID, started(5, 998));
+    table.lineage.insert(998, started(5, PID));
+    let attribution = Attributor::new(&[], true, &table).attribute(PID);
+    assert_eq!(attribution, unknown(reason::ANCESTOR_UNREADABLE));
+}
