@@ -1,5 +1,7 @@
 //! What the GPUs of a host say: one trait, and the sources behind it.
 
+pub mod nvml;
+
 use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
 
 /// Something that can be asked for the state of all devices of a host.

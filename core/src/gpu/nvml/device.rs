@@ -1,0 +1,234 @@
+//! What one whole GPU answers.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold,
+};
+use nvml_wrapper::error::NvmlError;
+
+use super::error::{Failure, optional};
+use super::raw;
+use crate::model::{DeviceMeasurements, DeviceMemory, EccErrors};
+
+/// What cannot change while the driver is loaded, read once per device.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) uuid: String,
+    pub(super) name: Option<String>,
+    pub(super) minor: Option<u32>,
+    fans: u32,
+    temperature_limits_celsius: BTreeMap<String, f64>,
+}
+
+const TEMPERATURE_LIMITS: [(&str, TemperatureThreshold); 4] = [
+    ("shutdown", TemperatureThreshold::Shutdown),
+    ("slowdown", TemperatureThreshold::Slowdown),
+    ("memory_max", TemperatureThreshold::MemoryMax),
+    ("gpu_max", TemperatureThreshold::GpuMax),
+];
+
+const CLOCKS: [(&str, Clock); 4] = [
+    ("graphics", Clock::Graphics),
+    ("sm", Clock::SM),
+    ("memory", Clock::Memory),
+    ("video", Clock::Video),
+];
+
+/// NVML's reasons but for idleness, which slows a device down because nobody wants it faster.
+const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
+    (
+        "applications_clocks_setting",
+        ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
+    ),
+    (
+        "display_clocks_setting",
+        ThrottleReasons::DISPLAY_CLOCK_SETTING,
+    ),
+    (
+        "hw_power_brake_slowdown",
+        ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
+    ),
+    ("hw_slowdown", ThrottleReasons::HW_SLOWDOWN),
+    ("hw_thermal_slowdown", ThrottleReasons::HW_THERMAL_SLOWDOWN),
+    ("sw_power_cap", ThrottleReasons::SW_POWER_CAP),
+    ("sw_thermal_slowdown", ThrottleReasons::SW_THERMAL_SLOWDOWN),
+    ("sync_boost", ThrottleReasons::SYNC_BOOST),
+];
+
+/// Reads what stays.
+///
+/// # Errors
+/// The device or the driver is gone.
+pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure> {
+    let mut temperature_limits_celsius = BTreeMap::new();
+    for (limit, threshold) in TEMPERATURE_LIMITS {
+        let answer = device.temperature_threshold(threshold);
+        if let Some(celsius) = optional("nvmlDeviceGetTemperatureThreshold", answer)? {
+            temperature_limits_celsius.insert(limit.to_owned(), f64::from(celsius));
+        }
+    }
+    Ok(Facts {
+        uuid,
+        name: optional("nvmlDeviceGetName", device.name())?,
+        minor: optional("nvmlDeviceGetMinorNumber", device.minor_number())?,
+        fans: optional("nvmlDeviceGetNumFans", device.num_fans())?.unwrap_or(0),
+        temperature_limits_celsius,
+    })
+}
+
+/// Reads what changes.
+///
+/// # Errors
+/// The device or the driver is gone.
+pub(super) fn measure(device: &Device<'_>, facts: &Facts) -> Result<DeviceMeasurements, Failure> {
+    let utilization = optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
+    let encoder = optional(
+        "nvmlDeviceGetEncoderUtilization",
+        device.encoder_utilization(),
+    )?;
+    let decoder = optional(
+        "nvmlDeviceGetDecoderUtilization",
+        device.decoder_utilization(),
+    )?;
+    let temperature = optional(
+        "nvmlDeviceGetTemperature",
+        device.temperature(TemperatureSensor::Gpu),
+    )?;
+    let power = optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
+    let power_limit = optional(
+        "nvmlDeviceGetEnforcedPowerLimit",
+        device.enforced_power_limit(),
+    )?;
+    let energy = optional(
+        "nvmlDeviceGetTotalEnergyConsumption",
+        device.total_energy_consumption(),
+    )?;
+    let throttled = optional(
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        device.current_throttle_reasons(),
+    )?;
+    let replays = optional(
+        "nvmlDeviceGetPcieReplayCounter",
+        device.pcie_replay_counter(),
+    )?;
+    Ok(DeviceMeasurements {
+        utilization_ratio: utilization.as_ref().map(|it| ratio(it.gpu)),
+        memory_controller_busy_ratio: utilization.as_ref().map(|it| ratio(it.memory)),
+        encoder_utilization_ratio: encoder.map(|it| ratio(it.utilization)),
+        decoder_utilization_ratio: decoder.map(|it| ratio(it.utilization)),
+        memory: memory(device)?,
+        temperature_celsius: temperature.map(f64::from),
+        temperature_limits_celsius: facts.temperature_limits_celsius.clone(),
+        power_watts: power.map(|milliwatts| f64::from(milliwatts) / 1e3),
+        power_limit_watts: power_limit.map(|milliwatts| f64::from(milliwatts) / 1e3),
+        energy_joules: energy.map(|millijoules| millijoules as f64 / 1e3),
+        clocks_hertz: clocks(device)?,
+        fan_speed_ratios: fans(device, facts.fans)?,
+        throttled: throttled.map(throttle_reasons),
+        ecc_errors: EccErrors {
+            corrected: ecc_errors(device, MemoryError::Corrected)?,
+            uncorrected: ecc_errors(device, MemoryError::Uncorrected)?,
+        },
+        pcie_replays: replays.map(u64::from),
+    })
+}
+
+/// Memory by the second version of the call, or the first where the library has only that.
+///
+/// # Errors
+/// The device or the driver is gone.
+pub(super) fn memory(device: &Device<'_>) -> Result<Option<DeviceMemory>, Failure> {
+    /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`, which the wrapper does not name.
+    const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+    let answer = match device.memory_info() {
+        Ok(it) => Ok(DeviceMemory {
+            total_bytes: it.total,
+            used_bytes: it.used,
+            free_bytes: it.free,
+            reserved_bytes: Some(it.reserved),
+        }),
+        Err(
+            NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::FunctionNotFound
+            | NvmlError::UnexpectedVariant(ARGUMENT_VERSION_MISMATCH),
+        ) => raw::memory_info_v1(device),
+        Err(error) => Err(error),
+    };
+    optional("nvmlDeviceGetMemoryInfo_v2", answer)
+}
+
+fn clocks(device: &Device<'_>) -> Result<BTreeMap<String, f64>, Failure> {
+    let mut hertz = BTreeMap::new();
+    for (name, clock) in CLOCKS {
+        if let Some(megahertz) = optional("nvmlDeviceGetClockInfo", device.clock_info(clock))? {
+            hertz.insert(name.to_owned(), f64::from(megahertz) * 1e6);
+        }
+    }
+    Ok(hertz)
+}
+
+fn fans(device: &Device<'_>, count: u32) -> Result<BTreeMap<u32, f64>, Failure> {
+    let mut ratios = BTreeMap::new();
+    for fan in 0..count {
+        if let Some(percent) = optional("nvmlDeviceGetFanSpeed_v2", device.fan_speed(fan))? {
+            ratios.insert(fan, ratio(percent));
+        }
+    }
+    Ok(ratios)
+}
+
+fn ecc_errors(device: &Device<'_>, kind: MemoryError) -> Result<Option<u64>, Failure> {
+    let answer = device.total_ecc_errors(kind, EccCounter::Volatile);
+    optional("nvmlDeviceGetTotalEccErrors", answer)
+}
+
+fn throttle_reasons(reasons: ThrottleReasons) -> BTreeMap<String, bool> {
+    THROTTLE_REASONS
+        .into_iter()
+        .map(|(name, reason)| (name.to_owned(), reasons.contains(reason)))
+        .collect()
+}
+
+fn ratio(percent: u32) -> f64 {
+    f64::from(percent) / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn active(bits: u64) -> Vec<String> {
+        let reasons = throttle_reasons(ThrottleReasons::from_bits_truncate(bits));
+        assert_eq!(reasons.len(), THROTTLE_REASONS.len());
+        reasons
+            .into_iter()
+            .filter_map(|(reason, active)| active.then_some(reason))
+            .collect()
+    }
+
+    /// Bits as nvml.h has them (`nvmlClocksEventReason*`, `nvmlClocksThrottleReason*`).
+    #[test]
+    fn each_reason_has_its_bit() {
+        for (bit, reason) in [
+            (0x2, "applications_clocks_setting"),
+            (0x4, "sw_power_cap"),
+            (0x8, "hw_slowdown"),
+            (0x10, "sync_boost"),
+            (0x20, "sw_thermal_slowdown"),
+            (0x40, "hw_thermal_slowdown"),
+            (0x80, "hw_power_brake_slowdown"),
+            (0x100, "display_clocks_setting"),
+        ] {
+            assert_eq!(active(bit), [reason]);
+        }
+    }
+
+    #[test]
+    fn idleness_is_no_throttle_and_unknown_bits_are_none() {
+        assert_eq!(active(0x1 | 0x8000), Vec::<String>::new());
+        assert_eq!(active(0x1 | 0x48), ["hw_slowdown", "hw_thermal_slowdown"]);
+    }
+}

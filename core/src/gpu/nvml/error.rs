@@ -1,0 +1,134 @@
+//! What an NVML error means for the device, for the driver, or for one value only.
+
+use nvml_wrapper::error::NvmlError;
+
+use crate::gpu::GpuError;
+
+/// Why a device could not be read to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// This device does not answer any more; others may.
+    Lost,
+    /// No device answers: the driver is gone, or another one has taken its place.
+    Driver(GpuError),
+}
+
+/// The answer to one question, absent if this device cannot answer it now.
+///
+/// # Errors
+/// The error says more than that: the device or the driver is gone.
+pub(super) fn optional<T>(
+    call: &'static str,
+    answer: Result<T, NvmlError>,
+) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(NvmlError::GpuLost | NvmlError::ResetRequired) => Err(Failure::Lost),
+        Err(error) if is_driver_gone(&error) => Err(Failure::Driver(driver_error(call, &error))),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether the error concerns every device. `LibraryNotFound` and `FunctionNotFound` do not: a call may
+/// need a library that is not installed, while all others work.
+pub(super) const fn is_driver_gone(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch
+    )
+}
+
+/// The driver as a whole failed to answer `call`.
+pub(super) fn driver_error(call: &'static str, error: &NvmlError) -> GpuError {
+    let remedy = match error {
+        NvmlError::DriverNotLoaded => "; load it with 'modprobe nvidia'",
+        NvmlError::LibRmVersionMismatch => {
+            "; reload the NVIDIA kernel modules or reboot, so that they match the installed library"
+        }
+        NvmlError::NoPermission => "; let this user read and write /dev/nvidia*",
+        NvmlError::LibraryNotFound => {
+            "; install the NVIDIA driver's libraries in the kernel modules' version"
+        }
+        _ => "; 'nvidia-smi' and the kernel log tell more",
+    };
+    GpuError::Driver {
+        call,
+        reason: format!("{error}{remedy}"),
+    }
+}
+
+/// `nvmlInit_v2` failed, or never began because the library could not be used.
+pub(super) fn init_error(library: &str, error: &NvmlError) -> GpuError {
+    let not_loaded = |reason: String| GpuError::LibraryNotLoaded {
+        library: library.to_owned(),
+        reason,
+    };
+    match error {
+        NvmlError::LibloadingError(reason) => not_loaded(reason.to_string()),
+        NvmlError::FailedToLoadSymbol(reason) => {
+            not_loaded(format!("it is not an NVML library ({reason})"))
+        }
+        other => driver_error("nvmlInit_v2", other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsupported_call_costs_one_value() {
+        for error in [
+            NvmlError::NotSupported,
+            NvmlError::NoPermission,
+            NvmlError::NotFound,
+            NvmlError::NoData,
+            NvmlError::Timeout,
+            NvmlError::Unknown,
+            NvmlError::FunctionNotFound,
+            NvmlError::LibraryNotFound,
+            NvmlError::FailedToLoadSymbol("nvmlDeviceGetNumFans".to_owned()),
+            NvmlError::UnexpectedVariant(28),
+        ] {
+            assert_eq!(
+                optional::<u32>("nvmlDeviceGetNumFans", Err(error)),
+                Ok(None)
+            );
+        }
+    }
+
+    #[test]
+    fn a_lost_device_is_told_from_a_lost_driver() {
+        for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
+            assert_eq!(
+                optional::<u32>("nvmlDeviceGetUUID", Err(error)),
+                Err(Failure::Lost)
+            );
+        }
+        for error in [
+            NvmlError::Uninitialized,
+            NvmlError::DriverNotLoaded,
+            NvmlError::LibRmVersionMismatch,
+        ] {
+            assert!(matches!(
+                optional::<u32>("nvmlDeviceGetUUID", Err(error)),
+                Err(Failure::Driver(GpuError::Driver {
+                    call: "nvmlDeviceGetUUID",
+                    ..
+                }))
+            ));
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_driver_says_what_to_do() {
+        insta::assert_snapshot!(
+            init_error("libnvidia-ml.so.1", &NvmlError::DriverNotLoaded),
+            @"nvmlInit_v2 failed: NVIDIA driver is not loaded; load it with 'modprobe nvidia'"
+        );
+        insta::assert_snapshot!(
+            init_error("libc.so.6", &NvmlError::FailedToLoadSymbol("undefined symbol: nvmlInit_v2".to_owned())),
+            @"cannot load the NVML library libc.so.6: it is not an NVML library (undefined symbol: nvmlInit_v2); install the NVIDIA driver, or name the library with GENV_NVML_LIBRARY"
+        );
+    }
+}

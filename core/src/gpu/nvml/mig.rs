@@ -1,0 +1,164 @@
+//! The MIG devices that a GPU is split into: memory and processes.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
+
+use super::device;
+use super::error::{Failure, optional};
+use super::processes::ProcessReader;
+use crate::gpu::DeviceSample;
+use crate::model::{DeviceIndex, DeviceMeasurements};
+
+/// What stays as long as the MIG device exists. Its handle is no key: NVML gives it to another
+/// MIG device after a reconfiguration.
+pub(super) struct MigFacts {
+    index: u32,
+    uuid: String,
+    name: Option<String>,
+    profile: Option<String>,
+}
+
+/// Whether the GPU is in MIG mode, with or without MIG devices in it.
+///
+/// # Errors
+/// The device or the driver is gone.
+pub(super) fn is_enabled(device: &Device<'_>) -> Result<bool, Failure> {
+    /// `NVML_DEVICE_MIG_ENABLE`.
+    const ENABLED: u32 = 1;
+    let mode = optional("nvmlDeviceGetMigMode", device.mig_mode())?;
+    Ok(mode.is_some_and(|it| it.current == ENABLED))
+}
+
+/// Reads all MIG devices of a GPU. They are enumerated each time, because they can be made and destroyed
+/// while the driver runs.
+///
+/// # Errors
+/// The GPU or the driver is gone.
+pub(super) fn read(
+    parent: &Device<'_>,
+    gpu: u32,
+    known: &mut Vec<MigFacts>,
+    processes: &mut ProcessReader,
+    samples: &mut Vec<DeviceSample>,
+) -> Result<(), Failure> {
+    let count = optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?.unwrap_or(0);
+    let mut seen = Vec::with_capacity(known.len());
+    for index in 0..count {
+        let answer = parent.mig_device_by_index(index);
+        let Some(device) = optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)? else {
+            continue;
+        };
+        let Some(uuid) = optional("nvmlDeviceGetUUID", device.uuid())? else {
+            continue;
+        };
+        let facts = match known
+            .iter()
+            .position(|it| it.index == index && it.uuid == uuid)
+        {
+            Some(at) => known.swap_remove(at),
+            None => facts(&device, index, uuid)?,
+        };
+        samples.push(DeviceSample {
+            index: DeviceIndex::mig(gpu, index),
+            uuid: facts.uuid.clone(),
+            lost: false,
+            name: facts.name.clone(),
+            minor: None,
+            profile: facts.profile.clone(),
+            mig_parent: false,
+            measurements: DeviceMeasurements {
+                memory: device::memory(&device)?,
+                ..DeviceMeasurements::default()
+            },
+            processes: processes.read(&device, None)?,
+        });
+        seen.push(facts);
+    }
+    *known = seen;
+    Ok(())
+}
+
+fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Failure> {
+    let name = optional("nvmlDeviceGetName", device.name())?;
+    let profile = match name.as_deref().and_then(profile_in_name) {
+        Some(profile) => Some(profile.to_owned()),
+        None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?
+            .and_then(|it| profile_of_attributes(&it)),
+    };
+    Ok(MigFacts {
+        index,
+        uuid,
+        name,
+        profile,
+    })
+}
+
+/// The profile at the end of a MIG device's name, as in `NVIDIA A100-SXM4-40GB MIG 3g.20gb`.
+fn profile_in_name(name: &str) -> Option<&str> {
+    let (_, profile) = name.rsplit_once("MIG ")?;
+    let profile = profile.trim();
+    (profile.contains("g.") && !profile.contains(' ')).then_some(profile)
+}
+
+/// The profile as NVIDIA names it: compute slices if they are not all of the instance's, slices, and
+/// memory in whole GiB, rounded up since the driver keeps some for itself.
+fn profile_of_attributes(attributes: &DeviceAttributes) -> Option<String> {
+    let slices = attributes.gpu_instance_slice_count;
+    let compute = attributes.compute_instance_slice_count;
+    if slices == 0 || attributes.memory_size_mb == 0 {
+        return None;
+    }
+    let memory = attributes.memory_size_mb.div_ceil(1024);
+    let instance = format!("{slices}g.{memory}gb");
+    if compute == 0 || compute == slices {
+        Some(instance)
+    } else {
+        Some(format!("{compute}c.{instance}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_the_end_of_the_name() {
+        for (name, profile) in [
+            ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", Some("3g.20gb")),
+            ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", Some("1g.10gb+me")),
+            ("NVIDIA A100 80GB PCIe MIG 1c.3g.40gb", Some("1c.3g.40gb")),
+            ("MIG 7g.80gb", Some("7g.80gb")),
+            ("NVIDIA A100-SXM4-40GB", None),
+            ("NVIDIA MIG Device", None),
+            ("MIG ", None),
+            ("", None),
+        ] {
+            assert_eq!(profile_in_name(name), profile, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_profile_can_be_told_from_attributes() {
+        let attributes = |slices, compute, memory_size_mb| DeviceAttributes {
+            multiprocessor_count: 42,
+            shared_copy_engine_count: 3,
+            shared_decoder_count: 2,
+            shared_encoder_count: 0,
+            shared_jpeg_count: 0,
+            shared_ofa_count: 0,
+            gpu_instance_slice_count: slices,
+            compute_instance_slice_count: compute,
+            memory_size_mb,
+        };
+        for (slices, compute, memory, profile) in [
+            (3, 3, 19_968, Some("3g.20gb")),
+            (3, 1, 40_192, Some("1c.3g.40gb")),
+            (1, 1, 4_864, Some("1g.5gb")),
+            (0, 0, 4_864, None),
+            (1, 1, 0, None),
+        ] {
+            let told = profile_of_attributes(&attributes(slices, compute, memory));
+            assert_eq!(told.as_deref(), profile);
+        }
+    }
+}

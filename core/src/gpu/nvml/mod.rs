@@ -1,0 +1,83 @@
+//! Real GPUs, asked through NVIDIA's management library (NVML), which is loaded at run time.
+//!
+//! [`NvmlSource`] holds at most one `session`: NVML initialized once, with the devices seen since then.
+//! When the driver as a whole fails, the session is closed, NVML shut down and its library unloaded, so
+//! that the driver can be replaced; the next sample opens another. `device` reads a GPU,
+//! `mig` its MIG devices, `processes` who uses them, `xid` waits for errors.
+
+mod device;
+mod error;
+mod mig;
+mod processes;
+mod raw;
+mod session;
+mod xid;
+
+use std::path::PathBuf;
+
+use self::session::Session;
+use self::xid::XidWatcher;
+use super::{GpuError, GpuSample, GpuSource};
+
+/// The library's name as the driver installs it, looked up by the dynamic loader.
+pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// The GPUs of this machine by NVML.
+///
+/// Nothing is loaded before the first sample, and everything is let go of when the source is dropped: the
+/// library, its file descriptors, and the thread that waits for XID errors (unless it hangs in the driver).
+pub struct NvmlSource {
+    library: PathBuf,
+    session: Option<Session>,
+    xids: XidWatcher,
+}
+
+impl NvmlSource {
+    /// A source that loads this library, or [`DEFAULT_LIBRARY`].
+    #[must_use]
+    pub fn new(library: Option<PathBuf>) -> Self {
+        Self {
+            library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),
+            session: None,
+            xids: XidWatcher::default(),
+        }
+    }
+
+    fn read(&mut self) -> Result<GpuSample, GpuError> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            closed => closed.insert(Session::open(&self.library)?),
+        };
+        let devices = session.devices()?;
+        if let Some(handles) = session.changed_handles() {
+            self.xids.watch(session.nvml(), handles);
+        }
+        Ok(GpuSample {
+            driver_version: session.driver_version(),
+            devices,
+            xid_events: self.xids.take(),
+        })
+    }
+
+    /// Lets go of NVML, the waiting thread first: its share keeps the library in use.
+    fn close(&mut self) {
+        self.xids.stop();
+        self.session = None;
+    }
+}
+
+impl GpuSource for NvmlSource {
+    fn sample(&mut self) -> Result<GpuSample, GpuError> {
+        let sample = self.read();
+        if sample.is_err() {
+            self.close();
+        }
+        sample
+    }
+}
+
+impl Drop for NvmlSource {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

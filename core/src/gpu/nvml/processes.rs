@@ -1,0 +1,228 @@
+//! The processes of one device: NVML's lists merged by pid, with the use that each made of it.
+
+use nvml_wrapper::Device;
+use nvml_wrapper_sys::bindings::nvmlProcessUtilizationSample_t;
+
+use super::error::{Failure, optional};
+use super::raw::{ProcessBuffer, ProcessList, RunningProcess, UtilizationBuffer};
+use crate::gpu::GpuProcess;
+use crate::model::ProcessType;
+
+/// Reads processes into buffers that are kept from device to device and sweep to sweep.
+pub(super) struct ProcessReader {
+    running: ProcessBuffer,
+    utilization: UtilizationBuffer,
+}
+
+impl ProcessReader {
+    pub(super) fn new(driver_version: &str) -> Self {
+        Self {
+            running: ProcessBuffer::new(driver_version),
+            utilization: UtilizationBuffer::new(),
+        }
+    }
+
+    /// The processes on a device, by pid; absent if the driver tells of none of the lists.
+    /// `last_seen_timestamp` is that of the newest utilization sample of the device, and is updated;
+    /// without it (a MIG device) utilization is not asked for.
+    ///
+    /// # Errors
+    /// The device or the driver is gone.
+    pub(super) fn read(
+        &mut self,
+        device: &Device<'_>,
+        last_seen_timestamp: Option<&mut u64>,
+    ) -> Result<Option<Vec<GpuProcess>>, Failure> {
+        let mut told = false;
+        let mut processes = Vec::new();
+        // Clients of the Multi-Process Service compute, and some drivers have them in their own list only:
+        // being in that list alone says nothing about whether the others were told.
+        for (list, call) in [
+            (
+                ProcessList::Compute,
+                "nvmlDeviceGetComputeRunningProcesses_v3",
+            ),
+            (
+                ProcessList::Graphics,
+                "nvmlDeviceGetGraphicsRunningProcesses_v3",
+            ),
+            (
+                ProcessList::MpsCompute,
+                "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+            ),
+        ] {
+            if let Some(running) = optional(call, self.running.list(device, list))? {
+                told |= list != ProcessList::MpsCompute;
+                processes.extend(running.map(|it| listed(it, list)));
+            }
+        }
+        if !told {
+            return Ok(None);
+        }
+        merge(&mut processes);
+        if let Some(last_seen) = last_seen_timestamp {
+            let answer = self.utilization.samples(device, *last_seen);
+            if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
+                set_utilization(&mut processes, samples, last_seen);
+            }
+        }
+        Ok(Some(processes))
+    }
+}
+
+fn listed(running: RunningProcess, list: ProcessList) -> GpuProcess {
+    GpuProcess {
+        pid: running.pid,
+        process_type: match list {
+            ProcessList::Compute | ProcessList::MpsCompute => ProcessType::Compute,
+            ProcessList::Graphics => ProcessType::Graphics,
+        },
+        memory_used_bytes: running.memory_used_bytes,
+        utilization_ratio: None,
+    }
+}
+
+/// Sorts by pid and makes one of all entries of a pid. A process in two lists has all its memory in
+/// both, so that the larger amount is its memory, not the sum.
+fn merge(processes: &mut Vec<GpuProcess>) {
+    processes.sort_unstable_by_key(|it| it.pid);
+    processes.dedup_by(|next, kept| {
+        if next.pid != kept.pid {
+            return false;
+        }
+        if next.process_type != kept.process_type {
+            kept.process_type = ProcessType::ComputeAndGraphics;
+        }
+        kept.memory_used_bytes = kept.memory_used_bytes.max(next.memory_used_bytes);
+        true
+    });
+}
+
+/// Gives each process the use that the samples tell of, and 0 to one without a sample, because NVML
+/// lists only processes with some use.
+///
+/// NVML documents one sample per process; where a driver returns several of one process, their mean is
+/// taken, since nothing tells how long a period each of them covers.
+fn set_utilization(
+    processes: &mut [GpuProcess],
+    samples: &mut [nvmlProcessUtilizationSample_t],
+    last_seen_timestamp: &mut u64,
+) {
+    samples.sort_unstable_by_key(|it| it.pid);
+    for process in &mut *processes {
+        process.utilization_ratio = Some(0.0);
+    }
+    for of_pid in samples.chunk_by(|a, b| a.pid == b.pid) {
+        // Drivers are seen to fill up the list with entries of no time and shares above 100.
+        let valid = || {
+            of_pid
+                .iter()
+                .filter(|it| it.timeStamp > 0 && it.smUtil <= 100)
+        };
+        let count = valid().count();
+        if count == 0 {
+            continue;
+        }
+        let newest = valid().map(|it| it.timeStamp).max().unwrap_or(0);
+        *last_seen_timestamp = newest.max(*last_seen_timestamp);
+        if let Ok(at) = processes.binary_search_by_key(&of_pid[0].pid, |it| it.pid) {
+            let sum: u32 = valid().map(|it| it.smUtil).sum();
+            processes[at].utilization_ratio = Some(f64::from(sum) / 100.0 / count as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, process_type: ProcessType, memory: Option<u64>) -> GpuProcess {
+        GpuProcess {
+            pid,
+            process_type,
+            memory_used_bytes: memory,
+            utilization_ratio: None,
+        }
+    }
+
+    fn sample(pid: u32, timestamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
+        nvmlProcessUtilizationSample_t {
+            pid,
+            timeStamp: timestamp,
+            smUtil: sm,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        }
+    }
+
+    fn utilization(samples: &mut [nvmlProcessUtilizationSample_t]) -> (Vec<Option<f64>>, u64) {
+        let mut processes = [10, 20, 30].map(|pid| process(pid, ProcessType::Compute, None));
+        let mut last_seen = 5;
+        set_utilization(&mut processes, samples, &mut last_seen);
+        (
+            processes.iter().map(|it| it.utilization_ratio).collect(),
+            last_seen,
+        )
+    }
+
+    #[test]
+    fn a_process_in_both_lists_is_one_process() {
+        let mut processes = vec![
+            process(20, ProcessType::Compute, Some(100)),
+            process(10, ProcessType::Compute, None),
+            process(10, ProcessType::Graphics, Some(7)),
+            process(20, ProcessType::Graphics, Some(100)),
+            process(30, ProcessType::Graphics, None),
+        ];
+        merge(&mut processes);
+        assert_eq!(
+            processes,
+            [
+                process(10, ProcessType::ComputeAndGraphics, Some(7)),
+                process(20, ProcessType::ComputeAndGraphics, Some(100)),
+                process(30, ProcessType::Graphics, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_process_listed_twice_as_computing_only_computes() {
+        let mut processes = vec![
+            process(10, ProcessType::Compute, Some(1)),
+            process(10, ProcessType::Compute, Some(2)),
+        ];
+        merge(&mut processes);
+        assert_eq!(processes, [process(10, ProcessType::Compute, Some(2))]);
+    }
+
+    #[test]
+    fn a_running_process_without_a_sample_used_nothing() {
+        let (ratios, last_seen) = utilization(&mut [sample(20, 9, 37)]);
+        assert_eq!(ratios, [Some(0.0), Some(0.37), Some(0.0)]);
+        assert_eq!(last_seen, 9);
+        let (ratios, last_seen) = utilization(&mut []);
+        assert_eq!(ratios, [Some(0.0); 3]);
+        assert_eq!(last_seen, 5);
+    }
+
+    #[test]
+    fn several_samples_of_a_process_count_by_their_mean() {
+        let (ratios, last_seen) =
+            utilization(&mut [sample(30, 8, 10), sample(10, 6, 50), sample(30, 7, 30)]);
+        assert_eq!(ratios, [Some(0.5), Some(0.0), Some(0.2)]);
+        assert_eq!(last_seen, 8);
+    }
+
+    #[test]
+    fn samples_that_cannot_be_are_ignored() {
+        let (ratios, last_seen) = utilization(&mut [
+            sample(0, 0, 0),
+            sample(10, 0, 50),
+            sample(20, u64::MAX, 4_294_967_295),
+            sample(99, 7, 5),
+        ]);
+        assert_eq!(ratios, [Some(0.0); 3]);
+        assert_eq!(last_seen, 7);
+    }
+}

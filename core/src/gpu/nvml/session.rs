@@ -1,0 +1,211 @@
+//! One initialization of NVML, from loading the library to unloading it, and the devices seen in it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::device::{self, Facts};
+use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
+use super::mig::{self, MigFacts};
+use super::processes::ProcessReader;
+use super::raw::DeviceHandle;
+use crate::gpu::{DeviceSample, GpuError};
+use crate::model::{DeviceIndex, DeviceMeasurements};
+
+/// NVML, initialized. When it is dropped, together with all [`DeviceHandle`]s, NVML is shut down and the
+/// library unloaded.
+pub(super) struct Session {
+    nvml: Arc<Nvml>,
+    driver_version: Option<String>,
+    slots: Vec<Slot>,
+    processes: ProcessReader,
+    handles_changed: bool,
+}
+
+/// The place of one GPU in NVML's order.
+#[derive(Default)]
+struct Slot {
+    /// Absent as long as the device does not answer.
+    open: Option<OpenDevice>,
+    /// UUID that the device had when it last answered.
+    uuid: String,
+}
+
+struct OpenDevice {
+    handle: DeviceHandle,
+    facts: Facts,
+    mig: Vec<MigFacts>,
+    utilization_last_seen_timestamp: u64,
+}
+
+impl Session {
+    /// Loads the library and initializes it.
+    ///
+    /// # Errors
+    /// The library cannot be used, or the driver does not answer.
+    pub(super) fn open(library: &Path) -> Result<Self, GpuError> {
+        let nvml = Nvml::builder()
+            .lib_path(library.as_os_str())
+            .init()
+            .map_err(|error| init_error(&library.to_string_lossy(), &error))?;
+        let driver_version = match optional("nvmlSystemGetDriverVersion", nvml.sys_driver_version())
+        {
+            Ok(version) => version,
+            Err(Failure::Driver(error)) => return Err(error),
+            Err(Failure::Lost) => None,
+        };
+        Ok(Self {
+            nvml: Arc::new(nvml),
+            processes: ProcessReader::new(driver_version.as_deref().unwrap_or_default()),
+            driver_version,
+            slots: Vec::new(),
+            handles_changed: false,
+        })
+    }
+
+    pub(super) const fn nvml(&self) -> &Arc<Nvml> {
+        &self.nvml
+    }
+
+    /// `nvmlSystemGetDriverVersion`.
+    pub(super) fn driver_version(&self) -> Option<String> {
+        self.driver_version.clone()
+    }
+
+    /// Reads all devices.
+    ///
+    /// # Errors
+    /// The driver does not answer: the session is of no more use.
+    pub(super) fn devices(&mut self) -> Result<Vec<DeviceSample>, GpuError> {
+        let count = self
+            .nvml
+            .device_count()
+            .map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
+        if count as usize != self.slots.len() {
+            // Indices are positions in PCI order: with one more or less, each may mean another device.
+            self.slots.clear();
+            self.slots.resize_with(count as usize, Slot::default);
+            self.handles_changed = true;
+        }
+        let mut samples = Vec::with_capacity(self.slots.len());
+        for (index, slot) in (0..count).zip(&mut self.slots) {
+            let before = samples.len();
+            match slot.open(&self.nvml, index) {
+                Ok(opened) => self.handles_changed |= opened,
+                Err(Failure::Driver(error)) => return Err(error),
+                Err(Failure::Lost) => {
+                    samples.push(slot.lost(index));
+                    continue;
+                }
+            }
+            match slot.read(index, &mut self.processes, &mut samples) {
+                Ok(()) => {}
+                Err(Failure::Driver(error)) => return Err(error),
+                Err(Failure::Lost) => {
+                    samples.truncate(before);
+                    samples.push(slot.lost(index));
+                    slot.open = None;
+                }
+            }
+        }
+        Ok(samples)
+    }
+
+    /// The devices that answer, if they are others than when this was last asked.
+    pub(super) fn changed_handles(&mut self) -> Option<Vec<(u32, DeviceHandle)>> {
+        if !std::mem::take(&mut self.handles_changed) {
+            return None;
+        }
+        let handle = |(index, slot): (u32, &Slot)| {
+            let open = slot.open.as_ref()?;
+            Some((index, open.handle.clone()))
+        };
+        Some((0..).zip(&self.slots).filter_map(handle).collect())
+    }
+}
+
+impl Slot {
+    /// Makes sure that the device is open and still the same; whether it is a new one.
+    fn open(&mut self, nvml: &Arc<Nvml>, index: u32) -> Result<bool, Failure> {
+        if let Some(open) = &self.open {
+            let uuid = optional("nvmlDeviceGetUUID", open.handle.device().uuid())?;
+            if uuid.is_none_or(|it| it == open.facts.uuid) {
+                return Ok(false);
+            }
+            self.open = None;
+        }
+        let handle = match DeviceHandle::by_index(nvml, index) {
+            Ok(handle) => handle,
+            Err(error) if is_driver_gone(&error) => {
+                let call = "nvmlDeviceGetHandleByIndex_v2";
+                return Err(Failure::Driver(driver_error(call, &error)));
+            }
+            // A device that this user may not see is none of his; one that was counted and is not there has
+            // just been removed. Whatever else keeps a device from answering, it is lost.
+            Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
+                return Ok(false);
+            }
+            Err(_) => return Err(Failure::Lost),
+        };
+        let device = handle.device();
+        let uuid = optional("nvmlDeviceGetUUID", device.uuid())?.unwrap_or_default();
+        let facts = device::facts(&device, uuid)?;
+        self.uuid.clone_from(&facts.uuid);
+        self.open = Some(OpenDevice {
+            handle,
+            facts,
+            mig: Vec::new(),
+            utilization_last_seen_timestamp: 0,
+        });
+        Ok(true)
+    }
+
+    /// Reads the device and the MIG devices that it is split into; nothing if it is not open.
+    fn read(
+        &mut self,
+        index: u32,
+        processes: &mut ProcessReader,
+        samples: &mut Vec<DeviceSample>,
+    ) -> Result<(), Failure> {
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let device = open.handle.device();
+        let mig_parent = mig::is_enabled(&device)?;
+        samples.push(DeviceSample {
+            index: DeviceIndex::gpu(index),
+            uuid: open.facts.uuid.clone(),
+            lost: false,
+            name: open.facts.name.clone(),
+            minor: open.facts.minor,
+            profile: None,
+            mig_parent,
+            measurements: device::measure(&device, &open.facts)?,
+            processes: if mig_parent {
+                Some(Vec::new())
+            } else {
+                processes.read(&device, Some(&mut open.utilization_last_seen_timestamp))?
+            },
+        });
+        if mig_parent {
+            mig::read(&device, index, &mut open.mig, processes, samples)?;
+        }
+        Ok(())
+    }
+
+    fn lost(&self, index: u32) -> DeviceSample {
+        DeviceSample {
+            index: DeviceIndex::gpu(index),
+            uuid: self.uuid.clone(),
+            lost: true,
+            name: None,
+            minor: None,
+            profile: None,
+            mig_parent: false,
+            measurements: DeviceMeasurements::default(),
+            processes: None,
+        }
+    }
+}
