@@ -1,1 +1,26 @@
-//! The HTTP side that genv's daemons share: server, exporter-toolkit web configuration, health.
+//! The HTTP side that genv's daemons share.
+//!
+//! A daemon opens its [`WebConfig`] (if it has one), binds a [`Server`] to its [`ListenAddress`]es and
+//! serves a [`Handler`]: a quick, synchronous function from [`Request`] to [`Response`]. Everything that
+//! may be slow or hostile, TLS, sign-in, clients that dawdle or flood, is dealt with here, so that a
+//! handler only picks bytes that are ready.
+//!
+//! What users meet is what Prometheus' exporters have taught them: the flags and the configuration file of
+//! its [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
+
+mod config;
+mod connection;
+mod landing_page;
+mod listen;
+mod request;
+mod response;
+mod server;
+
+pub use config::{WebConfig, WebConfigError};
+pub use hyper::header;
+pub use hyper::{Method, StatusCode};
+pub use landing_page::{LandingPage, Link};
+pub use listen::{ListenAddress, ListenAddressError, ListenError};
+pub use request::Request;
+pub use response::Response;
+pub use server::{Handler, Limits, Server};

@@ -1,0 +1,94 @@
+//! What a handler answers.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+
+use crate::Request;
+
+/// A whole response. Its bytes are shared, not copied, so a rendering can be served any number of times.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Response {
+    /// A response with a body of the given type.
+    pub fn new(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Self {
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.insert(CONTENT_TYPE, content_type);
+        Self {
+            status,
+            headers,
+            body: body.into(),
+        }
+    }
+
+    /// A few words for people and scripts; ends with a newline.
+    pub fn text(status: StatusCode, words: &str) -> Self {
+        Self::new(
+            status,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+            format!("{words}\n"),
+        )
+        .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+    }
+
+    /// A page that loads nothing from anywhere, runs no script and may not be framed; its styles are
+    /// its own `<style>` element.
+    pub fn html(body: impl Into<Bytes>) -> Self {
+        let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'";
+        Self::new(
+            StatusCode::OK,
+            HeaderValue::from_static("text/html; charset=utf-8"),
+            body,
+        )
+        .with_header(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy))
+        .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
+        .with_header(X_FRAME_OPTIONS, HeaderValue::from_static("deny"))
+        .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
+    }
+
+    /// The body that suits the client: `gzip` where it takes that, `plain` otherwise. Both must be the same text.
+    pub fn negotiated(
+        request: &Request<'_>,
+        content_type: HeaderValue,
+        plain: Bytes,
+        gzip: Bytes,
+    ) -> Self {
+        let compressed = request.accepts_gzip();
+        let body = if compressed { gzip } else { plain };
+        let mut response = Self::new(StatusCode::OK, content_type, body);
+        let headers = &mut response.headers;
+        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        if compressed {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
+    }
+
+    /// 404, and where to look instead.
+    pub fn not_found() -> Self {
+        Self::text(
+            StatusCode::NOT_FOUND,
+            "There is no such page here. The page / lists those that there are.",
+        )
+    }
+
+    /// The same response with one more header, replacing any of that name.
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// The same response, not to be kept by any cache: for what differs from one moment to the next.
+    pub fn uncached(self) -> Self {
+        self.with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
+    }
+}
