@@ -1,1 +1,124 @@
 //! Prometheus exporter of GPU devices, genv environments, users and processes.
+//!
+//! A [`Publication`](genv_core::model::Publication) becomes metric [`families`], these become the bytes of a
+//! [`render::Rendering`], and the [`endpoints`] hand them out. Nothing in between remembers anything.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use genv_core::sources::SourceError;
+use genv_web::{Server, WebConfig};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub mod endpoints;
+pub mod families;
+pub mod flags;
+mod host;
+mod own_process;
+pub mod render;
+mod samples;
+mod usernames;
+
+use endpoints::Endpoints;
+use flags::{LogFormat, Options};
+pub use own_process::OwnProcess;
+use render::Renderer;
+pub use usernames::Usernames;
+
+/// Threads that answer requests; collecting and rendering have their own.
+const WORKER_THREADS: usize = 2;
+
+/// The program: reads the command line, and serves until a signal ends it.
+pub fn run() -> ExitCode {
+    let options = match Options::parse(std::env::args_os()) {
+        Ok(options) => options,
+        Err(answer) => {
+            // Help and version are answers too. Nobody is left to tell if printing fails.
+            let _ = answer.print();
+            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
+        }
+    };
+    log_to_stderr(&options);
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_)));
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+#[allow(
+    clippy::print_stderr,
+    reason = "the last words, also where the log is filtered"
+)]
+fn complain(error: &anyhow::Error) {
+    eprintln!("genv-exporter: {error:#}");
+}
+
+fn log_to_stderr(options: &Options) {
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt()
+        .with_max_level(options.log_level)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false);
+    match options.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+fn serve(options: Options) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .thread_name("serve")
+        .enable_all()
+        .build()
+        .context("cannot start the threads that answer requests")?
+        .block_on(collect_and_serve(options))
+}
+
+async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
+    let web_config = options
+        .web_config_file
+        .as_deref()
+        .map(WebConfig::open)
+        .transpose()?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let limits = genv_web::Limits::new(options.max_requests);
+    let server = Server::bind(&options.listen_addresses, web_config, limits).await?;
+
+    let hosts = options.sources.or_from_environment()?.open()?;
+    let hosts = hosts
+        .into_iter()
+        .map(|host| options.usernames.applied_to(host))
+        .collect();
+    let interval = options.collect.interval;
+    let stream =
+        genv_core::collect::spawn(hosts, options.collect).context("cannot start collecting")?;
+    let (renderer, latest) = Renderer::new(options.limits);
+    let endpoints = Endpoints::new(latest, &options.telemetry_path, interval);
+    let rendering = tokio::spawn(renderer.follow(stream));
+
+    let addresses = server.local_addresses();
+    tracing::info!(
+        version = families::own::VERSION,
+        revision = families::own::REVISION,
+        ?addresses,
+        "serving"
+    );
+    let mut outcome = Ok(());
+    let stopped = async {
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+            _ = rendering => outcome = Err(anyhow::anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
+        }
+    };
+    server.serve(endpoints, stopped).await;
+    outcome
+}

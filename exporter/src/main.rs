@@ -1,3 +1,7 @@
-//! Prometheus exporter of GPU devices, genv environments, users and processes.
+//! The program `genv-exporter`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    genv_exporter::run()
+}

@@ -1,0 +1,189 @@
+//! Which path answers what.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use genv_web::header::HeaderValue;
+use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
+use tokio::sync::watch;
+
+use crate::families::own::{REVISION, VERSION};
+use crate::render::{NoText, Rendering, Text};
+
+const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+
+/// Paths that the telemetry path cannot take.
+pub(crate) const TAKEN_PATHS: [&str; 5] = ["/", "/sd", "/snapshot", "/-/healthy", "/-/ready"];
+
+/// Publications that may be missed before the exporter calls itself unhealthy.
+const MISSED_PUBLICATIONS: u32 = 3;
+/// A machine under load may be late by this much, however short the interval.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The exporter's handler.
+#[derive(Debug)]
+pub struct Endpoints {
+    latest: watch::Receiver<Arc<Rendering>>,
+    telemetry_path: String,
+    genv1_path: String,
+    interval: Duration,
+    landing_page: Response,
+}
+
+impl Endpoints {
+    /// Serves the latest rendering; `interval` is the time between publications.
+    #[must_use]
+    pub fn new(
+        latest: watch::Receiver<Arc<Rendering>>,
+        telemetry_path: &str,
+        interval: Duration,
+    ) -> Self {
+        let genv1_path = format!("{}/genv1", telemetry_path.trim_end_matches('/'));
+        let landing_page = landing_page(telemetry_path, &genv1_path);
+        Self {
+            latest,
+            telemetry_path: telemetry_path.to_owned(),
+            genv1_path,
+            interval,
+            landing_page: landing_page.response(),
+        }
+    }
+
+    fn metrics(&self, request: &Request<'_>) -> Response {
+        let latest = self.latest();
+        match request.query_value("host") {
+            None => served(request, METRICS, latest.metrics()),
+            Some(host) => match latest.host_metrics(&host) {
+                Ok(text) => served(request, METRICS, text),
+                Err(reason) => refused(&latest, &host, reason),
+            },
+        }
+    }
+
+    fn snapshot(&self, request: &Request<'_>) -> Response {
+        let latest = self.latest();
+        let host = request.query_value("host");
+        let only = match latest.hostnames().collect::<Vec<_>>()[..] {
+            [only] => Some(only.to_owned()),
+            _ => None,
+        };
+        match host.or(only) {
+            Some(host) => match latest.host_snapshot(&host) {
+                Ok(text) => served(request, JSON, text),
+                Err(reason) => refused(&latest, &host, reason),
+            },
+            None if latest.is_published() => served(request, JSON_LINES, latest.snapshots()),
+            None => unavailable("Nothing was collected yet. Ask again in a moment."),
+        }
+    }
+
+    fn healthy(&self) -> Response {
+        let age = self.latest().age();
+        if age <= self.interval * MISSED_PUBLICATIONS + LATE {
+            return Response::text(StatusCode::OK, "genv-exporter is healthy.").uncached();
+        }
+        unavailable(&format!(
+            "The last collection was published {} s ago, and one is expected every {} s. See the log.",
+            age.as_secs(),
+            self.interval.as_secs_f64()
+        ))
+    }
+
+    fn ready(&self) -> Response {
+        if self.latest().is_published() {
+            return Response::text(StatusCode::OK, "genv-exporter is ready.").uncached();
+        }
+        unavailable("Nothing was collected yet. Ask again in a moment.")
+    }
+
+    fn latest(&self) -> Arc<Rendering> {
+        Arc::clone(&self.latest.borrow())
+    }
+}
+
+impl Handler for Endpoints {
+    fn handle(&self, request: &Request<'_>) -> Response {
+        match request.path() {
+            path if path == self.telemetry_path => self.metrics(request),
+            path if path == self.genv1_path => served(request, METRICS, self.latest().genv1()),
+            "/" => self.landing_page.clone(),
+            "/snapshot" => self.snapshot(request),
+            // Only a host file tells of exporters elsewhere.
+            "/sd" => Response::new(StatusCode::OK, JSON, "[]\n"),
+            "/-/healthy" => self.healthy(),
+            "/-/ready" => self.ready(),
+            _ => Response::not_found(),
+        }
+    }
+}
+
+fn served(request: &Request<'_>, content_type: HeaderValue, text: &Text) -> Response {
+    Response::negotiated(request, content_type, text.plain.clone(), text.gzip.clone())
+}
+
+fn refused(latest: &Rendering, host: &str, reason: NoText) -> Response {
+    match reason {
+        NoText::UnknownHost => {
+            let known: Vec<_> = latest.hostnames().collect();
+            let words = match known[..] {
+                [] => "Nothing was collected yet. Ask again in a moment.".to_owned(),
+                _ => format!(
+                    "There is no host '{host}' here. There are: {}.",
+                    known.join(", ")
+                ),
+            };
+            Response::text(StatusCode::NOT_FOUND, &words).uncached()
+        }
+        NoText::HostDown => unavailable(&format!(
+            "Host '{host}' is down: it delivers no snapshot. The log says why."
+        )),
+    }
+}
+
+fn unavailable(words: &str) -> Response {
+    Response::text(StatusCode::SERVICE_UNAVAILABLE, words).uncached()
+}
+
+fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
+    let link = |path: &str, text: &str, description: &str| Link {
+        path: path.to_owned(),
+        text: text.to_owned(),
+        description: description.to_owned(),
+    };
+    LandingPage {
+        name: "genv exporter".to_owned(),
+        description: "GPU devices, genv environments, users and processes, for Prometheus."
+            .to_owned(),
+        version: format!("{VERSION}, revision {REVISION}"),
+        links: vec![
+            link(
+                telemetry_path,
+                "Metrics",
+                "what Prometheus scrapes; ?host=NAME for one host of many",
+            ),
+            link(
+                genv1_path,
+                "Metrics of genv 1.x",
+                "the same truth under the names of genv 1.4.3, for old dashboards",
+            ),
+            link(
+                "/snapshot",
+                "Snapshot",
+                "everything that is known, as JSON; ?host=NAME for one host of many",
+            ),
+            link(
+                "/sd",
+                "Service discovery",
+                "exporters on other hosts, for http_sd_configs of Prometheus",
+            ),
+            link("/-/healthy", "Health", "200 while collecting goes on"),
+            link(
+                "/-/ready",
+                "Readiness",
+                "200 once there is something to scrape",
+            ),
+        ],
+    }
+}

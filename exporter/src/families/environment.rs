@@ -1,0 +1,169 @@
+//! Families about environments and what they hold and use.
+
+use genv_core::model::{Environment, EnvironmentDevice};
+
+use super::{Family, HostFamily, Kind};
+use crate::host::Host;
+use crate::samples::Samples;
+
+/// Every environment of a host.
+fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
+    let environments = host.view().and_then(|view| view.environments.as_ref());
+    environments
+        .into_iter()
+        .flat_map(|environments| environments.values().copied())
+}
+
+/// One value of every device that an environment holds or uses.
+fn used(host: &Host<'_>, out: &mut Samples, value: impl Fn(&EnvironmentDevice) -> Option<f64>) {
+    for environment in environments(host) {
+        for device in &environment.devices {
+            out.add(&[&environment.eid, &device.index], value(device));
+        }
+    }
+}
+
+pub(super) const FAMILIES: &[HostFamily] = &[
+    Family {
+        name: "genv_environments",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Active environments.",
+        samples: |host, out| {
+            let environments = host.view().and_then(|view| view.environments.as_ref());
+            out.add(
+                &[],
+                environments.map(|environments| environments.len() as f64),
+            );
+        },
+    },
+    Family {
+        name: "genv_attached_devices",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "GPUs that are attached to at least one environment.",
+        samples: |host, out| {
+            if host.view().is_some_and(|view| view.environments.is_some()) {
+                let attached = host
+                    .devices()
+                    .filter(|device| !device.attachments.is_empty());
+                out.add(&[], attached.count() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_info",
+        kind: Kind::Largest,
+        labels: &["eid", "env_name", "username"],
+        help: "Always 1; the labels tell the environment's name and its user.",
+        samples: |host, out| {
+            for environment in environments(host) {
+                let name = environment.name.as_deref().unwrap_or_default();
+                out.add(&[&environment.eid, &name, &environment.username], 1.0);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_created_timestamp_seconds",
+        kind: Kind::Largest,
+        labels: &["eid"],
+        help: "When the environment was activated, in seconds of Unix time.",
+        samples: |host, out| {
+            for environment in environments(host) {
+                out.add(&[&environment.eid], environment.created_timestamp_seconds);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_devices",
+        kind: Kind::Gauge,
+        labels: &["eid"],
+        help: "GPUs that are attached to the environment.",
+        samples: |host, out| {
+            for environment in environments(host) {
+                let attached = environment.devices.iter().filter(|device| device.attached);
+                out.add(&[&environment.eid], attached.count() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_processes",
+        kind: Kind::Gauge,
+        labels: &["eid"],
+        help: "Processes of the environment that use a device.",
+        samples: |host, out| {
+            let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
+                return;
+            };
+            for environment in environments(host) {
+                let number = processes.by_environment.get(environment.eid.as_str());
+                out.add(
+                    &[&environment.eid],
+                    number.copied().unwrap_or_default() as f64,
+                );
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_device_share_ratio",
+        kind: Kind::Gauge,
+        labels: &["eid", "env_name", "username", "index"],
+        help: "Part of the GPU that the environment holds by its attachment, 0 to 1; the shares of a GPU add up to at most 1.",
+        samples: |host, out| {
+            let Some(environments) = host.view().and_then(|view| view.environments.as_ref()) else {
+                return;
+            };
+            for device in host.devices() {
+                for attachment in &device.attachments {
+                    let Some(environment) = environments.get(attachment.eid.as_str()) else {
+                        continue;
+                    };
+                    let name = environment.name.as_deref().unwrap_or_default();
+                    let labels: [&dyn std::fmt::Display; 4] = [
+                        &environment.eid,
+                        &name,
+                        &environment.username,
+                        &device.index,
+                    ];
+                    out.add(&labels, attachment.share_ratio);
+                }
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_memory_used_bytes",
+        kind: Kind::Gauge,
+        labels: &["eid", "index"],
+        help: "Memory of the device that the environment's processes use, in bytes.",
+        samples: |host, out| {
+            used(host, out, |device| {
+                device.memory_used_bytes.map(|bytes| bytes as f64)
+            })
+        },
+    },
+    Family {
+        name: "genv_environment_memory_capacity_bytes",
+        kind: Kind::Gauge,
+        labels: &["eid", "index"],
+        help: "Memory of the device that the environment may use by its attachment, in bytes.",
+        samples: |host, out| {
+            used(host, out, |device| {
+                device.memory_capacity_bytes.map(|bytes| bytes as f64)
+            })
+        },
+    },
+    Family {
+        name: "genv_environment_utilization_ratio",
+        kind: Kind::Gauge,
+        labels: &["eid", "index"],
+        help: "Part of the time that kernels of the environment's processes ran on the device, 0 to 1.",
+        samples: |host, out| used(host, out, |device| device.utilization_ratio),
+    },
+    Family {
+        name: "genv_environment_last_active_timestamp_seconds",
+        kind: Kind::Largest,
+        labels: &["eid", "index"],
+        help: "When the environment's utilization of the device was last seen above the busy threshold, in seconds of Unix time.",
+        samples: |host, out| used(host, out, |device| device.last_active_timestamp_seconds),
+    },
+];

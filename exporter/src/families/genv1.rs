@@ -1,0 +1,313 @@
+//! The families of genv 1.4.3, under the names, labels and units that old dashboards know.
+//!
+//! Numbers mean what they meant there: percent, bytes in whole MiB, and of processes those that
+//! compute (`nvidia-smi --query-compute-apps`). Two things are told better than there: a process whose
+//! claim to an environment was refuted has no `eid`, and a user is named by uid, not by what the state
+//! file claims.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use genv_core::model::{Device, DeviceIndex, HostSnapshot, Process, ProcessDevice, ProcessType};
+use prometheus::proto::MetricFamily;
+
+use super::{Family, HostFamily, Kind, Limits};
+use crate::host::Host;
+use crate::samples::Samples;
+
+/// These families of the hosts. As in 1.4.3, samples have no `hostname` when there is but one host.
+pub fn of_hosts(hosts: &[HostSnapshot]) -> impl Iterator<Item = MetricFamily> {
+    let no_limit = Limits {
+        processes: usize::MAX,
+    };
+    let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
+    FAMILIES.iter().filter_map(move |family| {
+        let [host] = hosts.as_slice() else {
+            return family.of_hosts(&hosts);
+        };
+        let mut samples = Samples::new(family.kind, family.labels);
+        (family.samples)(host, &mut samples);
+        samples.into_family(family.name, family.help)
+    })
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes as a program sees them that reads them in MiB.
+const fn whole_mib(bytes: u64) -> f64 {
+    (bytes / MIB * MIB) as f64
+}
+
+fn gpus<'a>(host: &Host<'a>) -> impl Iterator<Item = &'a Device> {
+    host.devices().filter(|device| device.index.mig.is_none())
+}
+
+/// Processes that compute, with where they do.
+fn computing<'a>(host: &Host<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> {
+    let processes = host.view().and_then(|view| view.processes.as_ref());
+    let processes = processes.iter().flat_map(|processes| &processes.largest);
+    processes
+        .filter_map(|process| {
+            let devices = process.devices.iter();
+            let devices: Vec<_> = devices
+                .filter(|device| device.process_type != ProcessType::Graphics)
+                .collect();
+            (!devices.is_empty()).then_some((*process, devices))
+        })
+        .collect()
+}
+
+/// What an environment or a user has.
+#[derive(Default)]
+struct Holdings {
+    environments: usize,
+    devices: BTreeSet<DeviceIndex>,
+    processes: usize,
+}
+
+/// Holdings by eid, with the username; none while the state is not known.
+fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
+    let environments = host.view().and_then(|view| view.environments.as_ref());
+    let environments = environments.into_iter().flatten();
+    let mut holdings: BTreeMap<_, _> = environments
+        .map(|(eid, environment)| (*eid, (environment.username.as_str(), Holdings::default())))
+        .collect();
+    for device in host.devices() {
+        for attachment in &device.attachments {
+            if let Some((_, held)) = holdings.get_mut(attachment.eid.as_str()) {
+                held.devices.insert(device.index);
+            }
+        }
+    }
+    for (process, _) in computing(host) {
+        if let Some((_, held)) = process
+            .attribution
+            .eid()
+            .and_then(|eid| holdings.get_mut(eid))
+        {
+            held.processes += 1;
+        }
+    }
+    holdings
+}
+
+fn by_user<'a>(host: &Host<'a>) -> BTreeMap<&'a str, Holdings> {
+    let mut users = BTreeMap::<_, Holdings>::new();
+    for (username, held) in by_environment(host).into_values() {
+        let user = users.entry(username).or_default();
+        user.environments += 1;
+        user.devices.extend(held.devices);
+        user.processes += held.processes;
+    }
+    users
+}
+
+fn state_is_known(host: &Host<'_>) -> bool {
+    host.view().is_some_and(|view| view.environments.is_some())
+}
+
+fn processes_are_known(host: &Host<'_>) -> bool {
+    host.view().is_some_and(|view| view.processes.is_some())
+}
+
+/// All families, in 1.4.3's order.
+pub(super) const FAMILIES: &[HostFamily] = &[
+    Family {
+        name: "genv_attached_devices_total",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "GPUs that are attached to an environment.",
+        samples: |host, out| {
+            if state_is_known(host) {
+                let attached = gpus(host).filter(|device| !device.attachments.is_empty());
+                out.add(&[], attached.count() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_device_memory_total_bytes",
+        kind: Kind::Gauge,
+        labels: &["index"],
+        help: "Memory installed, in bytes, whole MiB.",
+        samples: |host, out| {
+            for device in gpus(host) {
+                let memory = device.measurements.memory;
+                out.add(
+                    &[&device.index],
+                    memory.map(|memory| whole_mib(memory.total_bytes)),
+                );
+            }
+        },
+    },
+    Family {
+        name: "genv_device_memory_used_bytes",
+        kind: Kind::Gauge,
+        labels: &["index"],
+        help: "Memory used, in bytes, whole MiB.",
+        samples: |host, out| {
+            for device in gpus(host) {
+                let memory = device.measurements.memory;
+                out.add(
+                    &[&device.index],
+                    memory.map(|memory| whole_mib(memory.used_bytes)),
+                );
+            }
+        },
+    },
+    Family {
+        name: "genv_device_temperature",
+        kind: Kind::Gauge,
+        labels: &["index"],
+        help: "Temperature, in degrees Celsius.",
+        samples: |host, out| {
+            for device in gpus(host) {
+                out.add(&[&device.index], device.measurements.temperature_celsius);
+            }
+        },
+    },
+    Family {
+        name: "genv_device_utilization",
+        kind: Kind::Gauge,
+        labels: &["index"],
+        help: "Utilization, in percent.",
+        samples: |host, out| {
+            for device in gpus(host) {
+                let ratio = device.measurements.utilization_ratio;
+                out.add(&[&device.index], ratio.map(|ratio| (ratio * 100.0).round()));
+            }
+        },
+    },
+    Family {
+        name: "genv_environments_total",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Active environments.",
+        samples: |host, out| {
+            if state_is_known(host) {
+                out.add(&[], by_environment(host).len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_attached_devices_total",
+        kind: Kind::Gauge,
+        labels: &["eid"],
+        help: "GPUs that are attached to the environment.",
+        samples: |host, out| {
+            for (eid, (_, held)) in by_environment(host) {
+                out.add(&[&eid], held.devices.len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_environment_processes_total",
+        kind: Kind::Gauge,
+        labels: &["eid"],
+        help: "Computing processes of the environment.",
+        samples: |host, out| {
+            for (eid, (_, held)) in by_environment(host) {
+                out.add(
+                    &[&eid],
+                    processes_are_known(host).then_some(held.processes as f64),
+                );
+            }
+        },
+    },
+    Family {
+        name: "genv_is_installed",
+        kind: Kind::Largest,
+        labels: &[],
+        help: "Whether genv is installed: 1 or 0.",
+        samples: |host, out| {
+            out.add(
+                &[],
+                host.view().map(|view| f64::from(view.snapshot.installed)),
+            );
+        },
+    },
+    Family {
+        name: "genv_processes_total",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Computing processes.",
+        samples: |host, out| {
+            if processes_are_known(host) {
+                out.add(&[], computing(host).len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_process_devices_total",
+        kind: Kind::Gauge,
+        labels: &["eid", "pid"],
+        help: "GPUs on which the process computes.",
+        samples: |host, out| {
+            for (process, devices) in computing(host) {
+                let gpus: BTreeSet<_> = devices.iter().map(|device| device.index.whole()).collect();
+                let eid = process.attribution.eid().unwrap_or_default();
+                out.add(&[&eid, &process.pid], gpus.len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_process_used_gpu_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &["device", "eid", "pid"],
+        help: "Memory of the GPU that the process uses, in bytes, whole MiB.",
+        samples: |host, out| {
+            for (process, devices) in computing(host) {
+                let eid = process.attribution.eid().unwrap_or_default();
+                for device in devices {
+                    let bytes = device.memory_used_bytes.map(whole_mib);
+                    out.add(&[&device.index.whole(), &eid, &process.pid], bytes);
+                }
+            }
+        },
+    },
+    Family {
+        name: "genv_users_total",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Users with an environment.",
+        samples: |host, out| {
+            if state_is_known(host) {
+                out.add(&[], by_user(host).len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_attached_devices_total",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "GPUs that are attached to the user's environments.",
+        samples: |host, out| {
+            for (username, held) in by_user(host) {
+                out.add(&[&username], held.devices.len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_environments_total",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "Active environments of the user.",
+        samples: |host, out| {
+            for (username, held) in by_user(host) {
+                out.add(&[&username], held.environments as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_processes_total",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "Computing processes in the user's environments.",
+        samples: |host, out| {
+            for (username, held) in by_user(host) {
+                out.add(
+                    &[&username],
+                    processes_are_known(host).then_some(held.processes as f64),
+                );
+            }
+        },
+    },
+];

@@ -1,0 +1,139 @@
+//! Families about users: what they hold, use and have used, in environments and outside.
+
+use super::{Family, HostFamily, Kind};
+
+pub(super) const FAMILIES: &[HostFamily] = &[
+    Family {
+        name: "genv_users",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Users who have an environment or a process that uses a device.",
+        samples: |host, out| {
+            let view = host.view();
+            let view = view.filter(|view| view.environments.is_some() || view.processes.is_some());
+            out.add(&[], view.map(|view| view.users.len() as f64));
+        },
+    },
+    Family {
+        name: "genv_user_environments",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "Active environments of the user.",
+        samples: |host, out| {
+            let view = host.view().filter(|view| view.environments.is_some());
+            for (name, user) in view.iter().flat_map(|view| &view.users) {
+                out.add(&[name], user.environments as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_devices",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "GPUs that are attached to at least one of the user's environments.",
+        samples: |host, out| {
+            let view = host.view().filter(|view| view.environments.is_some());
+            for (name, user) in view.iter().flat_map(|view| &view.users) {
+                out.add(&[name], user.devices.len() as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_processes",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "Processes of the user that use a device, inside and outside environments.",
+        samples: |host, out| {
+            let view = host.view().filter(|view| view.processes.is_some());
+            for (name, user) in view.iter().flat_map(|view| &view.users) {
+                out.add(&[name], user.processes as f64);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_memory_used_bytes",
+        kind: Kind::Gauge,
+        labels: &["username", "index"],
+        help: "Memory of the device that the user's processes use, inside and outside environments, in bytes.",
+        samples: |host, out| {
+            for (name, user) in host.view().iter().flat_map(|view| &view.users) {
+                for (index, bytes) in &user.memory_used_bytes {
+                    out.add(&[name, index], *bytes);
+                }
+            }
+        },
+    },
+    Family {
+        name: "genv_user_device_seconds_total",
+        kind: Kind::Counter,
+        labels: &["username", "index", "state"],
+        help: "Seconds for which the user held the GPU, each counted by the share held, while the user's processes kept it busy, left it idle or could not be measured, and seconds of use outside environments.",
+        samples: |host, out| {
+            for usage in host
+                .view()
+                .iter()
+                .flat_map(|view| &view.snapshot.counters.user_device_use)
+            {
+                let Some(seconds) = usage.device_seconds else {
+                    continue;
+                };
+                for (state, seconds) in [
+                    ("busy", seconds.busy),
+                    ("idle", seconds.idle),
+                    ("unmeasured", seconds.unmeasured),
+                    ("outside", seconds.outside),
+                ] {
+                    out.add(&[&usage.username, &usage.index, &state], seconds);
+                }
+            }
+        },
+    },
+    Family {
+        name: "genv_user_utilized_device_seconds_total",
+        kind: Kind::Counter,
+        labels: &["username", "index"],
+        help: "Seconds of the GPU that the user's processes utilized, at full utilization; all users of a GPU together get at most one a second.",
+        samples: |host, out| {
+            for usage in host
+                .view()
+                .iter()
+                .flat_map(|view| &view.snapshot.counters.user_device_use)
+            {
+                out.add(
+                    &[&usage.username, &usage.index],
+                    usage.utilized_device_seconds,
+                );
+            }
+        },
+    },
+    Family {
+        name: "genv_user_energy_joules_total",
+        kind: Kind::Counter,
+        labels: &["username", "index"],
+        help: "Energy of the GPU that the user caused, in joules; username (none) carries what nobody caused.",
+        samples: |host, out| {
+            for usage in host
+                .view()
+                .iter()
+                .flat_map(|view| &view.snapshot.counters.user_device_use)
+            {
+                out.add(&[&usage.username, &usage.index], usage.energy_joules);
+            }
+        },
+    },
+    Family {
+        name: "genv_user_xid_errors_total",
+        kind: Kind::Counter,
+        labels: &["username", "index", "xid"],
+        help: "Errors that the driver reported with the XID code on a GPU that the user held; each counts for every holder.",
+        samples: |host, out| {
+            for xid in host
+                .view()
+                .iter()
+                .flat_map(|view| &view.snapshot.counters.user_xid_errors)
+            {
+                out.add(&[&xid.username, &xid.index, &xid.xid], xid.errors as f64);
+            }
+        },
+    },
+];

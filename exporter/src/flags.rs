@@ -1,0 +1,315 @@
+//! The command line, and what the program works with once it is checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, Parser, ValueEnum};
+use genv_core::collect::{CollectOptions, Collectors};
+use genv_core::duration::parse_duration;
+use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_web::ListenAddress;
+use tracing::level_filters::LevelFilter;
+
+use crate::endpoints::TAKEN_PATHS;
+use crate::families::Limits;
+use crate::usernames::Usernames;
+
+/// A collection more often than this would cost more than it tells.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Prometheus forgets a series after five minutes; nobody means more than this.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+/// What DNS allows.
+const LONGEST_HOSTNAME: usize = 253;
+
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (revision ",
+    env!("GENV_REVISION"),
+    ", rustc ",
+    env!("GENV_RUST_VERSION"),
+    ")"
+);
+
+const EXAMPLE: &str = "Example: see a living laboratory on a machine without a GPU
+  genv-exporter --gpu.source=simulated --interval=1s
+  curl http://127.0.0.1:9820/metrics
+
+Environment: GENV_TMPDIR (state directory), GENV_NVML_LIBRARY, GENV_SCENARIO, GENV_DEVICES (number of simulated devices).
+Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.";
+
+/// Serve Prometheus metrics of GPU devices, genv environments, users and processes.
+#[derive(Debug, Parser)]
+#[command(name = "genv-exporter", version = VERSION, after_help = EXAMPLE)]
+struct Flags {
+    #[command(flatten)]
+    web: WebFlags,
+
+    /// Time between two collections.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = interval)]
+    interval: Duration,
+
+    /// Age at which values that could not be read again are withdrawn; at least the interval.
+    #[arg(long = "snapshot.max-age", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    max_age: Duration,
+
+    /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
+    #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
+    gpu_source: GpuSourceKind,
+
+    /// NVML library to load instead of libnvidia-ml.so.1.
+    #[arg(long = "gpu.nvml-library", value_name = "FILE", value_parser = file)]
+    nvml_library: Option<PathBuf>,
+
+    /// Scenario of the simulated source, instead of the built-in one.
+    #[arg(long = "gpu.scenario", value_name = "FILE", value_parser = file)]
+    scenario: Option<PathBuf>,
+
+    /// Value of the label hostname, instead of the machine's name.
+    #[arg(long, value_name = "NAME", value_parser = hostname)]
+    hostname: Option<String>,
+
+    #[command(flatten)]
+    collectors: CollectorFlags,
+
+    /// Processes of a host that have series of their own, the largest first; the others are summed.
+    #[arg(
+        long = "collector.processes.limit",
+        value_name = "NUMBER",
+        default_value_t = 64
+    )]
+    processes_limit: usize,
+
+    /// Utilization, 0 to 1, from which a device that is held counts as busy.
+    #[arg(long = "accounting.busy-above", value_name = "RATIO", default_value = "0.05", value_parser = ratio)]
+    busy_above: f64,
+
+    /// How users are named in labels and snapshots.
+    #[arg(long, value_name = "FORM", default_value = "name")]
+    usernames: Usernames,
+
+    /// How much is logged, to stderr.
+    #[arg(long = "log.level", value_name = "LEVEL", default_value = "info", value_parser = log_level())]
+    log_level: LevelFilter,
+
+    /// Form of the log.
+    #[arg(long = "log.format", value_name = "FORM", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Args)]
+struct WebFlags {
+    /// Address to listen on; may be repeated.
+    #[arg(
+        long = "web.listen-address",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9820"
+    )]
+    listen_addresses: Vec<ListenAddress>,
+
+    /// TLS and sign-in, in the format of Prometheus' exporter-toolkit.
+    #[arg(long = "web.config.file", value_name = "FILE", value_parser = file)]
+    config_file: Option<PathBuf>,
+
+    /// Path of the metrics.
+    #[arg(long = "web.telemetry-path", value_name = "PATH", default_value = "/metrics", value_parser = telemetry_path)]
+    telemetry_path: String,
+
+    /// Requests answered at once; one more gets 503. 0: no limit.
+    #[arg(long = "web.max-requests", value_name = "NUMBER", default_value_t = 40)]
+    max_requests: usize,
+}
+
+#[derive(Debug, Args)]
+struct CollectorFlags {
+    /// Collect devices (the default).
+    #[arg(long = "collector.gpu", overrides_with = "no_gpu", action = ArgAction::SetTrue)]
+    gpu: bool,
+    /// Leave devices out, and all that depends on them.
+    #[arg(long = "no-collector.gpu", action = ArgAction::SetTrue)]
+    no_gpu: bool,
+
+    /// Collect processes that use a device (the default).
+    #[arg(long = "collector.processes", overrides_with = "no_processes", action = ArgAction::SetTrue)]
+    processes: bool,
+    /// Leave processes out.
+    #[arg(long = "no-collector.processes", action = ArgAction::SetTrue)]
+    no_processes: bool,
+
+    /// Collect environments and attachments (the default).
+    #[arg(long = "collector.state", overrides_with = "no_state", action = ArgAction::SetTrue)]
+    state: bool,
+    /// Leave environments and attachments out.
+    #[arg(long = "no-collector.state", action = ArgAction::SetTrue)]
+    no_state: bool,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+/// What the program works with.
+#[derive(Debug)]
+pub struct Options {
+    /// Where to listen; at least one.
+    pub listen_addresses: Vec<ListenAddress>,
+    /// The exporter-toolkit's configuration.
+    pub web_config_file: Option<PathBuf>,
+    /// Path of the metrics, which is none of the exporter's other paths.
+    pub telemetry_path: String,
+    /// Requests in flight; 0 means no limit.
+    pub max_requests: usize,
+    /// What is read.
+    pub sources: SourceOptions,
+    /// How it is collected.
+    pub collect: CollectOptions,
+    /// How users are named.
+    pub usernames: Usernames,
+    /// What of it is shown.
+    pub limits: Limits,
+    /// How much is logged.
+    pub log_level: LevelFilter,
+    /// Form of the log.
+    pub log_format: LogFormat,
+}
+
+impl Options {
+    /// Reads the command line, program name included.
+    ///
+    /// # Errors
+    /// It is wrong, or asks for help or the version: [`clap::Error::exit_code`] tells which.
+    pub fn parse<T: Into<std::ffi::OsString> + Clone>(
+        arguments: impl IntoIterator<Item = T>,
+    ) -> Result<Self, clap::Error> {
+        let flags = Flags::try_parse_from(arguments)?;
+        let wrong =
+            |message: String| Err(Flags::command().error(ErrorKind::ValueValidation, message));
+        if flags.max_age < flags.interval {
+            return wrong(format!(
+                "--snapshot.max-age={:?} is shorter than --interval={:?}, so that values would be withdrawn \
+                 before they could be read again: raise it to a few intervals",
+                flags.max_age, flags.interval
+            ));
+        }
+        let contrary = match flags.gpu_source {
+            GpuSourceKind::Nvml if flags.scenario.is_some() => {
+                Some(("gpu.scenario", "nvml", "simulated"))
+            }
+            GpuSourceKind::Simulated if flags.nvml_library.is_some() => {
+                Some(("gpu.nvml-library", "simulated", "nvml"))
+            }
+            _ => None,
+        };
+        if let Some((flag, source, other)) = contrary {
+            return wrong(format!(
+                "--{flag} means nothing to --gpu.source={source}: leave one out, or choose --gpu.source={other}"
+            ));
+        }
+        Ok(flags.into())
+    }
+}
+
+impl From<Flags> for Options {
+    fn from(flags: Flags) -> Self {
+        let Flags {
+            web, collectors, ..
+        } = flags;
+        Self {
+            listen_addresses: web.listen_addresses,
+            web_config_file: web.config_file,
+            telemetry_path: web.telemetry_path,
+            max_requests: web.max_requests,
+            sources: SourceOptions {
+                gpu: flags.gpu_source,
+                nvml_library: flags.nvml_library,
+                scenario: flags.scenario,
+                hostname: flags.hostname,
+                ..SourceOptions::default()
+            },
+            collect: CollectOptions {
+                interval: flags.interval,
+                max_age: flags.max_age,
+                busy_above: flags.busy_above,
+                collectors: Collectors {
+                    gpu: !collectors.no_gpu,
+                    processes: !collectors.no_processes,
+                    state: !collectors.no_state,
+                },
+            },
+            usernames: flags.usernames,
+            limits: Limits {
+                processes: flags.processes_limit,
+            },
+            log_level: flags.log_level,
+            log_format: flags.log_format,
+        }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("the machine is asked at most ten times a second and at least once an hour: choose 100ms to 1h, such as 10s".to_owned())
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok();
+    ratio
+        .filter(|ratio| (0.0..=1.0).contains(ratio))
+        .ok_or_else(|| {
+            "it is not a ratio: write a number from 0 to 1, such as 0.05 for 5 %".to_owned()
+        })
+}
+
+fn hostname(text: &str) -> Result<String, String> {
+    let reason = if text.trim().is_empty() {
+        "it is empty"
+    } else if text.chars().any(char::is_control) {
+        "it holds a control character"
+    } else if text.len() > LONGEST_HOSTNAME {
+        "it is longer than 253 bytes"
+    } else {
+        return Ok(text.to_owned());
+    };
+    Err(format!(
+        "{reason}, which no label should: name the machine, such as gpu01, or leave the flag out"
+    ))
+}
+
+fn telemetry_path(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
+    if !text.starts_with('/') || !text.chars().all(plain) {
+        return Err("it is not a path: start it with /, and use letters, digits and -._~ only, such as /metrics".to_owned());
+    }
+    if TAKEN_PATHS.contains(&text) {
+        return Err(
+            "this path serves something else: choose another one, such as /metrics".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn file(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("the path is empty: name a file, or leave the flag out".to_owned());
+    }
+    Ok(text.into())
+}
+
+fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
+    PossibleValuesParser::new(["auto", "nvml", "simulated"])
+        .try_map(|text| text.parse::<GpuSourceKind>())
+}
+
+fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["error", "warn", "info", "debug"])
+        .try_map(|text| text.parse::<LevelFilter>())
+}

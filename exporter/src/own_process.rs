@@ -1,0 +1,113 @@
+//! What this very process costs, from `/proc/self`.
+
+use std::fs;
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+/// What Prometheus' client libraries tell of a process; absent where it cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnProcess {
+    /// User and system time: fields 14 and 15 of `/proc/self/stat`.
+    pub cpu_seconds: Option<f64>,
+    /// Entries of `/proc/self/fd`.
+    pub open_fds: Option<f64>,
+    /// Soft limit `RLIMIT_NOFILE`.
+    pub max_fds: Option<f64>,
+    /// Field 23 of `/proc/self/stat`.
+    pub virtual_memory_bytes: Option<f64>,
+    /// Field 24 of `/proc/self/stat`, in pages there.
+    pub resident_memory_bytes: Option<f64>,
+    /// Field 22 of `/proc/self/stat` after `btime` of `/proc/stat`, Unix time.
+    pub start_time_seconds: Option<f64>,
+    /// Field 20 of `/proc/self/stat`.
+    pub threads: Option<f64>,
+}
+
+impl OwnProcess {
+    /// Reads it now.
+    #[must_use]
+    pub fn read() -> Self {
+        let stat = fs::read("/proc/self/stat").unwrap_or_default();
+        let system = fs::read_to_string("/proc/stat").unwrap_or_default();
+        Self {
+            // The listing itself holds one descriptor.
+            open_fds: fs::read_dir("/proc/self/fd")
+                .ok()
+                .map(|fds| fds.count().saturating_sub(1) as f64),
+            max_fds: getrlimit(Resource::Nofile)
+                .current
+                .map(|limit| limit as f64),
+            ..Self::from_stat(&String::from_utf8_lossy(&stat), &system)
+        }
+    }
+
+    /// What the two `stat` files tell.
+    fn from_stat(own: &str, system: &str) -> Self {
+        // The command's name is in parentheses and may hold anything; the fields after it are counted from 3.
+        let fields: Vec<&str> = own
+            .rsplit_once(')')
+            .map(|(_, rest)| rest.split_ascii_whitespace().collect())
+            .unwrap_or_default();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let ticks = clock_ticks_per_second() as f64;
+        let boot = system
+            .lines()
+            .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
+        Self {
+            cpu_seconds: field(14)
+                .zip(field(15))
+                .map(|(user, system)| (user + system) / ticks),
+            virtual_memory_bytes: field(23),
+            resident_memory_bytes: field(24).map(|pages| pages * page_size() as f64),
+            start_time_seconds: boot
+                .zip(field(22))
+                .map(|(boot, start)| boot + start / ticks),
+            threads: field(20),
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_of_this_process_is_read() {
+        let own = OwnProcess::read();
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_secs_f64();
+        assert!(own.cpu_seconds.is_some_and(|seconds| seconds >= 0.0));
+        assert!(own.open_fds.is_some_and(|fds| fds >= 3.0));
+        assert!(own.max_fds >= own.open_fds);
+        assert!(own.resident_memory_bytes.is_some_and(|bytes| bytes > 1e5));
+        assert!(own.virtual_memory_bytes >= own.resident_memory_bytes);
+        assert!(
+            own.start_time_seconds
+                .is_some_and(|start| start > 1e9 && start <= now + 1.0)
+        );
+        assert!(own.threads.is_some_and(|threads| threads >= 1.0));
+    }
+
+    #[test]
+    fn a_command_name_with_spaces_and_parentheses_shifts_no_field() {
+        let own = OwnProcess::from_stat(
+            "7 (a) S 1 (x) R 1 2 3 4 5 6 7 8 9 10 200 100 13 14 15 16 4 18 5000 4096 3 21 22\n",
+            "cpu 1 2\nbtime 1000\n",
+        );
+        let ticks = clock_ticks_per_second() as f64;
+        assert_eq!(own.cpu_seconds, Some(300.0 / ticks));
+        assert_eq!(own.threads, Some(4.0));
+        assert_eq!(own.start_time_seconds, Some(1000.0 + 5000.0 / ticks));
+        assert_eq!(own.virtual_memory_bytes, Some(4096.0));
+        assert_eq!(own.resident_memory_bytes, Some(3.0 * page_size() as f64));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_absent() {
+        assert_eq!(OwnProcess::from_stat("", ""), OwnProcess::default());
+    }
+}

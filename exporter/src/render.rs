@@ -1,0 +1,231 @@
+//! The bytes that are served: rendered once per publication, then shared by every request.
+
+use std::io::Write;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use genv_core::model::{HostSnapshot, Publication, Snapshot};
+use genv_core::stream::{Ended, SnapshotStream};
+use prometheus::TextEncoder;
+use prometheus::proto::MetricFamily;
+use tokio::sync::watch;
+
+use crate::OwnProcess;
+use crate::families::{self, Limits, genv1, own};
+
+/// One text, as it is and compressed.
+#[derive(Clone, Debug)]
+pub struct Text {
+    /// As it is.
+    pub plain: Bytes,
+    /// The same text, gzip.
+    pub gzip: Bytes,
+}
+
+impl Text {
+    fn new(text: impl Into<Bytes>) -> Self {
+        let plain = text.into();
+        // The text repeats itself so much that the fastest level already leaves a tenth of it.
+        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+        let gzip = encoder
+            .write_all(&plain)
+            .and_then(|()| encoder.finish())
+            .expect("writing to memory does not fail");
+        Self {
+            plain,
+            gzip: gzip.into(),
+        }
+    }
+}
+
+/// Everything that can be served of one publication.
+#[derive(Debug)]
+pub struct Rendering {
+    publication: Arc<Publication>,
+    limits: Limits,
+    at: Instant,
+    metrics: Text,
+    genv1: OnceLock<Text>,
+    snapshots: OnceLock<Text>,
+    hosts: Vec<HostRendering>,
+}
+
+/// What is rendered of one host only when it is asked for.
+#[derive(Debug, Default)]
+struct HostRendering {
+    metrics: OnceLock<Text>,
+    snapshot: OnceLock<Text>,
+}
+
+/// Why there is nothing to serve of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoText {
+    /// No host has this name.
+    UnknownHost,
+    /// The host delivers nothing now, or has not delivered anything yet.
+    HostDown,
+}
+
+impl Rendering {
+    /// Renders what is scraped; the rest follows when it is asked for.
+    #[must_use]
+    pub fn new(publication: Arc<Publication>, limits: Limits, own: &OwnProcess) -> Self {
+        let families = own::of_process(own).chain(families::of_hosts(&publication.hosts, limits));
+        let metrics = Text::new(exposition(families));
+        let hosts = publication
+            .hosts
+            .iter()
+            .map(|_| HostRendering::default())
+            .collect();
+        Self {
+            publication,
+            limits,
+            at: Instant::now(),
+            metrics,
+            genv1: OnceLock::new(),
+            snapshots: OnceLock::new(),
+            hosts,
+        }
+    }
+
+    /// Whether this is of a publication, and not from before the first.
+    #[must_use]
+    pub fn is_published(&self) -> bool {
+        self.publication.sequence > 0
+    }
+
+    /// How long ago it was rendered.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// Metrics of the exporter and of all hosts.
+    #[must_use]
+    pub fn metrics(&self) -> &Text {
+        &self.metrics
+    }
+
+    /// Metrics of one host alone.
+    ///
+    /// # Errors
+    /// There is no such host, or it is down.
+    pub fn host_metrics(&self, hostname: &str) -> Result<&Text, NoText> {
+        let (host, rendering) = self.host(hostname)?;
+        if !host.up {
+            return Err(NoText::HostDown);
+        }
+        Ok(rendering
+            .metrics
+            .get_or_init(|| Text::new(exposition(families::of_hosts([host], self.limits)))))
+    }
+
+    /// The metrics of genv 1.4.3.
+    #[must_use]
+    pub fn genv1(&self) -> &Text {
+        self.genv1
+            .get_or_init(|| Text::new(exposition(genv1::of_hosts(&self.publication.hosts))))
+    }
+
+    /// The names of the hosts.
+    pub fn hostnames(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.publication
+            .hosts
+            .iter()
+            .map(|host| host.hostname.as_str())
+    }
+
+    /// The snapshots of all hosts that have one, a line of JSON each.
+    #[must_use]
+    pub fn snapshots(&self) -> &Text {
+        self.snapshots.get_or_init(|| {
+            let snapshots = self
+                .publication
+                .hosts
+                .iter()
+                .filter_map(|host| host.snapshot.as_deref());
+            Text::new(snapshots.map(json_line).collect::<String>())
+        })
+    }
+
+    /// The snapshot of one host as a line of JSON.
+    ///
+    /// # Errors
+    /// There is no such host, or it has no snapshot.
+    pub fn host_snapshot(&self, hostname: &str) -> Result<&Text, NoText> {
+        let (host, rendering) = self.host(hostname)?;
+        let snapshot = host.snapshot.as_deref().ok_or(NoText::HostDown)?;
+        Ok(rendering
+            .snapshot
+            .get_or_init(|| Text::new(json_line(snapshot))))
+    }
+
+    fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), NoText> {
+        let mut hosts = self.publication.hosts.iter().zip(&self.hosts);
+        hosts
+            .find(|(host, _)| host.hostname == hostname)
+            .ok_or(NoText::UnknownHost)
+    }
+}
+
+/// The families in Prometheus' text format 0.0.4.
+fn exposition(families: impl Iterator<Item = MetricFamily>) -> String {
+    let mut text = String::new();
+    for family in families {
+        if let Err(error) = TextEncoder::new().encode_utf8(&[family], &mut text) {
+            tracing::error!(%error, "cannot write a metric family; it is left out");
+        }
+    }
+    text
+}
+
+fn json_line(snapshot: &Snapshot) -> String {
+    let mut line = serde_json::to_string(snapshot).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot write a snapshot as JSON");
+        "null".to_owned()
+    });
+    line.push('\n');
+    line
+}
+
+/// Holds the rendering of the latest publication.
+#[derive(Debug)]
+pub struct Renderer {
+    limits: Limits,
+    latest: watch::Sender<Arc<Rendering>>,
+}
+
+impl Renderer {
+    /// A renderer, and where its latest rendering is found: at first that of no publication.
+    #[must_use]
+    pub fn new(limits: Limits) -> (Self, watch::Receiver<Arc<Rendering>>) {
+        let nothing = Rendering::new(Arc::default(), limits, &OwnProcess::read());
+        let (latest, receiver) = watch::channel(Arc::new(nothing));
+        (Self { limits, latest }, receiver)
+    }
+
+    /// Renders a publication and replaces the one before.
+    pub fn render(&self, publication: Arc<Publication>) {
+        let rendering = Rendering::new(publication, self.limits, &OwnProcess::read());
+        self.latest.send_replace(Arc::new(rendering));
+    }
+
+    /// Renders every publication, away from the threads that answer requests. Returns when the collection ended.
+    pub async fn follow(self, mut stream: SnapshotStream) -> Ended {
+        let this = Arc::new(self);
+        loop {
+            let publication = match stream.next().await {
+                Ok(publication) => publication,
+                Err(ended) => return ended,
+            };
+            let renderer = Arc::clone(&this);
+            let rendered = tokio::task::spawn_blocking(move || renderer.render(publication)).await;
+            if let Err(error) = rendered {
+                tracing::error!(%error, "cannot render a publication; the one before is served");
+            }
+        }
+    }
+}
