@@ -1,5 +1,14 @@
 //! What the kernel says of processes.
 
+mod cgroup;
+mod environ;
+mod reader;
+mod stat;
+mod usernames;
+
+pub use reader::ProcReader;
+pub use usernames::{UsernameMode, Usernames};
+
 use std::collections::{HashMap, HashSet};
 
 /// Something that can be asked about processes: `/proc`, or a scenario.
@@ -7,7 +16,7 @@ pub trait ProcessSource: Send {
     /// Reads processes once. A process that cannot be read is part of the answer, never an error.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable;
 
-    /// The passwd name of a uid, else `uid:1234`.
+    /// What a user is called in snapshots: the passwd name of a uid, else `uid:1234`.
     fn username(&mut self, uid: u32) -> String;
 }
 
@@ -87,7 +96,7 @@ pub enum Claim {
 /// Why a claim could not be learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingEvidence {
-    /// `/proc/PID/environ` may not be read.
+    /// `/proc/PID/environ` may not be read, or names none in its first MiB and goes on.
     EnvironUnreadable,
     /// It is empty: a kernel thread, a process started with an empty environment, or one that cleared it.
     EnvironEmpty,

@@ -1,0 +1,115 @@
+//! What the environ of a process claims.
+
+use std::ffi::CStr;
+
+use super::{Claim, MissingEvidence};
+
+/// The variable that names the environment of a process.
+const VARIABLE: &[u8] = b"GENV_ENVIRONMENT_ID=";
+
+/// The claim that a whole, non-empty `/proc/PID/environ` makes (proc_pid_environ(5)).
+///
+/// As for getenv(3), the first entry counts. Without one, everything else must look like an environ
+/// before its silence is believed: a program that writes its title over its environ (as
+/// setproctitle does) leaves text without `=`, or zeros.
+pub(super) fn claim(environ: &[u8]) -> Claim {
+    let mut rest = environ;
+    let mut well_formed = true;
+    while !rest.is_empty() {
+        let Ok(entry) = CStr::from_bytes_until_nul(rest) else {
+            // The kernel ends every entry with a NUL.
+            well_formed = false;
+            break;
+        };
+        let entry = entry.to_bytes();
+        if let Some(eid) = entry.strip_prefix(VARIABLE) {
+            return Claim::Named(String::from_utf8_lossy(eid).into_owned());
+        }
+        well_formed &= entry.first().is_some_and(|&byte| byte != b'=') && entry.contains(&b'=');
+        rest = &rest[entry.len() + 1..];
+    }
+    if well_formed {
+        Claim::Absent
+    } else {
+        Claim::Missing(MissingEvidence::EnvironOverwritten)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_entry_counts() {
+        let named = |eid: &str| Claim::Named(eid.to_owned());
+        for (environ, expected) in [
+            (&b"A=1\0GENV_ENVIRONMENT_ID=7\0B=2\0"[..], named("7")),
+            (
+                b"GENV_ENVIRONMENT_ID=7\0GENV_ENVIRONMENT_ID=8\0",
+                named("7"),
+            ),
+            (b"GENV_ENVIRONMENT_ID=\0", named("")),
+            (b"GENV_ENVIRONMENT_ID=a=b c\0", named("a=b c")),
+            (b"GENV_ENVIRONMENT_ID=\xff\0", named("\u{fffd}")),
+            (b"\xff=\xfe\0GENV_ENVIRONMENT_ID=7\0", named("7")),
+            // An entry that survived a title in front of it is still the process's own.
+            (b"my title\0\0\0GENV_ENVIRONMENT_ID=7\0", named("7")),
+        ] {
+            assert_eq!(claim(environ), expected);
+        }
+    }
+
+    #[test]
+    fn a_whole_environ_without_the_variable_makes_no_claim() {
+        for environ in [
+            &b"A=\0"[..],
+            b"PATH=/bin\0\xff=\xfe\0BASH_FUNC_x%%=() { :; }\0",
+            b"XGENV_ENVIRONMENT_ID=7\0GENV_ENVIRONMENT_ID2=7\0",
+            b"A=GENV_ENVIRONMENT_ID=7\0",
+        ] {
+            assert_eq!(claim(environ), Claim::Absent);
+        }
+    }
+
+    #[test]
+    fn what_a_title_leaves_is_no_environ() {
+        for environ in [
+            &b"\0"[..],
+            b"\0\0\0\0",
+            b"ray::IDLE",
+            b"ray::IDLE\0",
+            b"ray::IDLE\0\0\0",
+            b"ray::IDLE\0A=1\0",
+            b"A=1\0\0",
+            b"A=1\0B=2",
+            b"A=1\0GENV_ENVIRONMENT_ID=7",
+            b"=x\0",
+            b"GENV_ENVIRONMENT_ID\0",
+        ] {
+            assert_eq!(
+                claim(environ),
+                Claim::Missing(MissingEvidence::EnvironOverwritten)
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_claim_among_any_other_entries_is_found(
+            before in proptest::collection::vec("[A-F_]{1,8}=[^\0]{0,20}", 0..5),
+            eid in "[^\0]{0,20}",
+        ) {
+            let mut environ: Vec<u8> = before.iter().flat_map(|entry| [entry.as_bytes(), b"\0"].concat()).collect();
+            prop_assert_eq!(claim(&environ), Claim::Absent);
+            environ.extend_from_slice(format!("GENV_ENVIRONMENT_ID={eid}\0").as_bytes());
+            prop_assert_eq!(claim(&environ), Claim::Named(eid));
+        }
+
+        #[test]
+        fn no_bytes_end_the_program(environ in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = claim(&environ);
+        }
+    }
+}

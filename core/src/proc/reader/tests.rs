@@ -1,0 +1,280 @@
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A directory that is laid out like `/proc`.
+struct FakeProc(TempDir);
+
+impl FakeProc {
+    fn new() -> Self {
+        let root = TempDir::new().unwrap();
+        fs::write(
+            root.path().join("stat"),
+            "cpu 1 2 3\nbtime 1700000000\nprocesses 7\n",
+        )
+        .unwrap();
+        Self(root)
+    }
+
+    fn file(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
+        let directory = self.0.path().join(pid.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(name), content).unwrap();
+    }
+
+    fn stat(&self, pid: u32, comm: &str, state: char, parent: u32, start_time_ticks: u64) {
+        let stat = format!(
+            "{pid} ({comm}) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start_time_ticks} 0\n"
+        );
+        self.file(pid, "stat", stat);
+    }
+
+    fn process(&self, pid: u32, parent: u32, environ: impl AsRef<[u8]>) {
+        self.stat(pid, "python", 'S', parent, u64::from(pid) * 100);
+        self.file(
+            pid,
+            "status",
+            "Name:\tpython\nUid:\t1000\t1001\t1000\t1000\n",
+        );
+        self.file(
+            pid,
+            "cgroup",
+            "0::/user.slice/user-1000.slice/session-1.scope\n",
+        );
+        self.file(pid, "environ", environ);
+    }
+
+    fn reader(&self) -> ProcReader {
+        ProcReader::with_root(self.0.path())
+    }
+
+    fn read(&self, processes: &[u32], members: &[u32]) -> ProcessTable {
+        self.reader().read(&request(processes, members))
+    }
+
+    fn claim(&self, pid: u32) -> Claim {
+        match self.read(&[pid], &[]).processes.remove(&pid) {
+            Some(ProcessRead::Present(facts)) => facts.claim,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn request(processes: &[u32], members: &[u32]) -> ProcessRequest {
+    ProcessRequest {
+        processes: processes.to_vec(),
+        members: members.to_vec(),
+    }
+}
+
+fn pids<T>(map: &HashMap<u32, T>) -> Vec<u32> {
+    let mut pids: Vec<u32> = map.keys().copied().collect();
+    pids.sort_unstable();
+    pids
+}
+
+#[test]
+fn everything_that_is_asked_of_a_process_is_read() {
+    let proc = FakeProc::new();
+    proc.process(42, 0, "A=1\0GENV_ENVIRONMENT_ID=7\0");
+    let id = "a".repeat(64);
+    proc.file(
+        42,
+        "cgroup",
+        format!("0::/user.slice/user-9.slice/user@9.service/libpod-{id}.scope\n"),
+    );
+    let table = proc.read(&[42, 42], &[]);
+    let facts = ProcessFacts {
+        start_time_ticks: 4200,
+        uid: Some(1001),
+        comm: "python".to_owned(),
+        container_id: Some(id),
+        container_owner: Some(9),
+        claim: Claim::Named("7".to_owned()),
+    };
+    assert_eq!(table.processes[&42], ProcessRead::Present(facts));
+    let ticks_per_second =
+        f64::from(u32::try_from(rustix::param::clock_ticks_per_second()).unwrap());
+    let lineage = Lineage {
+        start_time_ticks: 4200,
+        start_timestamp_seconds: 1_700_000_000.0 + 4200.0 / ticks_per_second,
+        parent: 0,
+    };
+    assert_eq!(table.lineage, HashMap::from([(42, lineage)]));
+}
+
+#[test]
+fn what_is_missing_of_an_environ_is_told_apart() {
+    let proc = FakeProc::new();
+    let missing = |environ: &[u8]| {
+        proc.process(42, 0, environ);
+        proc.claim(42)
+    };
+    assert_eq!(missing(b"A=1\0"), Claim::Absent);
+    assert_eq!(missing(b""), Claim::Missing(MissingEvidence::EnvironEmpty));
+    assert_eq!(
+        missing(b"title\0\0\0\0"),
+        Claim::Missing(MissingEvidence::EnvironOverwritten)
+    );
+    fs::remove_file(proc.0.path().join("42/environ")).unwrap();
+    fs::create_dir(proc.0.path().join("42/environ")).unwrap();
+    assert_eq!(
+        proc.claim(42),
+        Claim::Missing(MissingEvidence::EnvironUnreadable)
+    );
+    proc.stat(42, "python", 'Z', 0, 4200);
+    assert_eq!(proc.claim(42), Claim::Missing(MissingEvidence::Zombie));
+}
+
+#[test]
+fn a_huge_environ_is_read_so_far_and_no_further() {
+    let proc = FakeProc::new();
+    let huge = |bytes: usize| {
+        let mut environ = b"A=1\0".to_vec();
+        while environ.len() < bytes {
+            environ.extend_from_slice(format!("B={}\0", "x".repeat(100_000)).as_bytes());
+        }
+        environ
+    };
+    let mut named = huge(700_000);
+    named.extend_from_slice(b"GENV_ENVIRONMENT_ID=7\0");
+    proc.process(42, 0, &named);
+    assert_eq!(proc.claim(42), Claim::Named("7".to_owned()));
+
+    proc.process(42, 0, huge(700_000));
+    assert_eq!(proc.claim(42), Claim::Absent);
+
+    let mut late = huge(8_000_000);
+    late.extend_from_slice(b"GENV_ENVIRONMENT_ID=7\0");
+    proc.process(42, 0, &late);
+    let mut reader = proc.reader();
+    let table = reader.read(&request(&[42], &[]));
+    let ProcessRead::Present(facts) = &table.processes[&42] else {
+        panic!("{table:?}")
+    };
+    assert_eq!(
+        facts.claim,
+        Claim::Missing(MissingEvidence::EnvironUnreadable)
+    );
+    assert!(reader.buffer.len() <= MOST_READ_BYTES);
+}
+
+#[test]
+fn a_process_that_goes_away_while_it_is_read_has_vanished() {
+    let proc = FakeProc::new();
+    for gone in ["stat", "status", "environ"] {
+        proc.process(42, 0, "A=1\0");
+        fs::remove_file(proc.0.path().join("42").join(gone)).unwrap();
+        let table = proc.read(&[42, 43], &[]);
+        assert_eq!(table.processes[&42], ProcessRead::Vanished, "{gone}");
+        assert_eq!(table.processes[&43], ProcessRead::Vanished);
+        assert_eq!(table.lineage, HashMap::new());
+    }
+}
+
+#[test]
+fn a_kernel_without_cgroups_has_no_containers() {
+    let proc = FakeProc::new();
+    proc.process(42, 0, "A=1\0");
+    fs::remove_file(proc.0.path().join("42/cgroup")).unwrap();
+    assert_eq!(proc.claim(42), Claim::Absent);
+}
+
+#[test]
+fn damaged_files_make_a_process_unreadable_or_its_user_unknown() {
+    let proc = FakeProc::new();
+    proc.process(42, 0, "A=1\0");
+    proc.file(42, "stat", "42 (python");
+    assert_eq!(
+        proc.read(&[42], &[]).processes[&42],
+        ProcessRead::Unreadable
+    );
+    proc.process(42, 0, "A=1\0");
+    proc.file(42, "status", "Name:\tpython\n");
+    let table = proc.read(&[42], &[]);
+    assert!(
+        matches!(&table.processes[&42], ProcessRead::Present(facts) if facts.uid.is_none()),
+        "{table:?}"
+    );
+}
+
+#[test]
+fn ancestors_are_followed_once_to_the_root() {
+    let proc = FakeProc::new();
+    proc.process(10, 0, "");
+    proc.process(20, 10, "");
+    proc.process(30, 20, "");
+    proc.process(31, 20, "");
+    proc.process(40, 10, "");
+    let table = proc.read(&[31, 30], &[40, 41]);
+    assert_eq!(pids(&table.processes), [30, 31]);
+    assert_eq!(pids(&table.lineage), [10, 20, 30, 31, 40]);
+    assert_eq!(table.lineage[&30].parent, 20);
+    assert_eq!(table.lineage[&40].parent, 10);
+}
+
+#[test]
+fn a_member_among_the_ancestors_does_not_cut_their_chain() {
+    let proc = FakeProc::new();
+    proc.process(10, 0, "");
+    proc.process(20, 10, "");
+    proc.process(30, 20, "");
+    assert_eq!(pids(&proc.read(&[30], &[20]).lineage), [10, 20, 30]);
+}
+
+#[test]
+fn parents_in_a_loop_or_missing_end_the_walk() {
+    let proc = FakeProc::new();
+    proc.process(30, 20, "");
+    proc.process(20, 30, "");
+    proc.process(50, 40, "");
+    assert_eq!(pids(&proc.read(&[20, 50], &[]).lineage), [20, 30, 50]);
+}
+
+#[test]
+fn what_is_remembered_is_bounded_by_what_was_seen_last() {
+    let proc = FakeProc::new();
+    let mut reader = proc.reader();
+    let all: Vec<u32> = (100..150).collect();
+    for &pid in &all {
+        proc.process(pid, 0, "A=1\0");
+    }
+    reader.read(&request(&all, &[]));
+    assert_eq!(reader.cache.len(), 50);
+    reader.read(&request(&[100], &[101]));
+    assert_eq!(reader.cache.len(), 1);
+}
+
+#[test]
+fn without_a_proc_nothing_is_readable_and_nobody_is_dead() {
+    let mut reader = ProcReader::with_root("/nonexistent/proc");
+    let table = reader.read(&request(&[1], &[2]));
+    assert_eq!(table.processes[&1], ProcessRead::Unreadable);
+    assert!(table.hidden.contains(&2));
+}
+
+#[test]
+fn the_running_kernel_tells_this_process_and_its_ancestors() {
+    let mut reader = ProcReader::new();
+    let own = std::process::id();
+    let mut last = None;
+    // The second answer comes from memory where it may.
+    for _ in 0..2 {
+        let table = reader.read(&request(&[own], &[1]));
+        let ProcessRead::Present(facts) = &table.processes[&own] else {
+            panic!("{table:?}")
+        };
+        assert_eq!(facts.uid, Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(facts.claim, Claim::Absent);
+        let lineage = table.lineage[&own];
+        assert_eq!(lineage.parent, std::os::unix::process::parent_id());
+        assert!(table.lineage.contains_key(&lineage.parent));
+        assert!(table.lineage.contains_key(&1));
+        let age_seconds = seconds(ClockId::Realtime) - lineage.start_timestamp_seconds;
+        assert!(age_seconds >= 0.0, "started {age_seconds} seconds ago");
+        assert!(last.is_none_or(|last| last == facts.clone()));
+        last = Some(facts.clone());
+    }
+}

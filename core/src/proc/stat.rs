@@ -1,0 +1,148 @@
+//! `/proc/PID/stat`, the user in `/proc/PID/status`, and the boot time in `/proc/stat`.
+
+/// What is used of `/proc/PID/stat` (proc_pid_stat(5)).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stat<'a> {
+    /// Field 2 as the kernel has it: any bytes but NUL, parentheses and newlines included.
+    pub(super) comm: &'a [u8],
+    /// Field 3.
+    pub(super) state: u8,
+    /// Field 4.
+    pub(super) parent: u32,
+    /// Field 22.
+    pub(super) start_time_ticks: u64,
+}
+
+impl<'a> Stat<'a> {
+    /// Parses the file; `None` if it is cut off or is something else.
+    pub(super) fn parse(content: &'a [u8]) -> Option<Self> {
+        // Only the last parenthesis is the kernel's own: a process may put some in its name.
+        let open = content.iter().position(|&byte| byte == b'(')?;
+        let close = content.iter().rposition(|&byte| byte == b')')?;
+        let comm = content.get(open + 1..close)?;
+        let mut fields = content
+            .get(close + 1..)?
+            .trim_ascii()
+            .split(|&byte| byte == b' ');
+        Some(Self {
+            comm,
+            state: *fields.next()?.first()?,
+            parent: number(fields.next()?)?.try_into().ok()?,
+            // Fields 5 to 21 lie between the parent and the start time.
+            start_time_ticks: number(fields.nth(17)?)?,
+        })
+    }
+
+    /// Whether the process ended and waits for its parent to ask how: it has no environ any more.
+    pub(super) const fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+}
+
+/// The effective uid: the second number of the line `Uid:` of `/proc/PID/status` (proc_pid_status(5)).
+pub(super) fn effective_uid(content: &[u8]) -> Option<u32> {
+    let numbers = line(content, b"Uid:")?;
+    let effective = numbers
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|number| !number.is_empty())
+        .nth(1)?;
+    number(effective)?.try_into().ok()
+}
+
+/// The boot time, Unix seconds: the line `btime` of `/proc/stat` (proc_stat(5)).
+pub(super) fn boot_time_seconds(content: &[u8]) -> Option<u64> {
+    number(line(content, b"btime ")?.trim_ascii())
+}
+
+fn line<'a>(content: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    content
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(name))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stat(comm: &[u8]) -> Vec<u8> {
+        let tail = b") S 41 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 1000 200 18446744073709551615\n";
+        [b"42 (", comm, tail].concat()
+    }
+
+    #[test]
+    fn names_with_spaces_parentheses_newlines_and_broken_utf8_are_taken_whole() {
+        for comm in [
+            &b"python"[..],
+            b"",
+            b"a b",
+            b") S 1 (",
+            b"((()",
+            b"x\ny",
+            b"\xff\xfe",
+            b") Z 1 1 1 1 1",
+        ] {
+            let content = stat(comm);
+            let expected = Stat {
+                comm,
+                state: b'S',
+                parent: 41,
+                start_time_ticks: 123_456,
+            };
+            assert_eq!(Stat::parse(&content), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_cut_off_stat_is_none() {
+        let content = stat(b"python");
+        let start = content
+            .windows(6)
+            .position(|window| window == b"123456")
+            .unwrap();
+        for length in 0..start {
+            assert_eq!(Stat::parse(&content[..length]), None, "{length}");
+        }
+        assert_eq!(Stat::parse(b"42 )x( S 1"), None);
+        assert_eq!(Stat::parse(b"42 (x) S -1 0 0"), None);
+    }
+
+    #[test]
+    fn the_effective_uid_is_the_second() {
+        let status =
+            b"Name:\tx Uid:\t7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t6\t7\t8\n";
+        assert_eq!(effective_uid(status), Some(1001));
+        assert_eq!(effective_uid(b"Name:\tx\n"), None);
+        assert_eq!(effective_uid(b"Uid:\t1\n"), None);
+        assert_eq!(effective_uid(b"Uid:\t1\t-1\t1\t1\n"), None);
+    }
+
+    #[test]
+    fn the_boot_time_is_found_among_the_other_lines() {
+        assert_eq!(
+            boot_time_seconds(b"cpu 1 2 3\nintr 5 0\nbtime 1700000000\nprocesses 7\n"),
+            Some(1_700_000_000)
+        );
+        assert_eq!(boot_time_seconds(b"cpu 1 2 3\n"), None);
+        assert_eq!(boot_time_seconds(b"btime x\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Stat::parse(&content);
+            let _ = boot_time_seconds(&content);
+        }
+
+        #[test]
+        fn any_name_reads_back(comm in proptest::collection::vec(any::<u8>(), 0..16)) {
+            let content = stat(&comm);
+            prop_assert_eq!(Stat::parse(&content).map(|stat| stat.comm.to_vec()), Some(comm));
+        }
+    }
+}
