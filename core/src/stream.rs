@@ -1,6 +1,9 @@
 //! The latest snapshot, its age and its health.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use tokio::sync::watch;
 
@@ -31,6 +34,12 @@ impl Publisher {
     pub fn publish(&self, publication: Publication) {
         self.0.send_replace(Arc::new(publication));
     }
+
+    /// Whether nobody has a stream any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
 impl SnapshotStream {
@@ -47,5 +56,58 @@ impl SnapshotStream {
     pub async fn next(&mut self) -> Result<Arc<Publication>, Ended> {
         self.0.changed().await.map_err(|_| Ended)?;
         Ok(Arc::clone(&self.0.borrow_and_update()))
+    }
+
+    /// As [`SnapshotStream::next`], for a thread that no runtime drives.
+    ///
+    /// # Errors
+    /// The collection ended.
+    pub fn next_blocking(&mut self) -> Result<Arc<Publication>, Ended> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut next = pin!(self.next());
+        loop {
+            match next.as_mut().poll(&mut context) {
+                Poll::Ready(publication) => return publication,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_thread_wakes_for_a_publication_and_for_the_end() {
+        let (publisher, mut stream) = channel();
+        assert_eq!(stream.latest().sequence, 0);
+        let waiting = thread::spawn(move || {
+            let first = stream
+                .next_blocking()
+                .map(|publication| publication.sequence);
+            (
+                first,
+                stream
+                    .next_blocking()
+                    .map(|publication| publication.sequence),
+            )
+        });
+        publisher.publish(Publication {
+            sequence: 7,
+            hosts: Vec::new(),
+        });
+        drop(publisher);
+        assert_eq!(waiting.join().unwrap(), (Ok(7), Err(Ended)));
     }
 }

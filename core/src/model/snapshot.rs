@@ -38,6 +38,31 @@ pub struct Snapshot {
     pub counters: Counters,
 }
 
+impl Snapshot {
+    /// An environment by its id.
+    #[must_use]
+    pub fn environment(&self, eid: &str) -> Option<&Environment> {
+        self.environment_position(eid)
+            .map(|position| &self.environments[position])
+    }
+
+    pub(crate) fn environment_position(&self, eid: &str) -> Option<usize> {
+        self.environments
+            .binary_search_by(|environment| environment.eid.as_str().cmp(eid))
+            .ok()
+    }
+
+    /// The name of the user for whom a process runs: in an environment its user, who in a container
+    /// need not be the process's; else the process's own, if it is known.
+    #[must_use]
+    pub fn user_of<'a>(&'a self, process: &'a Process) -> Option<&'a str> {
+        match process.attribution.eid() {
+            Some(eid) => self.environment(eid).map(|e| e.username.as_str()),
+            None => process.username.as_deref(),
+        }
+    }
+}
+
 /// Health of one collector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectorStatus {

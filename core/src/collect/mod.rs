@@ -1,7 +1,22 @@
 //! One snapshot from the three sources, every interval.
+//!
+//! Each source lives on a thread of its own ([`worker`]), because a call into a driver, a network file
+//! system or a user database may hang. The [`supervisor`] asks all of them each interval, waits for
+//! a part of it, and publishes with what it has. What a [`host`]'s sources said last stands until it is
+//! older than the maximum age; the [`view`] makes it a snapshot.
 
-use std::io;
+mod devices;
+mod environments;
+mod host;
+mod processes;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod view;
+mod worker;
+
 use std::time::Duration;
+use std::{io, thread};
 
 use crate::gpu::GpuSource;
 use crate::proc::ProcessSource;
@@ -67,6 +82,18 @@ impl Default for CollectOptions {
 /// # Errors
 /// A thread could not be started.
 pub fn spawn(hosts: Vec<HostSources>, options: CollectOptions) -> io::Result<SnapshotStream> {
-    let _ = (hosts, options);
-    Ok(channel().1)
+    let mut hosts = hosts
+        .into_iter()
+        .map(|sources| {
+            Ok((
+                sources.hostname.clone(),
+                host::Host::start(sources, &options)?,
+            ))
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    let (publisher, stream) = channel();
+    thread::Builder::new()
+        .name("collect".to_owned())
+        .spawn(move || supervisor::run(&mut hosts, options.interval, &publisher))?;
+    Ok(stream)
 }

@@ -1,0 +1,300 @@
+//! The account of one GPU.
+
+use std::collections::BTreeMap;
+
+use super::observed::{ObservedDevice, UserUse};
+use super::{UserId, Users};
+use crate::gpu::XidEvent;
+use crate::model::{
+    Counters, DeviceEnergy, DeviceIndex, DeviceSeconds, DeviceXid, UserDeviceUse, UserXid,
+};
+
+/// Everything that one GPU's index has accumulated.
+#[derive(Debug, Default)]
+pub(super) struct DeviceAccount {
+    users: BTreeMap<UserId, UserAccount>,
+    xid_errors: BTreeMap<u64, XidAccount>,
+    /// Whether energy or power was ever measured, so that 0 joules is a measurement.
+    energy_measured: bool,
+    meter: Option<EnergyMeter>,
+}
+
+/// What one user has accumulated on one GPU.
+#[derive(Debug, Default)]
+struct UserAccount {
+    published: bool,
+    seconds: DeviceSeconds,
+    utilized_device_seconds: f64,
+    energy_joules: f64,
+}
+
+#[derive(Debug, Default)]
+struct XidAccount {
+    published: bool,
+    errors: u64,
+    last_timestamp_seconds: f64,
+    users: BTreeMap<UserId, UserXidAccount>,
+}
+
+#[derive(Debug, Default)]
+struct UserXidAccount {
+    published: bool,
+    errors: u64,
+}
+
+/// The last reading of a device's energy counter.
+#[derive(Debug)]
+struct EnergyMeter {
+    uuid: String,
+    joules: f64,
+    read_seconds: f64,
+}
+
+impl DeviceAccount {
+    pub(super) fn step(
+        &mut self,
+        before: Option<&ObservedDevice>,
+        now: Option<&ObservedDevice>,
+        elapsed_seconds: f64,
+        busy_above: f64,
+    ) {
+        let measured = now.filter(|now| now.read_seconds.is_some());
+        if let Some(before) = before {
+            self.charge_time(before, measured, elapsed_seconds, busy_above);
+        }
+        if let Some(now) = measured {
+            self.charge_utilization(now, elapsed_seconds);
+            let joules = self.energy_increase(before, now);
+            self.charge_energy(before, now, joules);
+        }
+        if let Some(now) = now {
+            self.open_accounts(now);
+        }
+    }
+
+    /// Begins the counters of everybody who may be charged at the next step, so that they are
+    /// published as 0 before.
+    fn open_accounts(&mut self, now: &ObservedDevice) {
+        for holder in &now.holders {
+            self.users.entry(holder.user).or_default();
+        }
+        for user in now.users.iter().flatten() {
+            if user.user != UserId::NOBODY {
+                self.users.entry(user.user).or_default();
+            }
+        }
+        if self.energy_measured {
+            self.users.entry(UserId::NOBODY).or_default();
+        }
+    }
+
+    fn charge_time(
+        &mut self,
+        before: &ObservedDevice,
+        measured: Option<&ObservedDevice>,
+        elapsed_seconds: f64,
+        busy_above: f64,
+    ) {
+        for holder in &before.holders {
+            let seconds = &mut self.users.entry(holder.user).or_default().seconds;
+            let counter = match measured.and_then(|now| is_busy(now, holder.user, busy_above)) {
+                Some(true) => &mut seconds.busy,
+                Some(false) => &mut seconds.idle,
+                None => &mut seconds.unmeasured,
+            };
+            *counter += holder.share_ratio * elapsed_seconds;
+        }
+        if before.read_seconds.is_some() {
+            for user in before.users.iter().flatten() {
+                if user.outside && user.user != UserId::NOBODY {
+                    self.users.entry(user.user).or_default().seconds.outside += elapsed_seconds;
+                }
+            }
+        }
+    }
+
+    fn charge_utilization(&mut self, now: &ObservedDevice, elapsed_seconds: f64) {
+        let scale = 1.0 / total_utilization(now).max(1.0);
+        for user in now.users.iter().flatten() {
+            if user.user != UserId::NOBODY && user.utilization_ratio > 0.0 {
+                self.users
+                    .entry(user.user)
+                    .or_default()
+                    .utilized_device_seconds += user.utilization_ratio * scale * elapsed_seconds;
+            }
+        }
+    }
+
+    /// Joules since the device's last reading.
+    ///
+    /// A counter that went back was reset with the driver, or cannot be trusted: then neither
+    /// what it shows now nor power × time may be exceeded. Power × time is charged only between
+    /// two measurements in a row, and never for a device that has a counter, whose next reading
+    /// covers the gap.
+    fn energy_increase(&mut self, before: Option<&ObservedDevice>, now: &ObservedDevice) -> f64 {
+        let Some(now_seconds) = now.read_seconds else {
+            return 0.0;
+        };
+        if self.meter.as_ref().is_some_and(|m| m.uuid != now.uuid) {
+            self.meter = None;
+        }
+        if now.energy_joules.is_some() || now.power_watts.is_some() {
+            self.energy_measured = true;
+        }
+        let increase = match (now.energy_joules, &self.meter) {
+            (Some(joules), Some(last)) if joules >= last.joules => joules - last.joules,
+            (Some(joules), Some(last)) => {
+                let seconds = now_seconds - last.read_seconds;
+                joules.min(now.power_watts.map_or(0.0, |watts| watts * seconds))
+            }
+            (None, Some(_)) | (Some(_), None) => 0.0,
+            (None, None) => power_times_time(before, now).unwrap_or(0.0),
+        };
+        if let Some(joules) = now.energy_joules {
+            self.meter = Some(EnergyMeter {
+                uuid: now.uuid.clone(),
+                joules,
+                read_seconds: now_seconds,
+            });
+        }
+        increase.max(0.0)
+    }
+
+    fn charge_energy(
+        &mut self,
+        before: Option<&ObservedDevice>,
+        now: &ObservedDevice,
+        joules: f64,
+    ) {
+        if joules <= 0.0 {
+            return;
+        }
+        let mut charge = |user, part: f64| {
+            self.users.entry(user).or_default().energy_joules += joules * part;
+        };
+        let utilization = total_utilization(now);
+        if utilization > 0.0 {
+            for user in now.users.iter().flatten() {
+                charge(user.user, user.utilization_ratio / utilization);
+            }
+            return;
+        }
+        let holders = before.map_or(&[][..], |before| &before.holders);
+        let shares: f64 = holders.iter().map(|holder| holder.share_ratio).sum();
+        if shares > 0.0 {
+            for holder in holders {
+                charge(holder.user, holder.share_ratio / shares);
+            }
+        } else {
+            charge(UserId::NOBODY, 1.0);
+        }
+    }
+
+    /// Counts an XID error, and charges it once to each user who held the device when it happened: at
+    /// the last observation, or since an attachment that is older than the error.
+    pub(super) fn charge_xid(
+        &mut self,
+        event: &XidEvent,
+        before: Option<&ObservedDevice>,
+        now: Option<&ObservedDevice>,
+    ) {
+        let account = self.xid_errors.entry(event.xid).or_default();
+        account.errors += 1;
+        account.last_timestamp_seconds =
+            account.last_timestamp_seconds.max(event.timestamp_seconds);
+        let held_before = before.into_iter().flat_map(|device| &device.holders);
+        let attached_since = now
+            .into_iter()
+            .flat_map(|device| &device.holders)
+            .filter(|holder| {
+                holder
+                    .attached_timestamp_seconds
+                    .is_some_and(|attached| attached <= event.timestamp_seconds)
+            });
+        let mut users: Vec<UserId> = held_before.chain(attached_since).map(|h| h.user).collect();
+        users.sort_unstable();
+        users.dedup();
+        for user in users {
+            account.users.entry(user).or_default().errors += 1;
+        }
+    }
+
+    pub(super) fn publish(&mut self, gpu: u32, users: &Users, counters: &mut Counters) {
+        let index = DeviceIndex::gpu(gpu);
+        let mut device_joules = 0.0;
+        for (user, account) in &mut self.users {
+            let shown = if account.published {
+                &*account
+            } else {
+                &UserAccount::default()
+            };
+            device_joules += shown.energy_joules;
+            let somebody = *user != UserId::NOBODY;
+            counters.user_device_use.push(UserDeviceUse {
+                username: users.name(*user).to_owned(),
+                index,
+                device_seconds: somebody.then_some(shown.seconds),
+                utilized_device_seconds: somebody.then_some(shown.utilized_device_seconds),
+                energy_joules: shown.energy_joules,
+            });
+            account.published = true;
+        }
+        if self.energy_measured {
+            counters.device_energy.push(DeviceEnergy {
+                index,
+                energy_joules: device_joules,
+            });
+        }
+        for (xid, account) in &mut self.xid_errors {
+            let shown = if account.published { account.errors } else { 0 };
+            counters.device_xid_errors.push(DeviceXid {
+                index,
+                xid: *xid,
+                errors: shown,
+                last_timestamp_seconds: (shown > 0).then_some(account.last_timestamp_seconds),
+            });
+            account.published = true;
+            for (user, user_account) in &mut account.users {
+                counters.user_xid_errors.push(UserXid {
+                    username: users.name(*user).to_owned(),
+                    index,
+                    xid: *xid,
+                    errors: if user_account.published {
+                        user_account.errors
+                    } else {
+                        0
+                    },
+                });
+                user_account.published = true;
+            }
+        }
+    }
+}
+
+/// Whether the user's processes reached the threshold; absent if that cannot be told, because
+/// some of them were not measured or processes of unknown users might be theirs.
+fn is_busy(now: &ObservedDevice, user: UserId, busy_above: f64) -> Option<bool> {
+    now.users.as_ref()?;
+    let own = now.use_by(user);
+    let unknown = now.use_by(UserId::NOBODY);
+    let sum = |user: Option<&UserUse>| user.map_or(0.0, |user| user.utilization_ratio);
+    if own.is_some() && sum(own) >= busy_above {
+        return Some(true);
+    }
+    let mut candidates = own.into_iter().chain(unknown);
+    let could_be_busy = candidates.any(|user| user.unmeasured)
+        || unknown.is_some() && sum(own) + sum(unknown) >= busy_above;
+    (!could_be_busy).then_some(false)
+}
+
+fn total_utilization(device: &ObservedDevice) -> f64 {
+    let users = device.users.iter().flatten();
+    users.map(|user| user.utilization_ratio).sum()
+}
+
+/// Mean power × time between two measurements of the same device in a row.
+fn power_times_time(before: Option<&ObservedDevice>, now: &ObservedDevice) -> Option<f64> {
+    let before = before.filter(|before| before.uuid == now.uuid)?;
+    let seconds = now.read_seconds? - before.read_seconds?;
+    Some((before.power_watts? + now.power_watts?) / 2.0 * seconds)
+}

@@ -1,0 +1,174 @@
+//! What accounting needs to know of one moment.
+
+use super::{UserId, Users};
+use crate::gpu::XidEvent;
+use crate::model::{Attribution, Snapshot};
+
+/// What the GPU source delivered since the last observation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    /// When it read the devices, in seconds of a clock that never goes back; absent if it has not
+    /// answered since.
+    pub(crate) read_seconds: Option<f64>,
+    /// XID errors that happened since.
+    pub(crate) xid_events: Vec<XidEvent>,
+}
+
+/// One host at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    /// Whole GPUs, by index.
+    pub(crate) devices: Vec<ObservedDevice>,
+    /// XID errors that happened since the last observation.
+    pub(crate) xid_events: Vec<XidEvent>,
+}
+
+/// One whole GPU at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ObservedDevice {
+    pub(crate) gpu: u32,
+    pub(crate) uuid: String,
+    /// When what follows was measured; absent if it was not since the last observation.
+    pub(crate) read_seconds: Option<f64>,
+    pub(crate) energy_joules: Option<f64>,
+    pub(crate) power_watts: Option<f64>,
+    /// Attachments.
+    pub(crate) holders: Vec<Holder>,
+    /// Use by each user who has a process on it, each once, and by [`UserId::NOBODY`] for processes whose user
+    /// is not known; absent if the driver does not tell.
+    pub(crate) users: Option<Vec<UserUse>>,
+}
+
+/// One attachment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Holder {
+    pub(crate) user: UserId,
+    pub(crate) share_ratio: f64,
+    /// Unix time.
+    pub(crate) attached_timestamp_seconds: Option<f64>,
+}
+
+/// What the processes of one user do on one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct UserUse {
+    pub(crate) user: UserId,
+    /// Sum over the processes that were measured.
+    pub(crate) utilization_ratio: f64,
+    /// Whether some were not.
+    pub(crate) unmeasured: bool,
+    /// Whether some are in no environment.
+    pub(crate) outside: bool,
+}
+
+impl Observed {
+    /// What a snapshot shows. MIG devices are accounted as parts of their GPU.
+    pub(crate) fn of(snapshot: &Snapshot, reading: Reading, users: &mut Users) -> Self {
+        let environment_users: Vec<UserId> = snapshot
+            .environments
+            .iter()
+            .map(|environment| users.id(&environment.username))
+            .collect();
+        let user_of_environment = |eid: &str| {
+            snapshot
+                .environment_position(eid)
+                .map(|position| environment_users[position])
+        };
+
+        let mut devices: Vec<ObservedDevice> = Vec::new();
+        for device in &snapshot.devices {
+            if device.index.mig.is_some() {
+                if let Some(parent) = devices.last_mut().filter(|d| d.gpu == device.index.gpu)
+                    && device.up
+                    && device.processes_measured
+                {
+                    parent.users.get_or_insert_default();
+                }
+                continue;
+            }
+            let read_seconds = reading.read_seconds.filter(|_| device.up);
+            devices.push(ObservedDevice {
+                gpu: device.index.gpu,
+                uuid: device.uuid.clone(),
+                read_seconds,
+                energy_joules: device.measurements.energy_joules,
+                power_watts: device.measurements.power_watts,
+                holders: device
+                    .attachments
+                    .iter()
+                    .filter_map(|attachment| {
+                        Some(Holder {
+                            user: user_of_environment(&attachment.eid)?,
+                            share_ratio: attachment.share_ratio,
+                            attached_timestamp_seconds: attachment.attached_timestamp_seconds,
+                        })
+                    })
+                    .collect(),
+                users: device.processes_measured.then(Vec::new),
+            });
+        }
+        // One MIG device whose processes are not told leaves those of its GPU untold.
+        for device in &snapshot.devices {
+            if device.index.mig.is_some()
+                && !(device.up && device.processes_measured)
+                && let Some(parent) = find(&mut devices, device.index.gpu)
+            {
+                parent.users = None;
+            }
+        }
+
+        for process in &snapshot.processes {
+            let user = match process.attribution.eid() {
+                Some(eid) => user_of_environment(eid),
+                None => process.username.as_deref().map(|name| users.id(name)),
+            };
+            let user = user.unwrap_or(UserId::NOBODY);
+            let outside = matches!(process.attribution, Attribution::Outside { .. });
+            for row in &process.devices {
+                if let Some(device) = find(&mut devices, row.index.gpu)
+                    && let Some(device_users) = &mut device.users
+                {
+                    add(device_users, user, row.utilization_ratio, outside);
+                }
+            }
+        }
+        Self {
+            devices,
+            xid_events: reading.xid_events,
+        }
+    }
+
+    pub(super) fn device(&self, gpu: u32) -> Option<&ObservedDevice> {
+        let position = self.devices.binary_search_by_key(&gpu, |d| d.gpu).ok()?;
+        Some(&self.devices[position])
+    }
+}
+
+impl ObservedDevice {
+    pub(super) fn use_by(&self, user: UserId) -> Option<&UserUse> {
+        self.users.as_ref()?.iter().find(|u| u.user == user)
+    }
+}
+
+fn find(devices: &mut [ObservedDevice], gpu: u32) -> Option<&mut ObservedDevice> {
+    let position = devices.binary_search_by_key(&gpu, |d| d.gpu).ok()?;
+    Some(&mut devices[position])
+}
+
+fn add(users: &mut Vec<UserUse>, user: UserId, utilization_ratio: Option<f64>, outside: bool) {
+    let position = users
+        .iter()
+        .position(|u| u.user == user)
+        .unwrap_or_else(|| {
+            users.push(UserUse {
+                user,
+                utilization_ratio: 0.0,
+                unmeasured: false,
+                outside: false,
+            });
+            users.len() - 1
+        });
+    let entry = &mut users[position];
+    entry.utilization_ratio += utilization_ratio.unwrap_or(0.0).max(0.0);
+    entry.unmeasured |= utilization_ratio.is_none();
+    entry.outside |= outside;
+}

@@ -1,0 +1,154 @@
+//! The environments of a snapshot, and what they use of each device.
+
+use std::collections::HashMap;
+
+use super::view::Usernames;
+use crate::attribute::LiveEnvironment;
+use crate::model::{Device, DeviceIndex, Environment, EnvironmentDevice, Process};
+use crate::state::State;
+
+/// Environments that live, by eid.
+///
+/// `attributed` tells whether processes could be attributed at all; if not, no use is measured.
+pub(super) fn environments(
+    live: &[LiveEnvironment<'_>],
+    state: Option<&State>,
+    devices: &[Device],
+    processes: &[Process],
+    attributed: bool,
+    usernames: &Usernames,
+) -> Vec<Environment> {
+    let mut environments: Vec<Environment> = live
+        .iter()
+        .map(|live| {
+            let environment = live.environment;
+            Environment {
+                eid: environment.eid.clone(),
+                uid: environment.uid,
+                username: usernames.of(environment.uid),
+                name: environment.name.clone(),
+                created_timestamp_seconds: environment.created_timestamp_seconds,
+                gpus: environment.gpus,
+                gpu_memory_bytes: environment.gpu_memory_bytes,
+                members: live.members.clone(),
+                kernel_ids: environment.kernel_ids.clone(),
+                devices: Vec::new(),
+            }
+        })
+        .collect();
+    environments.sort_unstable_by(|a, b| a.eid.cmp(&b.eid));
+    environments.dedup_by(|a, b| a.eid == b.eid);
+
+    attach(&mut environments, state, devices, attributed);
+    for process in processes {
+        let Some(eid) = process.attribution.eid() else {
+            continue;
+        };
+        let Ok(position) = environments.binary_search_by(|e| e.eid.as_str().cmp(eid)) else {
+            continue;
+        };
+        let used = &mut environments[position].devices;
+        for row in &process.devices {
+            let device = device_of(used, row.index);
+            device.memory_used_bytes = sum(device.memory_used_bytes, row.memory_used_bytes);
+            device.utilization_ratio = device
+                .utilization_ratio
+                .zip(row.utilization_ratio)
+                .map(|(sum, utilization)| (sum + utilization).min(1.0));
+        }
+    }
+    for environment in &mut environments {
+        environment
+            .devices
+            .sort_unstable_by_key(|device| device.index);
+    }
+    environments
+}
+
+/// Adds the devices that environments are attached to, unused so far. Those that no driver has
+/// shown are held all the same.
+fn attach(
+    environments: &mut [Environment],
+    state: Option<&State>,
+    devices: &[Device],
+    attributed: bool,
+) {
+    for held in state.iter().flat_map(|state| &state.devices) {
+        let index = DeviceIndex::gpu(held.index);
+        let device = devices.iter().find(|device| device.index == index);
+        let measured = attributed && device.is_some_and(|device| device.processes_measured);
+        let total_bytes = device
+            .and_then(|device| device.measurements.memory)
+            .map(|memory| memory.total_bytes)
+            .or(held.total_memory_bytes);
+        for attachment in &held.attachments {
+            let Ok(position) = environments.binary_search_by(|e| e.eid.cmp(&attachment.eid)) else {
+                continue;
+            };
+            let used = &mut environments[position].devices;
+            if used.iter().any(|device| device.index == index) {
+                continue;
+            }
+            used.push(EnvironmentDevice {
+                index,
+                attached: true,
+                memory_used_bytes: measured.then_some(0),
+                memory_capacity_bytes: attachment.gpu_memory_bytes.or(total_bytes),
+                utilization_ratio: measured.then_some(0.0),
+                last_active_timestamp_seconds: None,
+            });
+        }
+    }
+}
+
+fn device_of(used: &mut Vec<EnvironmentDevice>, index: DeviceIndex) -> &mut EnvironmentDevice {
+    let position = used.iter().position(|device| device.index == index);
+    let position = position.unwrap_or_else(|| {
+        used.push(EnvironmentDevice {
+            index,
+            attached: false,
+            memory_used_bytes: Some(0),
+            memory_capacity_bytes: None,
+            utilization_ratio: Some(0.0),
+            last_active_timestamp_seconds: None,
+        });
+        used.len() - 1
+    });
+    &mut used[position]
+}
+
+/// A sum of which one part is unknown is unknown.
+fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.zip(b).map(|(a, b)| a.saturating_add(b))
+}
+
+/// When each environment that lives was last active on each device, Unix time.
+#[derive(Debug, Default)]
+pub(super) struct LastActive(HashMap<(String, DeviceIndex), f64>);
+
+impl LastActive {
+    /// Notes who is active by a sample that was read at `sampled_timestamp_seconds`, if there is a new one; fills
+    /// in when everybody last was, and forgets environments that ended.
+    pub(super) fn update(
+        &mut self,
+        environments: &mut [Environment],
+        sampled_timestamp_seconds: Option<f64>,
+        busy_above: f64,
+    ) {
+        let mut known = std::mem::take(&mut self.0);
+        for environment in environments {
+            for device in &mut environment.devices {
+                let key = (environment.eid.clone(), device.index);
+                let active = device
+                    .utilization_ratio
+                    .is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
+                let last = known.remove(&key);
+                let last = sampled_timestamp_seconds.filter(|_| active).or(last);
+                device.last_active_timestamp_seconds = last;
+                if let Some(last) = last {
+                    self.0.insert(key, last);
+                }
+            }
+        }
+    }
+}

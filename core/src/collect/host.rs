@@ -1,0 +1,294 @@
+//! One host: its three sources on their threads, and what they last said.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::time::{Instant, SystemTime};
+
+use super::view::{Evidence, Held, Moment, ProcessAnswer, View};
+use super::worker::{NoAnswer, Worker, unix_seconds};
+use super::{CollectOptions, HostSources};
+use crate::accounting::Reading;
+use crate::gpu::GpuSample;
+use crate::model::{CollectorStatus, Snapshot};
+use crate::proc::{ProcessRead, ProcessRequest, ProcessSource};
+use crate::state::State;
+
+/// Until when each source is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadlines {
+    pub(super) gpu: Instant,
+    pub(super) state: Instant,
+    pub(super) processes: Instant,
+}
+
+/// One host of a collection. A cycle calls its methods in their order here.
+pub(super) struct Host {
+    gpu: Option<Collector<(), GpuSample>>,
+    state: Option<Collector<(), State>>,
+    /// Also runs when only environments are wanted: it tells who of their members lives, and what
+    /// users are called.
+    processes: Collector<ProcessQuestion, ProcessAnswer>,
+    processes_wanted: bool,
+    evidence: Evidence,
+    reading: Reading,
+    view: View,
+    clock: Clock,
+    cycle_started: Instant,
+}
+
+/// What to ask of the processes of a host.
+struct ProcessQuestion {
+    request: ProcessRequest,
+    /// Users whose names are wanted besides those of the processes.
+    uids: Vec<u32>,
+}
+
+impl Host {
+    /// Starts the threads of one host.
+    pub(super) fn start(sources: HostSources, options: &CollectOptions) -> io::Result<Self> {
+        let HostSources {
+            hostname,
+            mut gpu,
+            mut processes,
+            mut state,
+        } = sources;
+        let switches = options.collectors;
+        let clock = Clock {
+            started: Instant::now(),
+        };
+        let gpu = switches.gpu.then(|| {
+            Collector::start("gpu", clock, move |()| {
+                gpu.sample().map_err(|error| error.to_string())
+            })
+        });
+        let state = switches.state.then(|| {
+            Collector::start("state", clock, move |()| {
+                state.read().map_err(|error| error.message)
+            })
+        });
+        let processes = Collector::start("processes", clock, move |question| {
+            Ok(read_processes(&mut *processes, &question))
+        });
+        Ok(Self {
+            gpu: gpu.transpose()?,
+            state: state.transpose()?,
+            processes: processes?,
+            processes_wanted: switches.processes,
+            evidence: Evidence::default(),
+            reading: Reading::default(),
+            view: View::new(hostname, options),
+            clock,
+            cycle_started: clock.started,
+        })
+    }
+
+    /// Begins a cycle: asks the GPU source.
+    pub(super) fn ask_gpu(&mut self) {
+        self.cycle_started = Instant::now();
+        if let Some(gpu) = &mut self.gpu {
+            let late = gpu.ask(());
+            self.keep_sample(late);
+        }
+    }
+
+    /// Waits for the GPU source, then asks for the state: an environment that is missing from it
+    /// then did not exist when the processes on the devices were started.
+    pub(super) fn ask_state(&mut self, deadlines: &Deadlines) {
+        if let Some(gpu) = &mut self.gpu {
+            let sample = gpu.take(deadlines.gpu);
+            self.keep_sample(sample);
+        }
+        if let Some(state) = &mut self.state
+            && let Some(late) = state.ask(())
+        {
+            self.evidence.state = Some(late);
+        }
+    }
+
+    /// Waits for the state, then asks for the processes of both.
+    pub(super) fn ask_processes(&mut self, deadlines: &Deadlines) {
+        if let Some(state) = &mut self.state
+            && let Some(read) = state.take(deadlines.state)
+        {
+            if !read.value.warnings.is_empty() {
+                state.status.error = Some(read.value.warnings.join("; "));
+            }
+            self.evidence.state = Some(read);
+        }
+        if let Some(late) = self.processes.ask(question(&self.evidence)) {
+            self.evidence.processes = Some(late);
+        }
+    }
+
+    /// Waits for the processes, and ends the cycle with a snapshot.
+    pub(super) fn finish(&mut self, deadlines: &Deadlines) -> Snapshot {
+        if let Some(answer) = self.processes.take(deadlines.processes) {
+            self.evidence.processes = Some(answer);
+        }
+        let cycle_started_seconds = self.clock.seconds(self.cycle_started);
+        let of_this_cycle = |asked_seconds| asked_seconds >= cycle_started_seconds;
+        self.evidence.state_is_fresh = self.state.as_ref().is_some_and(|s| s.status.success)
+            && self
+                .evidence
+                .state
+                .as_ref()
+                .is_some_and(|held| of_this_cycle(held.asked_seconds))
+            && self
+                .evidence
+                .processes
+                .as_ref()
+                .is_some_and(|held| of_this_cycle(held.asked_seconds));
+        let collectors = self.statuses();
+        let now = Moment {
+            seconds: self.clock.seconds(Instant::now()),
+            timestamp_seconds: unix_seconds(SystemTime::now()),
+        };
+        let reading = std::mem::take(&mut self.reading);
+        self.view.observe(now, &self.evidence, reading, collectors)
+    }
+
+    fn keep_sample(&mut self, sample: Option<Held<GpuSample>>) {
+        if let Some(mut sample) = sample {
+            self.reading.read_seconds = Some(sample.read_seconds);
+            self.reading.xid_events.append(&mut sample.value.xid_events);
+            self.evidence.gpu = Some(sample);
+        }
+    }
+
+    fn statuses(&self) -> BTreeMap<String, CollectorStatus> {
+        let gpu = self.gpu.as_ref().map(Collector::status);
+        let state = self.state.as_ref().map(Collector::status);
+        let processes = self.processes_wanted.then(|| self.processes.status());
+        [gpu, state, processes].into_iter().flatten().collect()
+    }
+}
+
+fn question(evidence: &Evidence) -> ProcessQuestion {
+    let mut processes: Vec<u32> = evidence
+        .gpu
+        .iter()
+        .flat_map(|held| &held.value.devices)
+        .flat_map(|device| device.processes.iter().flatten())
+        .map(|process| process.pid)
+        .collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let environments = || {
+        evidence
+            .state
+            .iter()
+            .flat_map(|held| &held.value.environments)
+    };
+    ProcessQuestion {
+        request: ProcessRequest {
+            processes,
+            members: environments().flat_map(|e| &e.pids).copied().collect(),
+        },
+        uids: environments().map(|environment| environment.uid).collect(),
+    }
+}
+
+/// Names are looked up here, since a user database on the network may hang.
+fn read_processes(source: &mut dyn ProcessSource, question: &ProcessQuestion) -> ProcessAnswer {
+    let table = source.read(&question.request);
+    let of_processes = table.processes.values().filter_map(|read| match read {
+        ProcessRead::Present(facts) => facts.uid,
+        ProcessRead::Vanished | ProcessRead::Unreadable => None,
+    });
+    let mut usernames = HashMap::new();
+    for uid in of_processes.chain(question.uids.iter().copied()) {
+        usernames.entry(uid).or_insert_with(|| source.username(uid));
+    }
+    ProcessAnswer { table, usernames }
+}
+
+/// Instants as seconds since the collection began.
+#[derive(Clone, Copy)]
+struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    fn seconds(self, instant: Instant) -> f64 {
+        instant
+            .saturating_duration_since(self.started)
+            .as_secs_f64()
+    }
+}
+
+/// One source behind its worker, and how it fares.
+struct Collector<Q, T> {
+    name: &'static str,
+    worker: Worker<Q, Result<T, String>>,
+    status: CollectorStatus,
+    clock: Clock,
+}
+
+impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
+    fn start(
+        name: &'static str,
+        clock: Clock,
+        answer: impl FnMut(Q) -> Result<T, String> + Send + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            name,
+            worker: Worker::spawn(name, answer)?,
+            status: CollectorStatus::default(),
+            clock,
+        })
+    }
+
+    /// Takes an answer that came late, if one did, then asks, unless an answer is still out.
+    fn ask(&mut self, question: Q) -> Option<Held<T>> {
+        let late = self.take(Instant::now());
+        self.worker.ask(question);
+        late
+    }
+
+    /// Waits for the answer until the deadline. Without a value, the last one stands.
+    fn take(&mut self, deadline: Instant) -> Option<Held<T>> {
+        let answer = match self.worker.wait_until(deadline) {
+            Ok(answer) => answer,
+            Err(NoAnswer::Idle) => return None,
+            Err(NoAnswer::Overdue(waited)) => {
+                self.fail(format!(
+                    "no answer for {:.1} s: the call into it hangs or is slow; \
+                     its last values stand until they are too old",
+                    waited.as_secs_f64()
+                ));
+                return None;
+            }
+            Err(NoAnswer::Ended) => {
+                self.fail("its thread ended by a defect of this program; restart it".to_owned());
+                return None;
+            }
+        };
+        self.status.duration_seconds = Some(answer.duration.as_secs_f64());
+        match answer.value {
+            Ok(value) => {
+                self.status.success = true;
+                self.status.error = None;
+                self.status.timestamp_seconds = Some(answer.timestamp_seconds);
+                Some(Held {
+                    value,
+                    asked_seconds: self.clock.seconds(answer.asked),
+                    read_seconds: self.clock.seconds(answer.finished),
+                    timestamp_seconds: answer.timestamp_seconds,
+                })
+            }
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    fn fail(&mut self, error: String) {
+        self.status.success = false;
+        self.status.error = Some(error);
+    }
+
+    fn status(&self) -> (String, CollectorStatus) {
+        (self.name.to_owned(), self.status.clone())
+    }
+}

@@ -1,0 +1,149 @@
+//! A host that exists in memory only, and what is seen of it.
+
+mod properties;
+mod threads;
+mod view;
+
+use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
+use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, ProcessType, Snapshot};
+use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessTable};
+use crate::state::{AttachmentState, DeviceState, EnvironmentState, State};
+
+const GIB: u64 = 1 << 30;
+
+/// A whole GPU of 16 GiB that answers everything.
+fn gpu(index: u32) -> DeviceSample {
+    DeviceSample {
+        index: DeviceIndex::gpu(index),
+        uuid: format!("GPU-{index}"),
+        lost: false,
+        name: Some("Simulated".to_owned()),
+        minor: Some(index),
+        profile: None,
+        mig_parent: false,
+        measurements: DeviceMeasurements {
+            utilization_ratio: Some(0.5),
+            memory: Some(DeviceMemory {
+                total_bytes: 16 * GIB,
+                used_bytes: GIB,
+                free_bytes: 15 * GIB,
+                reserved_bytes: None,
+            }),
+            power_watts: Some(100.0),
+            energy_joules: Some(0.0),
+            ..DeviceMeasurements::default()
+        },
+        processes: Some(Vec::new()),
+    }
+}
+
+fn mig(gpu_index: u32, mig_index: u32) -> DeviceSample {
+    DeviceSample {
+        index: DeviceIndex::mig(gpu_index, mig_index),
+        uuid: format!("MIG-{gpu_index}-{mig_index}"),
+        profile: Some("3g.20gb".to_owned()),
+        measurements: DeviceMeasurements {
+            memory: gpu(0).measurements.memory,
+            ..DeviceMeasurements::default()
+        },
+        ..gpu(gpu_index)
+    }
+}
+
+fn lost(device: &DeviceSample) -> DeviceSample {
+    DeviceSample {
+        index: device.index,
+        uuid: device.uuid.clone(),
+        lost: true,
+        name: None,
+        minor: None,
+        profile: None,
+        mig_parent: false,
+        measurements: DeviceMeasurements::default(),
+        processes: None,
+    }
+}
+
+fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
+    GpuProcess {
+        pid,
+        process_type: ProcessType::Compute,
+        memory_used_bytes: Some(GIB),
+        utilization_ratio,
+    }
+}
+
+fn sample(devices: Vec<DeviceSample>) -> GpuSample {
+    GpuSample {
+        driver_version: Some("550.163.01".to_owned()),
+        devices,
+        xid_events: Vec::new(),
+    }
+}
+
+fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
+    EnvironmentState {
+        eid: eid.to_owned(),
+        uid,
+        username: Some("what the file says".to_owned()),
+        created_timestamp_seconds: Some(1_000.0),
+        name: None,
+        gpus: None,
+        gpu_memory_bytes: None,
+        pids: pids.to_vec(),
+        kernel_ids: Vec::new(),
+    }
+}
+
+fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
+    DeviceState {
+        index,
+        total_memory_bytes: Some(16 * GIB),
+        attachments: attachments
+            .iter()
+            .map(|(eid, gpu_memory_bytes)| AttachmentState {
+                eid: (*eid).to_owned(),
+                gpu_memory_bytes: *gpu_memory_bytes,
+                attached_timestamp_seconds: Some(1_000.0),
+            })
+            .collect(),
+    }
+}
+
+fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> State {
+    State {
+        installed: true,
+        written_timestamp_seconds: Some(2_000.0),
+        environments,
+        devices,
+        warnings: Vec::new(),
+    }
+}
+
+/// Adds a process, a child of `init`, to a table.
+fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
+    let lineage = |pid, parent| Lineage {
+        start_time_ticks: u64::from(pid),
+        start_timestamp_seconds: 500.0,
+        parent,
+    };
+    table.lineage.insert(1, lineage(1, 0));
+    table.lineage.insert(pid, lineage(pid, 1));
+    table.processes.insert(
+        pid,
+        ProcessRead::Present(ProcessFacts {
+            start_time_ticks: u64::from(pid),
+            uid: Some(uid),
+            comm: "python".to_owned(),
+            container_id: None,
+            container_owner: None,
+            claim,
+        }),
+    );
+}
+
+fn device(snapshot: &Snapshot, index: u32) -> &Device {
+    let index = DeviceIndex::gpu(index);
+    let mut devices = snapshot.devices.iter();
+    devices.find(|device| device.index == index).unwrap()
+}

@@ -1,0 +1,1 @@
+//! Accounting over random histories.

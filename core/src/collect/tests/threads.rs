@@ -1,0 +1,322 @@
+//! Sources that hang, fail and die, on their threads.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::collect::{CollectOptions, HostSources, spawn};
+use crate::gpu::{GpuError, GpuSource};
+use crate::model::{CollectorStatus, Publication};
+use crate::proc::{ProcessRequest, ProcessSource};
+use crate::state::{StateError, StateSource};
+use crate::stream::SnapshotStream;
+
+/// Something that a test makes hang, fail or die.
+#[derive(Clone, Default)]
+struct Mood(Arc<MoodState>);
+
+#[derive(Default)]
+struct MoodState {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    failing: AtomicBool,
+    dying: AtomicBool,
+    calls: AtomicUsize,
+    threads: Mutex<HashSet<ThreadId>>,
+}
+
+impl Mood {
+    fn hang(&self) {
+        *self.0.closed.lock().unwrap() = true;
+    }
+
+    fn recover(&self) {
+        *self.0.closed.lock().unwrap() = false;
+        self.0.opened.notify_all();
+        self.0.failing.store(false, Ordering::SeqCst);
+    }
+
+    /// Called by the source.
+    fn live(&self) -> Result<(), String> {
+        self.0.calls.fetch_add(1, Ordering::SeqCst);
+        self.0
+            .threads
+            .lock()
+            .unwrap()
+            .insert(thread::current().id());
+        assert!(!self.0.dying.load(Ordering::SeqCst), "this source dies");
+        let mut closed = self.0.closed.lock().unwrap();
+        while *closed {
+            closed = self.0.opened.wait(closed).unwrap();
+        }
+        if self.0.failing.load(Ordering::SeqCst) {
+            return Err("it fails".to_owned());
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> usize {
+        self.0.calls.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Moods {
+    gpu: Mood,
+    processes: Mood,
+    state: Mood,
+}
+
+struct Gpu(Mood);
+
+impl GpuSource for Gpu {
+    fn sample(&mut self) -> Result<GpuSample, GpuError> {
+        self.0.live().map_err(|reason| GpuError::Driver {
+            call: "nvmlInit_v2",
+            reason,
+        })?;
+        let mut device = gpu(0);
+        device.processes = Some(vec![on_gpu(101, Some(0.5))]);
+        Ok(sample(vec![device]))
+    }
+}
+
+struct Processes(Mood);
+
+impl ProcessSource for Processes {
+    fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+        self.0.live().expect("reading processes does not fail");
+        let mut table = ProcessTable::default();
+        for pid in request.processes.iter().chain(&request.members) {
+            add_process(&mut table, *pid, 1, Claim::Absent);
+        }
+        table
+    }
+
+    fn username(&mut self, uid: u32) -> String {
+        format!("user{uid}")
+    }
+}
+
+struct Environments(Mood);
+
+impl StateSource for Environments {
+    fn read(&mut self) -> Result<State, StateError> {
+        self.0.live().map_err(|message| StateError { message })?;
+        let mut state = state(
+            vec![environment("10", 1, &[101])],
+            vec![attached(0, &[("10", None)])],
+        );
+        state.warnings.push("an entry is damaged".to_owned());
+        Ok(state)
+    }
+}
+
+fn host(name: &str, moods: &Moods) -> HostSources {
+    HostSources {
+        hostname: name.to_owned(),
+        gpu: Box::new(Gpu(moods.gpu.clone())),
+        processes: Box::new(Processes(moods.processes.clone())),
+        state: Box::new(Environments(moods.state.clone())),
+    }
+}
+
+/// Collects 20 times a second; values older than 0.3 s are withdrawn.
+fn options() -> CollectOptions {
+    CollectOptions {
+        interval: Duration::from_millis(50),
+        max_age: Duration::from_millis(300),
+        ..CollectOptions::default()
+    }
+}
+
+fn start(moods: &Moods) -> SnapshotStream {
+    spawn(vec![host("lab", moods)], options()).unwrap()
+}
+
+/// Waits, as long as a slow machine may need, for a publication that shows what is expected.
+fn until(stream: &mut SnapshotStream, shows: impl Fn(&Snapshot) -> bool) -> Arc<Publication> {
+    let given_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let publication = stream.next_blocking().unwrap();
+        if shows(first(&publication)) {
+            return publication;
+        }
+        assert!(
+            Instant::now() < given_up,
+            "never shown: {:#?}",
+            first(&publication)
+        );
+    }
+}
+
+fn first(publication: &Publication) -> &Snapshot {
+    publication.hosts[0].snapshot.as_ref().unwrap()
+}
+
+fn status<'a>(snapshot: &'a Snapshot, collector: &str) -> &'a CollectorStatus {
+    &snapshot.collectors[collector]
+}
+
+fn all_well(snapshot: &Snapshot) -> bool {
+    snapshot.collectors.values().all(|status| status.success)
+        && snapshot.devices.iter().any(|device| device.up)
+        && snapshot.environments.len() == 1
+        && snapshot
+            .processes
+            .iter()
+            .any(|process| process.username.is_some())
+}
+
+#[test]
+fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    let before = until(&mut stream, all_well).sequence;
+    moods.gpu.hang();
+    let withdrawn = until(&mut stream, |snapshot| {
+        let others = status(snapshot, "state").success && status(snapshot, "processes").success;
+        others && !device(snapshot, 0).up
+    });
+    let snapshot = first(&withdrawn);
+    assert_eq!(snapshot.processes, []);
+    assert_eq!(
+        device(snapshot, 0).measurements,
+        DeviceMeasurements::default()
+    );
+    let gpu = status(snapshot, "gpu");
+    assert!(!gpu.success);
+    assert!(gpu.error.as_ref().unwrap().starts_with("no answer for "));
+    assert!(gpu.timestamp_seconds.unwrap() < snapshot.timestamp_seconds);
+    assert_eq!(snapshot.environments.len(), 1);
+
+    // However long it hangs, it is asked once, and all else goes on.
+    let (gpu_calls, state_calls) = (moods.gpu.calls(), moods.state.calls());
+    until(&mut stream, |_| moods.state.calls() >= state_calls + 10);
+    assert_eq!(moods.gpu.calls(), gpu_calls);
+
+    moods.gpu.recover();
+    let after = until(&mut stream, all_well);
+    assert!(after.sequence > before);
+    assert_eq!(moods.gpu.0.threads.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn every_publication_has_the_next_number() {
+    let moods = Moods::default();
+    let (publications, mut stream) = (30, start(&moods));
+    moods.gpu.hang();
+    let mut last = 0;
+    for _ in 0..publications {
+        let publication = stream.next_blocking().unwrap();
+        assert!(publication.sequence > last);
+        assert_eq!(publication.hosts.len(), 1);
+        last = publication.sequence;
+    }
+    moods.gpu.recover();
+}
+
+#[test]
+fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    until(&mut stream, all_well);
+    moods.processes.hang();
+    let publication = until(&mut stream, |snapshot| {
+        snapshot.environments.is_empty() && status(snapshot, "gpu").success
+    });
+    let snapshot = first(&publication);
+    assert!(device(snapshot, 0).up);
+    assert!(!status(snapshot, "processes").success);
+    assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
+    moods.processes.recover();
+    until(&mut stream, all_well);
+}
+
+#[test]
+fn a_failing_source_says_why_and_recovers() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    moods.gpu.0.failing.store(true, Ordering::SeqCst);
+    moods.state.0.failing.store(true, Ordering::SeqCst);
+    let says = |snapshot: &Snapshot, collector: &str, error: &str| {
+        let status = status(snapshot, collector);
+        !status.success && status.error.as_deref() == Some(error)
+    };
+    until(&mut stream, |snapshot| {
+        says(snapshot, "gpu", "nvmlInit_v2 failed: it fails") && says(snapshot, "state", "it fails")
+    });
+    moods.gpu.recover();
+    moods.state.recover();
+    let well = until(&mut stream, all_well);
+    // A damaged entry is told, and ends nothing.
+    let error = status(first(&well), "state").error.as_deref();
+    assert_eq!(error, Some("an entry is damaged"));
+}
+
+#[test]
+fn a_source_that_dies_takes_nothing_with_it() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    until(&mut stream, all_well);
+    moods.state.0.dying.store(true, Ordering::SeqCst);
+    until(&mut stream, |snapshot| {
+        let others = status(snapshot, "gpu").success && status(snapshot, "processes").success;
+        others && !status(snapshot, "state").success && snapshot.environments.is_empty()
+    });
+}
+
+#[test]
+fn a_hung_host_hides_no_other() {
+    let (hung, well) = (Moods::default(), Moods::default());
+    hung.gpu.hang();
+    let hosts = vec![host("hung", &hung), host("well", &well)];
+    let mut stream = spawn(hosts, options()).unwrap();
+    let given_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let publication = stream.next_blocking().unwrap();
+        let [first, second] = &publication.hosts[..] else {
+            panic!("{publication:?}")
+        };
+        assert!(first.up && first.hostname == "hung");
+        let second = second.snapshot.as_ref().unwrap();
+        if publication.sequence > 10 && all_well(second) {
+            break;
+        }
+        assert!(Instant::now() < given_up, "{second:#?}");
+    }
+    hung.gpu.recover();
+}
+
+#[test]
+fn a_collector_that_is_off_is_not_asked_and_not_listed() {
+    let moods = Moods::default();
+    let mut options = options();
+    options.collectors.gpu = false;
+    options.collectors.processes = false;
+    let mut stream = spawn(vec![host("lab", &moods)], options).unwrap();
+    let publication = until(&mut stream, |snapshot| !snapshot.environments.is_empty());
+    let snapshot = first(&publication);
+    let listed: Vec<&String> = snapshot.collectors.keys().collect();
+    assert_eq!(listed, ["state"]);
+    assert_eq!((snapshot.devices.len(), snapshot.processes.len()), (0, 0));
+    assert_eq!(snapshot.environments[0].username, "user1");
+    assert_eq!(moods.gpu.calls(), 0);
+}
+
+#[test]
+fn the_collection_ends_with_its_last_stream() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    until(&mut stream, all_well);
+    drop(stream);
+    // The sources are dropped with their threads: this test's share of each mood is the last.
+    let given_up = Instant::now() + Duration::from_secs(60);
+    while Arc::strong_count(&moods.gpu.0) > 1 || Arc::strong_count(&moods.state.0) > 1 {
+        assert!(Instant::now() < given_up);
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,193 @@
+//! What is shown of one host: the evidence as a snapshot, and what must be remembered between two.
+//!
+//! Nothing here waits, asks or knows the time: a cycle is a function of its evidence, so that
+//! tests can live through days.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::devices::Devices;
+use super::environments::{self, LastActive};
+use super::processes;
+use super::{CollectOptions, Collectors};
+use crate::accounting::{Ledger, Observed, Reading};
+use crate::attribute::{Attributor, LiveEnvironment, live_environments};
+use crate::gpu::GpuSample;
+use crate::model::{CollectorStatus, SNAPSHOT_VERSION, Snapshot};
+use crate::proc::ProcessTable;
+use crate::state::State;
+
+/// A value that a source gave.
+#[derive(Clone, Debug)]
+pub(super) struct Held<T> {
+    pub(super) value: T,
+    /// When the source was asked for it, by the clock of [`Moment::seconds`].
+    pub(super) asked_seconds: f64,
+    /// When it was read, by the same clock.
+    pub(super) read_seconds: f64,
+    /// When it was read, Unix time.
+    pub(super) timestamp_seconds: f64,
+}
+
+/// The last that each source said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Evidence {
+    pub(super) gpu: Option<Held<GpuSample>>,
+    pub(super) state: Option<Held<State>>,
+    pub(super) processes: Option<Held<ProcessAnswer>>,
+    /// Whether state and processes were read in this cycle, after the devices.
+    pub(super) state_is_fresh: bool,
+}
+
+/// Processes, and what the users among them and among the environments are called.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProcessAnswer {
+    pub(super) table: ProcessTable,
+    pub(super) usernames: HashMap<u32, String>,
+}
+
+/// Now, by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Since the collection began, by a clock that never goes back.
+    pub(super) seconds: f64,
+    /// Unix time.
+    pub(super) timestamp_seconds: f64,
+}
+
+/// What is remembered of one host.
+pub(super) struct View {
+    hostname: String,
+    interval_seconds: f64,
+    max_age_seconds: f64,
+    busy_above: f64,
+    collectors: Collectors,
+    devices: Devices,
+    usernames: Usernames,
+    last_active: LastActive,
+    ledger: Ledger,
+    previous: Observed,
+    previous_seconds: f64,
+}
+
+impl View {
+    pub(super) fn new(hostname: String, options: &CollectOptions) -> Self {
+        Self {
+            hostname,
+            interval_seconds: options.interval.as_secs_f64(),
+            max_age_seconds: options.max_age.as_secs_f64(),
+            busy_above: options.busy_above,
+            collectors: options.collectors,
+            devices: Devices::default(),
+            usernames: Usernames::default(),
+            last_active: LastActive::default(),
+            ledger: Ledger::new(options.busy_above),
+            previous: Observed::default(),
+            previous_seconds: 0.0,
+        }
+    }
+
+    /// The snapshot of one cycle.
+    pub(super) fn observe(
+        &mut self,
+        now: Moment,
+        evidence: &Evidence,
+        reading: Reading,
+        collectors: BTreeMap<String, CollectorStatus>,
+    ) -> Snapshot {
+        let oldest = now.seconds - self.max_age_seconds;
+        let gpu = evidence
+            .gpu
+            .as_ref()
+            .filter(|held| held.read_seconds >= oldest);
+        let sample = gpu.map(|held| &held.value);
+        let answer = evidence
+            .processes
+            .as_ref()
+            .filter(|held| held.read_seconds >= oldest);
+        let answer = answer.map(|held| &held.value);
+        let state = evidence
+            .state
+            .as_ref()
+            .filter(|held| held.read_seconds >= oldest);
+        let state = state.map(|held| &held.value);
+
+        if let Some(answer) = answer {
+            self.usernames.learn(&answer.usernames);
+        }
+        let no_table = ProcessTable::default();
+        let table = answer.map_or(&no_table, |answer| &answer.table);
+        // Who lives cannot be told without processes.
+        let live: Vec<LiveEnvironment<'_>> = match (state, answer) {
+            (Some(state), Some(_)) => live_environments(state, table),
+            _ => Vec::new(),
+        };
+        let attributor = Attributor::new(&live, evidence.state_is_fresh, table);
+
+        let processes = match sample {
+            Some(sample) if self.collectors.processes => {
+                processes::processes(sample, table, &attributor, &self.usernames)
+            }
+            _ => Vec::new(),
+        };
+        let mut devices = self.devices.show(sample, self.collectors.processes);
+        if let Some(state) = state {
+            self.devices.attach(&mut devices, state, &live);
+        }
+        let environments = environments::environments(
+            &live,
+            state,
+            &devices,
+            &processes,
+            answer.is_some(),
+            &self.usernames,
+        );
+
+        let mut snapshot = Snapshot {
+            version: SNAPSHOT_VERSION,
+            hostname: self.hostname.clone(),
+            timestamp_seconds: now.timestamp_seconds,
+            interval_seconds: self.interval_seconds,
+            installed: state.is_some_and(|state| state.installed),
+            driver_version: sample.and_then(|sample| sample.driver_version.clone()),
+            collectors,
+            devices,
+            environments,
+            processes,
+            counters: Default::default(),
+        };
+        let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
+        self.last_active.update(
+            &mut snapshot.environments,
+            new_sample.map(|held| held.timestamp_seconds),
+            self.busy_above,
+        );
+        let current = Observed::of(&snapshot, reading, &mut self.ledger.users);
+        let elapsed_seconds = now.seconds - self.previous_seconds;
+        self.ledger.step(&self.previous, &current, elapsed_seconds);
+        self.previous = current;
+        self.previous_seconds = now.seconds;
+        snapshot.counters = self.ledger.publish();
+        snapshot
+    }
+}
+
+/// Names of users, the last that were learned.
+#[derive(Debug, Default)]
+pub(super) struct Usernames(HashMap<u32, String>);
+
+impl Usernames {
+    fn learn(&mut self, usernames: &HashMap<u32, String>) {
+        for (uid, name) in usernames {
+            if self.0.get(uid) != Some(name) {
+                self.0.insert(*uid, name.clone());
+            }
+        }
+    }
+
+    /// The passwd name of a uid, else `uid:1234`.
+    pub(super) fn of(&self, uid: u32) -> String {
+        self.0
+            .get(&uid)
+            .map_or_else(|| format!("uid:{uid}"), String::clone)
+    }
+}
