@@ -1,4 +1,9 @@
 //! Tests of whole programs against real Prometheus, real /proc, real nvidia-smi and real genv 1.4.3.
 
+pub mod exporter;
+pub mod http;
+pub mod metrics;
 pub mod nvml_sim;
+pub mod process;
+pub mod prometheus;
 pub mod tools;

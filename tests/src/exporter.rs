@@ -1,0 +1,292 @@
+//! genv-exporter as a process: started on a free port, waited for, asked, stopped.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::http::{self, Response};
+use crate::metrics::Scrape;
+use crate::nvml_sim::Simulation;
+use crate::process;
+
+/// How long anything may take to happen before a test is given up: much longer than it takes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How an exporter is to be started.
+#[derive(Debug)]
+pub struct Setup {
+    folder: tempfile::TempDir,
+    command: Command,
+    port: u16,
+    scheme_is_plain: bool,
+}
+
+/// A running exporter; it ends with the value.
+#[derive(Debug)]
+pub struct Exporter {
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    /// An exporter on a free port of 127.0.0.1, at an interval of 100 ms, with a state directory that does
+    /// not exist, told nothing else.
+    ///
+    /// # Errors
+    /// The program was not built.
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let port = free_port()?;
+        let mut command = Command::new(process::program("genv-exporter")?);
+        for name in ["GENV_DEVICES", "GENV_NVML_LIBRARY", "GENV_SCENARIO"] {
+            command.env_remove(name);
+        }
+        command
+            .env("GENV_TMPDIR", folder.path().join("state"))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .arg("--interval=100ms");
+        Ok(Self {
+            folder,
+            command,
+            port,
+            scheme_is_plain: true,
+        })
+    }
+
+    /// An exporter that reads a simulated driver through NVML.
+    ///
+    /// # Errors
+    /// As [`Setup::new`].
+    pub fn with_driver(simulation: &Simulation) -> Result<Self> {
+        let library = simulation.library_folder().join("libnvidia-ml.so.1");
+        Ok(Self::new()?
+            .flag("--gpu.source=nvml")
+            .env("GENV_NVML_LIBRARY", library)
+            .env("GENV_SCENARIO", simulation.scenario()))
+    }
+
+    /// An exporter of the hosts of a scenario: devices, environments and processes.
+    ///
+    /// # Errors
+    /// As [`Setup::new`].
+    pub fn with_scenario(simulation: &Simulation) -> Result<Self> {
+        let mut flag = std::ffi::OsString::from("--gpu.scenario=");
+        flag.push(simulation.scenario());
+        Ok(Self::new()?.flag("--gpu.source=simulated").flag(flag))
+    }
+
+    /// Adds a flag.
+    #[must_use]
+    pub fn flag(mut self, flag: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.arg(flag);
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs it as another user; only root can.
+    #[must_use]
+    pub fn user(mut self, uid: u32) -> Self {
+        self.command.uid(uid).gid(uid);
+        self
+    }
+
+    /// Says that the exporter speaks TLS or wants a password, so that readiness is an open port.
+    #[must_use]
+    pub fn guarded(mut self) -> Self {
+        self.scheme_is_plain = false;
+        self
+    }
+
+    /// A folder of its own that lasts as long as the exporter.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts it and waits until it has published a first snapshot.
+    ///
+    /// # Errors
+    /// It ended, or never became ready.
+    pub fn start(mut self) -> Result<Exporter> {
+        let log = File::create(self.folder.path().join("exporter.log"))?;
+        self.command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = self.command.spawn().context("starting genv-exporter")?;
+        let mut exporter = Exporter {
+            child,
+            port: self.port,
+            folder: self.folder,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ready = if self.scheme_is_plain {
+                matches!(http::get(exporter.port, "/-/ready"), Ok(answer) if answer.status == 200)
+            } else {
+                http::connect(exporter.port).is_ok()
+            };
+            if ready {
+                return Ok(exporter);
+            }
+            if let Some(status) = exporter.child.try_wait()? {
+                bail!("genv-exporter ended with {status}: {}", exporter.log());
+            }
+            if Instant::now() > deadline {
+                bail!("genv-exporter never became ready: {}", exporter.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs it to its end, which a wrong flag should bring about at once: exit code, and what it said.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn fails(mut self) -> Result<(Option<i32>, String)> {
+        let output = self.command.stdin(Stdio::null()).output()?;
+        Ok((output.status.code(), String::from_utf8(output.stderr)?))
+    }
+}
+
+impl Exporter {
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A folder of its own, and where a scenario or state directory of a test may lie.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// All that it logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("exporter.log")).unwrap_or_default()
+    }
+
+    /// Fetches a page.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        http::get(self.port, path).with_context(|| self.log())
+    }
+
+    /// Scrapes `/metrics`.
+    ///
+    /// # Errors
+    /// It does not answer 200 with well-formed metrics.
+    pub fn scrape(&self) -> Result<Scrape> {
+        self.scrape_path("/metrics")
+    }
+
+    /// Scrapes a page of metrics.
+    ///
+    /// # Errors
+    /// It does not answer 200 with well-formed metrics.
+    pub fn scrape_path(&self, path: &str) -> Result<Scrape> {
+        let response = self.get(path)?;
+        ensure!(
+            response.status == 200,
+            "{path} answered {}",
+            response.status
+        );
+        Scrape::parse(&response.text()?)
+    }
+
+    /// Scrapes until `holds` is true of a scrape, which is returned.
+    ///
+    /// # Errors
+    /// It never is; the message says `what` was waited for, and shows the log.
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let scrape = self.scrape()?;
+            if holds(&scrape) {
+                return Ok(scrape);
+            }
+            if Instant::now() > deadline {
+                let health = scrape.all("genv_collector_success", &[]);
+                bail!(
+                    "waited in vain for {what}; collectors {health:?}; log: {}",
+                    self.log()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks it to end with SIGTERM, and waits.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.signal_terminate()?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "genv-exporter outlives SIGTERM: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends it SIGTERM.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub fn signal_terminate(&self) -> Result<()> {
+        process::signal(self.pid(), rustix::process::Signal::TERM)
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port of 127.0.0.1 on which nobody listens now.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}

@@ -1,0 +1,145 @@
+//! A small blocking HTTP client: each request on a connection of its own.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// How long a request may take before a test is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Header names in lower case, and values.
+    pub headers: Vec<(String, String)>,
+    /// The body as sent, chunks joined; still compressed if it was.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The value of a header, by its lower-case name.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The body as text.
+    ///
+    /// # Errors
+    /// It is not UTF-8.
+    pub fn text(&self) -> Result<String> {
+        String::from_utf8(self.body.clone()).context("a body that is not UTF-8")
+    }
+}
+
+/// Fetches `path` from 127.0.0.1:`port`.
+///
+/// # Errors
+/// Nobody listens, or the answer is not HTTP.
+pub fn get(port: u16, path: &str) -> Result<Response> {
+    get_with(port, path, &[])
+}
+
+/// Fetches `path` from 127.0.0.1:`port` with further headers.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Response> {
+    exchange(connect(port)?, path, headers)
+}
+
+/// Opens a connection to 127.0.0.1:`port`.
+///
+/// # Errors
+/// Nobody listens.
+pub fn connect(port: u16) -> Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))
+        .with_context(|| format!("connecting to port {port}"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends one request over a connection that is then closed, and reads the answer.
+///
+/// # Errors
+/// The connection broke, or the answer is not HTTP.
+pub fn exchange(
+    mut stream: impl Read + Write,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Result<Response> {
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .context("sending a request")?;
+    read_response(stream)
+}
+
+/// Reads an answer up to the end of the connection.
+///
+/// # Errors
+/// The connection broke, or the answer is not HTTP.
+pub fn read_response(mut stream: impl Read) -> Result<Response> {
+    let mut bytes = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut bytes) {
+        // A TLS server may end the connection without saying so first.
+        ensure!(
+            error.kind() == std::io::ErrorKind::UnexpectedEof && !bytes.is_empty(),
+            "reading an answer: {error}"
+        );
+    }
+    parse(&bytes).with_context(|| format!("an answer: {:?}", String::from_utf8_lossy(&bytes)))
+}
+
+fn parse(bytes: &[u8]) -> Result<Response> {
+    let end = bytes
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .context("without an end of its head")?;
+    let head = std::str::from_utf8(&bytes[..end])?;
+    let mut lines = head.split("\r\n");
+    let status_line = lines.next().context("without a status line")?;
+    let Some(status) = status_line.split(' ').nth(1) else {
+        bail!("with the status line {status_line:?}");
+    };
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let mut response = Response {
+        status: status.parse()?,
+        headers,
+        body: bytes[end + 4..].to_vec(),
+    };
+    if response.header("transfer-encoding") == Some("chunked") {
+        response.body = join_chunks(&response.body)?;
+    }
+    Ok(response)
+}
+
+fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
+    let mut joined = Vec::new();
+    loop {
+        let end = rest
+            .windows(2)
+            .position(|window| window == b"\r\n")
+            .context("with a chunk of no size")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..end])?, 16)?;
+        if size == 0 {
+            return Ok(joined);
+        }
+        let chunk = rest.get(end + 2..end + 2 + size).context("cut short")?;
+        joined.extend_from_slice(chunk);
+        rest = rest.get(end + 4 + size..).context("cut short")?;
+    }
+}

@@ -1,0 +1,151 @@
+//! The text format of Prometheus, read back.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Labels of a sample.
+pub type Labels = BTreeMap<String, String>;
+
+/// All samples of a scrape, no series twice.
+#[derive(Clone, Debug, Default)]
+pub struct Scrape {
+    /// Values by name and labels.
+    pub samples: BTreeMap<(String, Labels), f64>,
+    /// Families by the name on their `# TYPE` line, with the type.
+    pub types: BTreeMap<String, String>,
+}
+
+impl Scrape {
+    /// Reads a scrape.
+    ///
+    /// # Errors
+    /// A line is not in the format, a family stands in two places, or a series is there twice.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut scrape = Self::default();
+        let mut ended = BTreeSet::new();
+        let mut current = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').context("a TYPE without a type")?;
+                let twice = scrape.types.insert(name.to_owned(), kind.to_owned());
+                ensure!(twice.is_none(), "two TYPE lines for {name}");
+            } else if !line.starts_with('#') && !line.is_empty() {
+                let (name, labels, value) =
+                    sample(line).with_context(|| format!("the line {line:?}"))?;
+                if name != current {
+                    ended.insert(std::mem::replace(&mut current, name.clone()));
+                    ensure!(!ended.contains(&name), "{name} stands in two places");
+                }
+                let twice = scrape.samples.insert((name, labels), value);
+                ensure!(twice.is_none(), "a series twice: {line}");
+            }
+        }
+        Ok(scrape)
+    }
+
+    /// The value of the one series with this name that has all of these labels (and maybe more).
+    ///
+    /// # Errors
+    /// No series or several have them.
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+        let found = self.all(name, labels);
+        match found.as_slice() {
+            [(_, value)] => Ok(*value),
+            [] => bail!("no series {name} with {labels:?}"),
+            _ => bail!("{} series {name} with {labels:?}", found.len()),
+        }
+    }
+
+    /// Every series with this name that has all of these labels (and maybe more).
+    #[must_use]
+    pub fn all(&self, name: &str, labels: &[(&str, &str)]) -> Vec<(&Labels, f64)> {
+        let has = |of: &Labels| {
+            let mut wanted = labels.iter();
+            wanted.all(|(key, value)| of.get(*key).map(String::as_str) == Some(*value))
+        };
+        self.samples
+            .iter()
+            .filter(|((of, with), _)| of == name && has(with))
+            .map(|((_, with), value)| (with, *value))
+            .collect()
+    }
+
+    /// Whether any series of any family has this label value.
+    #[must_use]
+    pub fn mentions(&self, label: &str, value: &str) -> bool {
+        let mut series = self.samples.keys();
+        series.any(|(_, labels)| labels.get(label).map(String::as_str) == Some(value))
+    }
+}
+
+fn sample(line: &str) -> Result<(String, Labels, f64)> {
+    let name_end = line.find(['{', ' ']).context("has no value")?;
+    let (name, rest) = line.split_at(name_end);
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(rest) => labels(rest)?,
+        None => (Labels::new(), rest),
+    };
+    let value = rest.trim();
+    ensure!(!value.contains(' '), "has a timestamp");
+    let value = value.replace("+Inf", "inf").replace("-Inf", "-inf");
+    Ok((name.to_owned(), labels, value.parse()?))
+}
+
+/// Reads labels up to the closing brace; the rest of the line comes back.
+fn labels(mut rest: &str) -> Result<(Labels, &str)> {
+    let mut labels = Labels::new();
+    loop {
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+        if let Some(rest) = rest.strip_prefix('}') {
+            return Ok((labels, rest));
+        }
+        let (name, quoted) = rest.split_once("=\"").context("has no label value")?;
+        let mut value = String::new();
+        let mut letters = quoted.char_indices();
+        let end = loop {
+            match letters.next().context("has an open quote")? {
+                (at, '"') => break at,
+                (_, '\\') => match letters.next().context("ends in a backslash")?.1 {
+                    'n' => value.push('\n'),
+                    letter => value.push(letter),
+                },
+                (_, letter) => value.push(letter),
+            }
+        };
+        let twice = labels.insert(name.to_owned(), value);
+        ensure!(twice.is_none(), "has the label {name} twice");
+        rest = &quoted[end + 1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_labels_with_escapes_and_values() {
+        let text = "# HELP a b\n# TYPE a gauge\na{x=\"1,2}\",y=\"q\\\"\\\\\\n\"} 2.5\na 1\n";
+        let scrape = Scrape::parse(text).unwrap();
+        assert_eq!(
+            scrape
+                .value("a", &[("x", "1,2}"), ("y", "q\"\\\n")])
+                .unwrap(),
+            2.5
+        );
+        assert_eq!(scrape.samples[&("a".to_owned(), Labels::new())], 1.0);
+        assert_eq!(scrape.types["a"], "gauge");
+    }
+
+    #[test]
+    fn refuses_a_series_that_is_there_twice() {
+        assert!(Scrape::parse("a{x=\"1\"} 1\na{x=\"1\"} 2\n").is_err());
+    }
+
+    #[test]
+    fn refuses_a_family_in_two_places() {
+        assert!(Scrape::parse("a{x=\"1\"} 1\nb 1\na{x=\"2\"} 2\n").is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! The real Prometheus, and what it answers to PromQL.
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::exporter::{PATIENCE, free_port};
+use crate::http;
+use crate::metrics::Labels;
+use crate::tools;
+
+/// A running Prometheus that scrapes one exporter; it ends with the value.
+#[derive(Debug)]
+pub struct Prometheus {
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
+    /// with `honor_labels` as shipped scrape configurations have it.
+    ///
+    /// # Errors
+    /// It ended, or never became ready.
+    pub fn start(tool: &str, target: u16) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let port = free_port()?;
+        let configuration = folder.path().join("prometheus.yml");
+        std::fs::write(
+            &configuration,
+            format!(
+                "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
+                 scrape_configs:\n\
+                 - job_name: genv\n\
+                 \x20 honor_labels: true\n\
+                 \x20 static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
+            ),
+        )?;
+        let log = File::create(folder.path().join("prometheus.log"))?;
+        let child = Command::new(tools::program(tool, "prometheus"))
+            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let mut prometheus = Self {
+            child,
+            port,
+            folder,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
+                return Ok(prometheus);
+            }
+            let ended = prometheus.child.try_wait()?;
+            ensure!(
+                ended.is_none() && Instant::now() < deadline,
+                "Prometheus never became ready: {}",
+                prometheus.log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// All that it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("prometheus.log")).unwrap_or_default()
+    }
+
+    /// Asks an instant query, and returns labels and value of each element of the answer.
+    ///
+    /// # Errors
+    /// Prometheus refuses the query.
+    pub fn query(&self, promql: &str) -> Result<Vec<(Labels, f64)>> {
+        let data = self.ask("/api/v1/query", &[("query", promql)])?;
+        let elements = data["result"].as_array().context("no result")?;
+        elements
+            .iter()
+            .map(|element| {
+                let value = element["value"][1].as_str().context("no value")?;
+                Ok((
+                    serde_json::from_value(element["metric"].clone())?,
+                    value.parse()?,
+                ))
+            })
+            .collect()
+    }
+
+    /// The one value that an instant query gives.
+    ///
+    /// # Errors
+    /// It gives none or several.
+    pub fn value(&self, promql: &str) -> Result<f64> {
+        match self.query(promql)?.as_slice() {
+            [(_, value)] => Ok(*value),
+            other => bail!("{promql} gives {other:?}, not one value"),
+        }
+    }
+
+    /// Asks until the answer `holds`, and returns it.
+    ///
+    /// # Errors
+    /// It never does.
+    pub fn wait_for(
+        &self,
+        promql: &str,
+        holds: impl Fn(&[(Labels, f64)]) -> bool,
+    ) -> Result<Vec<(Labels, f64)>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.query(promql)?;
+            if holds(&answer) {
+                return Ok(answer);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "waited in vain for {promql}; the last answer was {answer:?}; targets: {}",
+                self.ask("/api/v1/targets", &[])?
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Asks until an instant query gives exactly this value.
+    ///
+    /// # Errors
+    /// It never does.
+    pub fn wait_for_value(&self, promql: &str, wanted: f64) -> Result<()> {
+        self.wait_for(promql, |answer| {
+            matches!(answer, [(_, value)] if (value - wanted).abs() <= wanted.abs() * 1e-9)
+        })?;
+        Ok(())
+    }
+
+    /// Asks the HTTP API, and returns `data` of its answer.
+    ///
+    /// # Errors
+    /// It answers with an error.
+    pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
+        let pairs: Vec<String> = parameters
+            .iter()
+            .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
+            .collect();
+        let response = http::get(self.port, &format!("{path}?{}", pairs.join("&")))?;
+        let mut answer: Value = serde_json::from_slice(&response.body)?;
+        ensure!(answer["status"] == "success", "{parameters:?}: {answer}");
+        Ok(answer["data"].take())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `promtool check metrics` of `tool` on a scrape: whether it exits with 0, and all that it says.
+///
+/// # Errors
+/// It cannot be run.
+pub fn check_metrics(tool: &str, scrape: &[u8]) -> Result<(bool, String)> {
+    let promtool = tools::program(tool, "promtool");
+    let mut child = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().context("no stdin")?.write_all(scrape)?;
+    let output = child.wait_with_output()?;
+    let said = [output.stdout, output.stderr].concat();
+    Ok((output.status.success(), String::from_utf8(said)?))
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
