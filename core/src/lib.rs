@@ -17,4 +17,4 @@ pub mod scenario;
 pub mod sources;
 pub mod state;
 pub mod stream;
-mod yaml;
+pub mod yaml;

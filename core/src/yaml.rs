@@ -1,1 +1,232 @@
-//! The one place that knows which YAML library is used.
+//! YAML files that people write: strictly read, with errors that point at the place.
+//!
+//! The only module that knows the YAML library.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_saphyr::MessageFormatter;
+
+/// A value that remembers where in its file it stands, so that what is found wrong with it
+/// later can point there too: see [`Error::at`].
+pub use serde_saphyr::Spanned as Located;
+
+/// Where in its file a [`Located`] value stands: its `referenced`.
+pub use serde_saphyr::Location as Place;
+
+/// Why a file cannot be used, and where: `FILE:LINE:COLUMN: what`, and the lines around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    source_name: String,
+    place: Option<(usize, usize)>,
+    message: String,
+    snippet: String,
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source_name)?;
+        if let Some((line, column)) = self.place {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}{}", self.message, self.snippet)
+    }
+}
+
+impl Error {
+    /// An error about a whole file.
+    #[must_use]
+    pub fn whole(source_name: &str, message: impl Into<String>) -> Self {
+        Self {
+            source_name: source_name.to_owned(),
+            place: None,
+            message: message.into(),
+            snippet: String::new(),
+        }
+    }
+
+    /// An error about one value of a file that was parsed from `text`.
+    #[must_use]
+    pub fn at(source_name: &str, text: &str, place: Place, message: impl Into<String>) -> Self {
+        let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let (line, column) = (number(place.line()), number(place.column()));
+        if line == 0 {
+            return Self::whole(source_name, message);
+        }
+        Self {
+            source_name: source_name.to_owned(),
+            place: Some((line, column)),
+            message: message.into(),
+            snippet: snippet(text, line, column),
+        }
+    }
+
+    /// Line and column, counted from 1; absent if the error is about the whole file.
+    #[must_use]
+    pub const fn place(&self) -> Option<(usize, usize)> {
+        self.place
+    }
+}
+
+/// The line with the line before it, and a mark under the column.
+fn snippet(text: &str, line: usize, column: usize) -> String {
+    let width = line.to_string().len();
+    let mut out = String::new();
+    for (number, content) in text
+        .lines()
+        .enumerate()
+        .map(|(i, content)| (i + 1, content))
+        .skip(line.saturating_sub(2))
+        .take_while(|(number, _)| *number <= line)
+    {
+        let shown: String = content
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(160)
+            .collect();
+        out += &format!("\n {number:width$} | {shown}");
+    }
+    let indent = column.saturating_sub(1).min(160);
+    out + &format!("\n {:width$} | {:indent$}^", "", "")
+}
+
+/// Parses one document. Only `true` and `false` are booleans, a key must not be given twice, and
+/// the types say whether unknown keys are refused (`deny_unknown_fields`).
+///
+/// # Errors
+/// The text is not YAML, not what the type wants, or unreasonably large.
+pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Error> {
+    // Files of people have a few thousand values; what is far beyond is a mistake or an alias bomb.
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 500_000,
+            max_nodes: 250_000,
+            max_depth: 32,
+            max_documents: 1,
+            max_aliases: 1_000,
+            max_anchors: 1_000,
+            max_total_scalar_bytes: 4 << 20,
+            max_recorded_anchor_events: 100_000,
+            max_recorded_anchor_bytes: 1 << 20,
+        },
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let message = serde_saphyr::UserMessageFormatter
+            .format_message(error.without_snippet())
+            .replace(char::is_control, " ");
+        let place = error.location().unwrap_or(Place::UNKNOWN);
+        Error::at(source_name, text, place, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Config {
+        enabled: bool,
+        #[serde(default)]
+        users: Vec<Located<String>>,
+    }
+
+    fn refused(text: &str) -> String {
+        parse::<Config>("config.yml", text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_place() {
+        insta::assert_snapshot!(refused("enabled: true\nuser: [a]\n"), @r"
+        config.yml:2:1: unknown field `user`, expected one of enabled, users
+         1 | enabled: true
+         2 | user: [a]
+           | ^
+        ");
+    }
+
+    #[test]
+    fn only_true_and_false_are_booleans() {
+        insta::assert_snapshot!(refused("enabled: yes\n"), @r"
+        config.yml:1:10: invalid boolean (true or false expected)
+         1 | enabled: yes
+           |          ^
+        ");
+    }
+
+    #[test]
+    fn a_wrong_type_is_refused_with_its_place() {
+        insta::assert_snapshot!(refused("enabled: true\nusers:\n  - a\n  - {b: c}\n"), @r"
+        config.yml:4:5: expected string scalar
+         3 |   - a
+         4 |   - {b: c}
+           |     ^
+        ");
+    }
+
+    #[test]
+    fn what_is_not_yaml_is_refused_with_its_place() {
+        insta::assert_snapshot!(refused("enabled: [true\nusers: x\n"), @r"
+        config.yml:1:10: expected string scalar
+         1 | enabled: [true
+           |          ^
+        ");
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused() {
+        insta::assert_snapshot!(refused("enabled: true\nenabled: false\n"), @r"
+        config.yml:2:1: duplicate mapping key: enabled not allowed here
+         1 | enabled: true
+         2 | enabled: false
+           | ^
+        ");
+    }
+
+    #[test]
+    fn an_empty_file_says_what_is_missing() {
+        insta::assert_snapshot!(refused(""), @r"
+        config.yml:1:1: unexpected end of file
+           | ^
+        ");
+    }
+
+    #[test]
+    fn what_is_found_wrong_later_points_at_its_place() {
+        let text = "enabled: true\nusers: [alice, bob]\n";
+        let config: Config = parse("config.yml", text).unwrap();
+        assert!(config.enabled);
+        let error = Error::at(
+            "config.yml",
+            text,
+            config.users[1].referenced,
+            "nobody is called bob",
+        );
+        assert_eq!(error.place(), Some((2, 16)));
+        insta::assert_snapshot!(error, @r"
+        config.yml:2:16: nobody is called bob
+         1 | enabled: true
+         2 | users: [alice, bob]
+           |                ^
+        ");
+    }
+
+    #[test]
+    fn an_alias_bomb_is_refused() {
+        let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for n in 1..9 {
+            let alias = format!("*a{}", n - 1);
+            text += &format!("a{n}: &a{n} [{}]\n", [alias.as_str(); 10].join(","));
+        }
+        let error = parse::<BTreeMap<String, serde_json::Value>>("bomb.yml", &text).unwrap_err();
+        assert!(error.to_string().starts_with("bomb.yml:"), "{error}");
+    }
+}

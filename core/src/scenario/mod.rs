@@ -1,2 +1,25 @@
-//! Simulated hosts, described by a scenario file: devices, environments and processes whose
-//! behaviour is a function of time, and the faults that drivers have.
+//! Simulated hosts: a scenario file tells what their devices, environments and processes do over time.
+//!
+//! One engine serves the demo, the tests and the simulated NVML library. `docs/scenario.md` explains the file.
+//!
+//! Everything is a pure function of the scenario and of the time that the caller passes in.
+
+mod check;
+mod definition;
+mod engine;
+mod format;
+mod nvml;
+mod pattern;
+mod view;
+
+pub use definition::{
+    Calls, Device, DeviceFault, Environment, Facts, Host, HostFault, MigDevice, Process, Readable,
+    Scenario, Use, Xid,
+};
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Engine, ScenarioError};
+pub use nvml::{Measurement, NvmlError, ThrottleReason};
+pub use pattern::{Level, Pattern, Window};
+pub use view::{DeviceAt, DeviceProcess, HostAt, ProcessAt};

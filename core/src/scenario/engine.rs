@@ -1,0 +1,172 @@
+//! Scenario files: opened, watched and read again when they change.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::check;
+use super::definition::Scenario;
+use crate::yaml;
+
+/// A scenario that follows its file. Shared by everything that plays it; it reads no clock.
+#[derive(Debug)]
+pub struct Engine {
+    /// The file; absent for a built-in scenario.
+    path: Option<PathBuf>,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    scenario: Arc<Scenario>,
+    stamp: Option<Stamp>,
+    error: Option<String>,
+}
+
+/// A file that was written less than this ago may be written again without a new time: kernels stamp files
+/// with a clock of some milliseconds.
+const SETTLED: Duration = Duration::from_millis(50);
+
+/// What tells that a file changed without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    length: u64,
+    inode: u64,
+}
+
+impl Stamp {
+    /// The stamp of a file; absent while it is too young to be trusted.
+    fn of(path: &Path) -> std::io::Result<Option<Self>> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = std::fs::metadata(path)?;
+        let modified = metadata.modified()?;
+        let young = modified.elapsed().is_ok_and(|elapsed| elapsed < SETTLED);
+        Ok((!young).then_some(Self {
+            modified,
+            length: metadata.len(),
+            inode: metadata.ino(),
+        }))
+    }
+}
+
+/// Why a scenario cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("cannot read the scenario {}: {reason}; name a readable file with --gpu.scenario or GENV_SCENARIO", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// Its text is not a scenario: `FILE:LINE:COLUMN: what`, and the lines around it.
+    #[error("{0}")]
+    Invalid(yaml::Error),
+}
+
+impl Engine {
+    /// Opens a scenario file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not a scenario.
+    pub fn open(path: &Path) -> Result<Self, ScenarioError> {
+        let (scenario, stamp) = load(path)?;
+        Ok(Self::new(Some(path.to_owned()), scenario, stamp))
+    }
+
+    /// Takes a scenario that is not in a file. `source_name` stands for it in errors.
+    ///
+    /// # Errors
+    /// The text is not a scenario.
+    pub fn from_text(source_name: &str, text: &str) -> Result<Self, ScenarioError> {
+        let scenario =
+            check::scenario(source_name, text, &machine_name()).map_err(ScenarioError::Invalid)?;
+        Ok(Self::new(None, scenario, None))
+    }
+
+    fn new(path: Option<PathBuf>, scenario: Scenario, stamp: Option<Stamp>) -> Self {
+        Self {
+            path,
+            loaded: Mutex::new(Loaded {
+                scenario: Arc::new(scenario),
+                stamp,
+                error: None,
+            }),
+        }
+    }
+
+    /// The scenario as last loaded, without a look at the file.
+    #[must_use]
+    pub fn scenario(&self) -> Arc<Scenario> {
+        Arc::clone(&self.lock().scenario)
+    }
+
+    /// The scenario, read again if its file changed. A file that is now damaged or gone leaves the last good one in
+    /// force; that is logged once, and told by [`Engine::error`].
+    #[must_use]
+    pub fn refreshed(&self) -> Arc<Scenario> {
+        let mut loaded = self.lock();
+        if let Some(path) = &self.path {
+            loaded.refresh(path);
+        }
+        Arc::clone(&loaded.scenario)
+    }
+
+    /// What is wrong with the file now, while the last good scenario is in force.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        self.lock().error.clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Loaded> {
+        // What is behind the lock is replaced as a whole: a panic elsewhere leaves it whole.
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loaded {
+    fn refresh(&mut self, path: &Path) {
+        let stamp = Stamp::of(path).ok().flatten();
+        if stamp.is_some() && stamp == self.stamp {
+            return;
+        }
+        match load(path) {
+            Ok((scenario, stamp)) => {
+                self.scenario = Arc::new(scenario);
+                self.stamp = stamp;
+                self.error = None;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.error.as_ref() != Some(&error) {
+                    tracing::warn!(%error, "the scenario cannot be read again: the last good one stays in force");
+                }
+                self.stamp = stamp;
+                self.error = Some(error);
+            }
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<(Scenario, Option<Stamp>), ScenarioError> {
+    let unreadable = |error: std::io::Error| ScenarioError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    // The stamp is taken before the text, so that a change in between is seen the next time.
+    let stamp = Stamp::of(path).map_err(unreadable)?;
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let scenario = check::scenario(&path.display().to_string(), &text, &machine_name())
+        .map_err(ScenarioError::Invalid)?;
+    Ok((scenario, stamp))
+}
+
+/// This machine's name: `uname -n`.
+fn machine_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}

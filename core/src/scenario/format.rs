@@ -1,0 +1,473 @@
+//! The scenario file as it is written; `docs/scenario.md` explains every key.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::definition::Calls;
+use super::nvml::{Measurement, NvmlError, ThrottleReason};
+use super::pattern::{Level, Pattern};
+use crate::model::{DeviceIndex, MemoryAmount, ProcessType};
+use crate::yaml::Located;
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) version: Located<u32>,
+    pub(super) epoch: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) users: BTreeMap<String, Located<u32>>,
+    #[serde(default)]
+    pub(super) hosts: Vec<HostEntry>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostEntry {
+    pub(super) name: Option<Located<String>>,
+    pub(super) driver_version: Option<String>,
+    pub(super) cuda_version: Option<CudaVersion>,
+    #[serde(default)]
+    pub(super) devices: Vec<DeviceEntry>,
+    pub(super) environments: Option<Vec<EnvironmentEntry>>,
+    #[serde(default)]
+    pub(super) processes: Vec<ProcessEntry>,
+    #[serde(default)]
+    pub(super) faults: Vec<Located<HostFaultEntry>>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeviceEntry {
+    pub(super) name: Option<String>,
+    pub(super) count: Option<Located<u32>>,
+    pub(super) uuid: Option<Located<String>>,
+    pub(super) minor: Option<Located<u32>>,
+    pub(super) pci_bus_id: Option<Located<String>>,
+    pub(super) memory: Option<Amount>,
+    pub(super) memory_reserved: Option<Located<Amount>>,
+    pub(super) memory_used: Option<Located<Amount>>,
+    pub(super) utilization: Option<Pattern>,
+    pub(super) memory_controller: Option<Pattern>,
+    pub(super) encoder: Option<Pattern>,
+    pub(super) decoder: Option<Pattern>,
+    pub(super) temperature: Option<Level>,
+    #[serde(default)]
+    pub(super) temperature_limits: TemperatureLimits,
+    pub(super) power: Option<Located<Level>>,
+    pub(super) power_limit: Option<f64>,
+    #[serde(default)]
+    pub(super) clocks: Clocks,
+    #[serde(default)]
+    pub(super) fans: Vec<Level>,
+    #[serde(default)]
+    pub(super) throttled: Vec<ThrottleReason>,
+    pub(super) ecc: Option<Ecc>,
+    #[serde(default)]
+    pub(super) pcie_replays: u32,
+    #[serde(default)]
+    pub(super) mig: Vec<MigEntry>,
+    #[serde(default)]
+    pub(super) xid: Vec<Located<XidEntry>>,
+    #[serde(default)]
+    pub(super) faults: Vec<Located<DeviceFaultEntry>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TemperatureLimits {
+    pub(super) shutdown: Option<u32>,
+    pub(super) slowdown: Option<u32>,
+    pub(super) memory_max: Option<u32>,
+    pub(super) gpu_max: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Clocks {
+    pub(super) graphics: Option<u32>,
+    pub(super) sm: Option<u32>,
+    pub(super) memory: Option<u32>,
+    pub(super) video: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Ecc {
+    pub(super) enabled: Option<bool>,
+    pub(super) corrected: u64,
+    pub(super) uncorrected: u64,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MigEntry {
+    pub(super) profile: String,
+    pub(super) memory: Amount,
+    pub(super) uuid: Option<Located<String>>,
+}
+
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct XidEntry {
+    pub(super) xid: u64,
+    pub(super) at: Option<Span>,
+    pub(super) every: Option<Span>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EnvironmentEntry {
+    pub(super) eid: Located<String>,
+    pub(super) user: Located<String>,
+    pub(super) name: Option<String>,
+    pub(super) gpus: Option<u32>,
+    pub(super) gpu_memory: Option<Amount>,
+    pub(super) created: Option<Moment>,
+    #[serde(default)]
+    pub(super) devices: Vec<Located<Index>>,
+    pub(super) pids: Option<Vec<u32>>,
+    #[serde(default)]
+    pub(super) kernel_ids: Vec<String>,
+    pub(super) during: Option<Located<DuringEntry>>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessEntry {
+    pub(super) pid: Located<u32>,
+    pub(super) comm: Option<Located<String>>,
+    pub(super) user: Option<Located<String>>,
+    pub(super) environment: Option<Located<String>>,
+    pub(super) claim: Option<Located<ClaimEntry>>,
+    pub(super) proc: Option<Located<ProcEntry>>,
+    pub(super) container_id: Option<Located<String>>,
+    pub(super) parent: Option<Located<u32>>,
+    pub(super) started: Option<Located<Moment>>,
+    #[serde(rename = "type")]
+    pub(super) process_type: Option<ProcessType>,
+    #[serde(default)]
+    pub(super) devices: Vec<UseEntry>,
+    pub(super) during: Option<Located<DuringEntry>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ClaimEntry {
+    None,
+    Unreadable,
+    Empty,
+    Overwritten,
+    Zombie,
+    Named(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ProcEntry {
+    Vanished,
+    Unreadable,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UseEntry {
+    pub(super) index: Located<Index>,
+    pub(super) memory: Option<Amount>,
+    pub(super) utilization: Option<Pattern>,
+}
+
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DuringEntry {
+    pub(super) every: Option<Span>,
+    pub(super) from: Option<Span>,
+    pub(super) until: Option<Span>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostFaultEntry {
+    pub(super) init: Option<NvmlError>,
+    pub(super) hang: Option<Calls>,
+    pub(super) reload: Option<u32>,
+    pub(super) insufficient_size: Option<u32>,
+    pub(super) during: Option<Located<DuringEntry>>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeviceFaultEntry {
+    #[serde(default)]
+    pub(super) lost: bool,
+    pub(super) hang: Option<Calls>,
+    #[serde(default)]
+    pub(super) not_supported: Vec<Measurement>,
+    pub(super) during: Option<Located<DuringEntry>>,
+}
+
+/// A scalar that is written as text.
+macro_rules! scalar {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(super) struct $name(pub(super) $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                let parse: fn(&str) -> Result<$inner, String> = $parse;
+                parse(&text).map(Self).map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+scalar!(
+    /// Bytes.
+    Amount(u64),
+    |text| MemoryAmount::from_file(text).map(MemoryAmount::bytes).map_err(|e| e.to_string())
+);
+scalar!(
+    /// Seconds.
+    Span(f64),
+    |text| crate::duration::parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
+);
+scalar!(
+    /// A device index.
+    Index(DeviceIndex),
+    |text| text.parse().map_err(|e: crate::model::ParseDeviceIndexError| e.to_string())
+);
+scalar!(
+    /// Major and minor.
+    CudaVersion((u32, u32)),
+    |text| text
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+        .ok_or_else(|| format!("'{text}' is not a CUDA version: write it as \"12.4\", with quotes"))
+);
+scalar!(
+    /// Unix time in milliseconds.
+    Timestamp(i64),
+    |text| jiff::Timestamp::from_str(text)
+        .map(jiff::Timestamp::as_millisecond)
+        .map_err(|_| format!("'{text}' is not a time: write it as 2026-01-01T00:00:00Z"))
+);
+
+/// A time: so long before the epoch, or absolute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Moment {
+    SecondsBeforeEpoch(f64),
+    Absolute(Timestamp),
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if let Ok(before) = crate::duration::parse_duration(&text) {
+            return Ok(Self::SecondsBeforeEpoch(before.as_secs_f64()));
+        }
+        jiff::Timestamp::from_str(&text)
+            .map(|time| Self::Absolute(Timestamp(time.as_millisecond())))
+            .map_err(|_| {
+                de::Error::custom(format!(
+                    "'{text}' is not a time: write 2h for two hours before the epoch, or 2026-01-01T00:00:00Z"
+                ))
+            })
+    }
+}
+
+impl<'de> Deserialize<'de> for Calls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CallsVisitor;
+
+        impl<'de> Visitor<'de> for CallsVisitor {
+            type Value = Calls;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("all, the name of an NVML call such as nvmlDeviceGetTemperature, or a list of names")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Calls, E> {
+                match text {
+                    "all" => Ok(Calls::All),
+                    call => Ok(Calls::Named(vec![checked_call(call)?])),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Calls, A::Error> {
+                let mut calls = Vec::new();
+                while let Some(call) = list.next_element::<String>()? {
+                    calls.push(checked_call(&call)?);
+                }
+                Ok(Calls::Named(calls))
+            }
+        }
+
+        fn checked_call<E: de::Error>(call: &str) -> Result<String, E> {
+            if call.starts_with("nvml") {
+                Ok(call.to_owned())
+            } else {
+                Err(E::custom(format!(
+                    "'{call}' is not an NVML call: write all, or a name such as nvmlDeviceGetTemperature"
+                )))
+            }
+        }
+
+        deserializer.deserialize_any(CallsVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Level {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct LevelVisitor;
+
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Range {
+            idle: f64,
+            max: f64,
+        }
+
+        impl<'de> Visitor<'de> for LevelVisitor {
+            type Value = Level;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, or {idle: NUMBER, max: NUMBER}")
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Level, E> {
+                if value.is_finite() && value >= 0.0 {
+                    Ok(Level {
+                        idle: value,
+                        max: value,
+                    })
+                } else {
+                    Err(E::custom(format!("{value} is not a number of 0 or more")))
+                }
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Level, E> {
+                self.visit_f64(value as f64)
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Level, E> {
+                self.visit_f64(value as f64)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Level, E> {
+                let expected: &dyn de::Expected = &self;
+                Err(E::custom(format!("'{text}' is not {expected}")))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Level, A::Error> {
+                let Range { idle, max } =
+                    Range::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                if idle >= 0.0 && max >= idle && max.is_finite() {
+                    Ok(Level { idle, max })
+                } else {
+                    Err(de::Error::custom(format!(
+                        "idle {idle} and max {max} are not a range: idle must be 0 or more, and max not below idle"
+                    )))
+                }
+            }
+        }
+
+        deserializer.deserialize_any(LevelVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PatternVisitor;
+
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Changing {
+            wave: Option<Wave>,
+            steps: Option<Vec<(Span, f64)>>,
+        }
+
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wave {
+            period: Span,
+            low: f64,
+            high: f64,
+            phase: Option<Span>,
+        }
+
+        impl<'de> Visitor<'de> for PatternVisitor {
+            type Value = Pattern;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a number from 0 to 1, {wave: {period, low, high, phase}}, or {steps: [[DURATION, NUMBER], ...]}",
+                )
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Pattern, E> {
+                ratio(value).map(Pattern::Constant)
+            }
+
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Pattern, E> {
+                self.visit_f64(value as f64)
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Pattern, E> {
+                self.visit_f64(value as f64)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Pattern, E> {
+                let expected: &dyn de::Expected = &self;
+                Err(E::custom(format!("'{text}' is not {expected}")))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Pattern, A::Error> {
+                let changing = Changing::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                match (changing.wave, changing.steps) {
+                    (Some(wave), None) => {
+                        let (low, high) = (ratio(wave.low)?, ratio(wave.high)?);
+                        if low > high {
+                            return Err(de::Error::custom("low is above high"));
+                        }
+                        Ok(Pattern::Wave {
+                            period: positive(wave.period)?,
+                            low,
+                            high,
+                            phase: wave.phase.map_or(0.0, |phase| phase.0),
+                        })
+                    }
+                    (None, Some(steps)) if !steps.is_empty() => steps
+                        .into_iter()
+                        .map(|(length, value)| Ok((positive(length)?, ratio(value)?)))
+                        .collect::<Result<_, _>>()
+                        .map(Pattern::Steps),
+                    _ => Err(de::Error::custom(
+                        "write either wave or steps, and at least one step",
+                    )),
+                }
+            }
+        }
+
+        fn ratio<E: de::Error>(value: f64) -> Result<f64, E> {
+            if (0.0..=1.0).contains(&value) {
+                Ok(value)
+            } else {
+                Err(E::custom(format!("{value} is not a ratio from 0 to 1")))
+            }
+        }
+
+        fn positive<E: de::Error>(length: Span) -> Result<f64, E> {
+            if length.0 > 0.0 {
+                Ok(length.0)
+            } else {
+                Err(E::custom("a length of 0 never passes: write 1ms or more"))
+            }
+        }
+
+        deserializer.deserialize_any(PatternVisitor)
+    }
+}
