@@ -44,7 +44,7 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
         ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
     ),
     (
-        "display_clocks_setting",
+        "display_clock_setting",
         ThrottleReasons::DISPLAY_CLOCK_SETTING,
     ),
     (
@@ -136,7 +136,7 @@ pub(super) fn measure(device: &Device<'_>, facts: &Facts) -> Result<DeviceMeasur
     })
 }
 
-/// Memory by the second version of the call, or the first where the library has only that.
+/// Memory by the second version of the call, or the first where driver or library know only that.
 ///
 /// # Errors
 /// The device or the driver is gone.
@@ -153,6 +153,7 @@ pub(super) fn memory(device: &Device<'_>) -> Result<Option<DeviceMemory>, Failur
         Err(
             NvmlError::FailedToLoadSymbol(_)
             | NvmlError::FunctionNotFound
+            | NvmlError::NotSupported
             | NvmlError::UnexpectedVariant(ARGUMENT_VERSION_MISMATCH),
         ) => raw::memory_info_v1(device),
         Err(error) => Err(error),
@@ -220,7 +221,7 @@ mod tests {
             (0x20, "sw_thermal_slowdown"),
             (0x40, "hw_thermal_slowdown"),
             (0x80, "hw_power_brake_slowdown"),
-            (0x100, "display_clocks_setting"),
+            (0x100, "display_clock_setting"),
         ] {
             assert_eq!(active(bit), [reason]);
         }

@@ -20,7 +20,7 @@ use crate::model::DeviceIndex;
 /// How long one wait blocks, and thus how soon the thread notices that it shall end.
 const WAIT: Duration = Duration::from_millis(250);
 
-/// How long the thread rests after an error, such as that of a lost device, which every wait returns at once.
+/// How long the thread rests when waiting fails at once, over and over.
 const REST: Duration = Duration::from_secs(5);
 
 /// How long is waited for the thread to end; beyond that it hangs in the driver and is left to itself.
@@ -210,6 +210,7 @@ fn wait(
     commands: &Receiver<Watched>,
     events: &SyncSender<XidEvent>,
 ) -> Next {
+    let mut waited = false;
     loop {
         match rest(Duration::ZERO, commands) {
             Next::Again => {}
@@ -218,6 +219,7 @@ fn wait(
         let began = Instant::now();
         match set.wait(WAIT.as_millis() as u32) {
             Ok(event) => {
+                waited = true;
                 if let Some(event) = xid_event(&event, watched) {
                     // Full: the source is not asked any more, and what is kept tells enough.
                     let _ = events.try_send(event);
@@ -225,6 +227,7 @@ fn wait(
             }
             // A wait may end early; without a pause that would be a busy loop.
             Err(NvmlError::Timeout) => {
+                waited = true;
                 let left = WAIT.saturating_sub(began.elapsed());
                 match rest(left, commands) {
                     Next::Again => {}
@@ -232,6 +235,9 @@ fn wait(
                 }
             }
             Err(error) if is_driver_gone(&error) => return Next::End,
+            // One lost device fails every wait of the set: the others get a new one at once, so that
+            // none of their errors is missed.
+            Err(_) if waited => return Next::Again,
             Err(_) => return rest(REST, commands),
         }
     }
