@@ -30,6 +30,8 @@ pub struct NvmlSource {
     library: PathBuf,
     session: Option<Session>,
     xids: XidWatcher,
+    /// UUIDs by index, empty where never told.
+    uuids: Vec<String>,
 }
 
 impl NvmlSource {
@@ -40,6 +42,7 @@ impl NvmlSource {
             library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),
             session: None,
             xids: XidWatcher::default(),
+            uuids: Vec::new(),
         }
     }
 
@@ -48,7 +51,7 @@ impl NvmlSource {
             Some(session) => session,
             closed => closed.insert(Session::open(&self.library)?),
         };
-        let devices = session.devices()?;
+        let devices = session.devices(&mut self.uuids)?;
         if let Some(handles) = session.changed_handles() {
             self.xids.watch(session.nvml(), handles);
         }

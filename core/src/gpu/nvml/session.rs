@@ -24,14 +24,9 @@ pub(super) struct Session {
     handles_changed: bool,
 }
 
-/// The place of one GPU in NVML's order.
+/// The place of one GPU in NVML's order; absent as long as the device does not answer.
 #[derive(Default)]
-struct Slot {
-    /// Absent as long as the device does not answer.
-    open: Option<OpenDevice>,
-    /// UUID that the device had when it last answered.
-    uuid: String,
-}
+struct Slot(Option<OpenDevice>);
 
 struct OpenDevice {
     handle: DeviceHandle,
@@ -74,39 +69,43 @@ impl Session {
         self.driver_version.clone()
     }
 
-    /// Reads all devices.
+    /// Reads all devices. `uuids` are those that the devices had when they last answered, in this session
+    /// or an earlier one: a lost device cannot tell its own.
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
-    pub(super) fn devices(&mut self) -> Result<Vec<DeviceSample>, GpuError> {
+    pub(super) fn devices(
+        &mut self,
+        uuids: &mut Vec<String>,
+    ) -> Result<Vec<DeviceSample>, GpuError> {
         let count = self
             .nvml
             .device_count()
             .map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
+        // Indices are positions in PCI order: with one more or less, each may mean another device.
         if count as usize != self.slots.len() {
-            // Indices are positions in PCI order: with one more or less, each may mean another device.
             self.slots.clear();
             self.slots.resize_with(count as usize, Slot::default);
             self.handles_changed = true;
         }
+        if count as usize != uuids.len() {
+            uuids.clear();
+            uuids.resize(count as usize, String::new());
+        }
         let mut samples = Vec::with_capacity(self.slots.len());
-        for (index, slot) in (0..count).zip(&mut self.slots) {
+        for ((index, slot), uuid) in (0..count).zip(&mut self.slots).zip(uuids) {
             let before = samples.len();
-            match slot.open(&self.nvml, index) {
-                Ok(opened) => self.handles_changed |= opened,
-                Err(Failure::Driver(error)) => return Err(error),
-                Err(Failure::Lost) => {
-                    samples.push(slot.lost(index));
-                    continue;
-                }
-            }
-            match slot.read(index, &mut self.processes, &mut samples) {
+            let read = slot.open(&self.nvml, index, uuid).and_then(|opened| {
+                self.handles_changed |= opened;
+                slot.read(index, &mut self.processes, &mut samples)
+            });
+            match read {
                 Ok(()) => {}
                 Err(Failure::Driver(error)) => return Err(error),
                 Err(Failure::Lost) => {
+                    slot.0 = None;
                     samples.truncate(before);
-                    samples.push(slot.lost(index));
-                    slot.open = None;
+                    samples.push(lost(index, uuid.clone()));
                 }
             }
         }
@@ -119,7 +118,7 @@ impl Session {
             return None;
         }
         let handle = |(index, slot): (u32, &Slot)| {
-            let open = slot.open.as_ref()?;
+            let open = slot.0.as_ref()?;
             Some((index, open.handle.clone()))
         };
         Some((0..).zip(&self.slots).filter_map(handle).collect())
@@ -128,13 +127,13 @@ impl Session {
 
 impl Slot {
     /// Makes sure that the device is open and still the same; whether it is a new one.
-    fn open(&mut self, nvml: &Arc<Nvml>, index: u32) -> Result<bool, Failure> {
-        if let Some(open) = &self.open {
-            let uuid = optional("nvmlDeviceGetUUID", open.handle.device().uuid())?;
-            if uuid.is_none_or(|it| it == open.facts.uuid) {
+    fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
+        if let Some(open) = &self.0 {
+            let now = optional("nvmlDeviceGetUUID", open.handle.device().uuid())?;
+            if now.is_none_or(|it| it == open.facts.uuid) {
                 return Ok(false);
             }
-            self.open = None;
+            self.0 = None;
         }
         let handle = match DeviceHandle::by_index(nvml, index) {
             Ok(handle) => handle,
@@ -150,10 +149,9 @@ impl Slot {
             Err(_) => return Err(Failure::Lost),
         };
         let device = handle.device();
-        let uuid = optional("nvmlDeviceGetUUID", device.uuid())?.unwrap_or_default();
-        let facts = device::facts(&device, uuid)?;
-        self.uuid.clone_from(&facts.uuid);
-        self.open = Some(OpenDevice {
+        *uuid = optional("nvmlDeviceGetUUID", device.uuid())?.unwrap_or_default();
+        let facts = device::facts(&device, uuid.clone())?;
+        self.0 = Some(OpenDevice {
             handle,
             facts,
             mig: Vec::new(),
@@ -169,7 +167,7 @@ impl Slot {
         processes: &mut ProcessReader,
         samples: &mut Vec<DeviceSample>,
     ) -> Result<(), Failure> {
-        let Some(open) = &mut self.open else {
+        let Some(open) = &mut self.0 else {
             return Ok(());
         };
         let device = open.handle.device();
@@ -194,18 +192,18 @@ impl Slot {
         }
         Ok(())
     }
+}
 
-    fn lost(&self, index: u32) -> DeviceSample {
-        DeviceSample {
-            index: DeviceIndex::gpu(index),
-            uuid: self.uuid.clone(),
-            lost: true,
-            name: None,
-            minor: None,
-            profile: None,
-            mig_parent: false,
-            measurements: DeviceMeasurements::default(),
-            processes: None,
-        }
+fn lost(index: u32, uuid: String) -> DeviceSample {
+    DeviceSample {
+        index: DeviceIndex::gpu(index),
+        uuid,
+        lost: true,
+        name: None,
+        minor: None,
+        profile: None,
+        mig_parent: false,
+        measurements: DeviceMeasurements::default(),
+        processes: None,
     }
 }
