@@ -52,8 +52,8 @@ impl NvmlSource {
             closed => closed.insert(Session::open(&self.library)?),
         };
         let devices = session.devices(&mut self.uuids)?;
-        if let Some(handles) = session.changed_handles() {
-            self.xids.watch(session.nvml(), handles);
+        if session.take_handles_changed() || !self.xids.is_watching() {
+            self.xids.watch(session.nvml(), session.handles());
         }
         Ok(GpuSample {
             driver_version: session.driver_version(),

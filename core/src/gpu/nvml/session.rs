@@ -112,16 +112,15 @@ impl Session {
         Ok(samples)
     }
 
-    /// The devices that answer, if they are others than when this was last asked.
-    pub(super) fn changed_handles(&mut self) -> Option<Vec<(u32, DeviceHandle)>> {
-        if !std::mem::take(&mut self.handles_changed) {
-            return None;
-        }
-        let handle = |(index, slot): (u32, &Slot)| {
-            let open = slot.0.as_ref()?;
-            Some((index, open.handle.clone()))
-        };
-        Some((0..).zip(&self.slots).filter_map(handle).collect())
+    /// Whether other devices answer than when this was last asked.
+    pub(super) const fn take_handles_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.handles_changed, false)
+    }
+
+    /// The devices that answer, with their indices.
+    pub(super) fn handles(&self) -> Vec<(u32, DeviceHandle)> {
+        let handle = |(index, slot): (u32, &Slot)| Some((index, slot.0.as_ref()?.handle.clone()));
+        (0..).zip(&self.slots).filter_map(handle).collect()
     }
 }
 

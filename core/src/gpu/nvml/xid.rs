@@ -54,13 +54,22 @@ struct Running {
 }
 
 impl XidWatcher {
+    /// Whether a thread waits. Where none does it is worth another [`Self::watch`]: one that hung may
+    /// have ended.
+    pub(super) fn is_watching(&self) -> bool {
+        self.running
+            .as_ref()
+            .is_some_and(|it| !it.thread.is_finished())
+    }
+
     /// Watches these GPUs from now on, and no others.
     pub(super) fn watch(&mut self, nvml: &Arc<Nvml>, watched: Watched) {
-        if self.running.is_none() {
+        if !self.is_watching() {
+            self.stop();
             self.running = self.start(nvml);
         }
         if let Some(running) = &self.running {
-            // A thread that has ended did so because the driver is gone, which the source notices as well.
+            // A thread that ends just now is replaced the next time.
             let _ = running.watched.send(watched);
         }
     }
@@ -70,7 +79,6 @@ impl XidWatcher {
             let _ = thread.join();
         }
         if self.hanging.is_some() {
-            tracing::warn!("the thread that waits for XID errors hangs; none are counted");
             return None;
         }
         let (watched, commands) = channel();
@@ -122,6 +130,9 @@ impl XidWatcher {
                     return;
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!(
+                        "waiting for XID errors hangs in the driver; none are counted until it returns"
+                    );
                     self.hanging = Some(running.thread);
                     return;
                 }
