@@ -92,7 +92,7 @@ impl View {
         now: Moment,
         evidence: &Evidence,
         reading: Reading,
-        collectors: BTreeMap<String, CollectorStatus>,
+        mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
         let oldest = now.seconds - self.max_age_seconds;
         let gpu = evidence
@@ -110,6 +110,16 @@ impl View {
             .as_ref()
             .filter(|held| held.read_seconds >= oldest);
         let state = state.map(|held| &held.value);
+
+        for (collector, current) in [
+            ("gpu", sample.is_some()),
+            ("processes", answer.is_some()),
+            ("state", state.is_some() && answer.is_some()),
+        ] {
+            if let Some(status) = collectors.get_mut(collector) {
+                status.current = current;
+            }
+        }
 
         if let Some(answer) = answer {
             self.usernames.learn(&answer.usernames);

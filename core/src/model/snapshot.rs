@@ -68,10 +68,14 @@ impl Snapshot {
 pub struct CollectorStatus {
     /// Whether the last attempt succeeded.
     pub success: bool,
+    /// Whether the snapshot carries what the collector tells: not before it told anything, and not any more
+    /// once that became too old. Environments also need to know which processes live.
+    #[serde(default)]
+    pub current: bool,
     /// How long the last finished attempt took; absent before the first.
     #[serde(default)]
     pub duration_seconds: Option<f64>,
-    /// When the values that the snapshot carries were read, Unix time; absent if they never were.
+    /// When its last values were read, Unix time; absent if they never were.
     #[serde(default)]
     pub timestamp_seconds: Option<f64>,
     /// Why it failed, what is damaged or what to do; absent when all is well.

@@ -191,6 +191,7 @@ fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back
     assert!(!gpu.success);
     assert!(gpu.error.as_ref().unwrap().starts_with("no answer for "));
     assert!(gpu.timestamp_seconds.unwrap() < snapshot.timestamp_seconds);
+    assert!(!gpu.current && status(snapshot, "state").current);
     assert_eq!(snapshot.environments.len(), 1);
 
     // However long it hangs, it is asked once, and all else goes on.
@@ -201,6 +202,7 @@ fn a_hung_driver_stops_no_publication_and_its_values_are_withdrawn_and_come_back
     moods.gpu.recover();
     let after = until(&mut stream, all_well);
     assert!(after.sequence > before);
+    assert!(status(first(&after), "gpu").current);
     assert_eq!(moods.gpu.0.threads.lock().unwrap().len(), 1);
 }
 
@@ -231,6 +233,7 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
     let snapshot = first(&publication);
     assert!(device(snapshot, 0).up);
     assert!(!status(snapshot, "processes").success);
+    assert!(!status(snapshot, "processes").current && !status(snapshot, "state").current);
     assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
     moods.processes.recover();
     until(&mut stream, all_well);
