@@ -1,1 +1,19 @@
-//! A libnvidia-ml.so that answers from a scenario file, for tests on machines with no GPU.
+//! A `libnvidia-ml.so` that answers from a scenario file, for tests on machines with no GPU.
+//!
+//! `GENV_SCENARIO` names the file, `GENV_SCENARIO_HOST` the host in it (the first unless said). The file is read again
+//! when it changes. NVML's reference tells what each function means; here is only what they answer with.
+
+#![allow(non_snake_case, reason = "the exported functions have NVML's names")]
+
+mod abi;
+mod device;
+mod driver;
+mod events;
+mod export_table;
+mod identity;
+mod library;
+mod measurements;
+mod mig;
+mod pci;
+mod processes;
+mod scenario_file;

@@ -1,0 +1,197 @@
+//! Devices as NVML's functions see them: a handle, and what the scenario says of the device at this moment.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+use genv_core::model::{DeviceIndex, DeviceMemory};
+use genv_core::scenario::{DeviceAt, DeviceProcess, Measurement, MigDevice};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+};
+
+use crate::abi::Answer;
+use crate::driver::Moment;
+
+/// A device handle as C passes it: never a pointer to anything, but a device's index, marked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Handle(usize);
+
+/// Marks a handle, in its upper half: no pointer of a user's program lies there.
+const MARK: usize = 0xDEF1_CE00 << 32;
+
+impl Handle {
+    pub(crate) fn of(index: DeviceIndex) -> Self {
+        let mig = index.mig.map_or(0, |mig| mig as usize + 1);
+        Self(MARK | mig << 16 | index.gpu as usize)
+    }
+
+    /// A handle that arrived as a word.
+    pub(crate) const fn from_word(word: usize) -> Self {
+        Self(word)
+    }
+
+    /// The device that it stands for; nothing for what is no handle.
+    pub(crate) fn index(self) -> Option<DeviceIndex> {
+        let gpu = (self.0 & 0xFFFF) as u32;
+        let mig = (self.0 >> 16 & 0xFFFF) as u32;
+        let index = mig
+            .checked_sub(1)
+            .map_or(DeviceIndex::gpu(gpu), |mig| DeviceIndex::mig(gpu, mig));
+        (Self::of(index) == self).then_some(index)
+    }
+
+    /// As NVML's own type.
+    pub(crate) fn as_nvml(self) -> nvmlDevice_t {
+        std::ptr::without_provenance_mut(self.0)
+    }
+}
+
+/// What a whole GPU measures at one moment, computed once.
+pub(crate) struct Measured {
+    pub(crate) utilization_ratio: f64,
+    pub(crate) memory_controller_busy_ratio: f64,
+    pub(crate) encoder_utilization_ratio: f64,
+    pub(crate) decoder_utilization_ratio: f64,
+    pub(crate) temperature_celsius: f64,
+    pub(crate) fan_speed_ratios: Vec<f64>,
+    pub(crate) power_milliwatts: u64,
+    pub(crate) energy_millijoules: u64,
+    pub(crate) memory: DeviceMemory,
+    pub(crate) throttle_reasons: u64,
+    /// Of the GPU and of its MIG devices.
+    pub(crate) processes: Vec<DeviceProcess>,
+}
+
+impl Measured {
+    pub(crate) fn new(device: DeviceAt<'_>) -> Self {
+        Self {
+            utilization_ratio: device.utilization_ratio(),
+            memory_controller_busy_ratio: device.memory_controller_busy_ratio(),
+            encoder_utilization_ratio: device.encoder_utilization_ratio(),
+            decoder_utilization_ratio: device.decoder_utilization_ratio(),
+            temperature_celsius: device.temperature_celsius(),
+            fan_speed_ratios: device.fan_speed_ratios(),
+            power_milliwatts: device.power_milliwatts(),
+            energy_millijoules: device.energy_millijoules(),
+            memory: device.memory(),
+            throttle_reasons: device.throttle_reasons(),
+            processes: device.processes().collect(),
+        }
+    }
+}
+
+/// A whole GPU or MIG device at one moment.
+pub(crate) struct Device {
+    moment: Arc<Moment>,
+    index: DeviceIndex,
+}
+
+impl Device {
+    /// The device with this index, if there is one.
+    pub(crate) fn new(moment: Arc<Moment>, index: DeviceIndex) -> Option<Self> {
+        let gpu = moment.at().device(index.gpu)?;
+        let exists = index
+            .mig
+            .is_none_or(|mig| (mig as usize) < gpu.device().mig.len());
+        exists.then_some(Self { moment, index })
+    }
+
+    pub(crate) const fn index(&self) -> DeviceIndex {
+        self.index
+    }
+
+    /// The moment at which it is seen.
+    pub(crate) fn moment(&self) -> &Moment {
+        &self.moment
+    }
+
+    /// The GPU that it is, or is a part of.
+    pub(crate) fn gpu(&self) -> DeviceAt<'_> {
+        // The one place that could have no answer: `new` has checked that there is one.
+        self.moment
+            .at()
+            .device(self.index.gpu)
+            .expect("a device exists as long as its moment")
+    }
+
+    /// The MIG device that it is.
+    pub(crate) fn mig(&self) -> Option<&MigDevice> {
+        self.index
+            .mig
+            .and_then(|mig| self.gpu().device().mig.get(mig as usize))
+    }
+
+    /// Whether it is a GPU that is split into MIG devices.
+    pub(crate) fn is_split(&self) -> bool {
+        self.index.mig.is_none() && !self.gpu().device().mig.is_empty()
+    }
+
+    pub(crate) fn uuid(&self) -> &str {
+        match self.mig() {
+            Some(mig) => &mig.uuid,
+            None => &self.gpu().device().uuid,
+        }
+    }
+
+    /// The product's name; of a MIG device with its profile, as drivers do.
+    pub(crate) fn name(&self) -> String {
+        let product = &self.gpu().device().name;
+        match self.mig() {
+            Some(mig) => format!("{product} MIG {}", mig.profile),
+            None => product.clone(),
+        }
+    }
+
+    /// Refuses what the device does not support, or the scenario has it refuse.
+    pub(crate) fn require(&self, measurement: Measurement) -> Answer {
+        if self.supports(measurement) {
+            Ok(())
+        } else {
+            Err(NOT_SUPPORTED)
+        }
+    }
+
+    pub(crate) fn supports(&self, measurement: Measurement) -> bool {
+        self.gpu().supports(measurement, self.index.mig.is_some())
+    }
+
+    /// What its GPU measures, if it can tell this.
+    pub(crate) fn measured(&self, measurement: Measurement) -> Answer<&Measured> {
+        self.require(measurement)?;
+        Ok(self.moment.measured(self.gpu()))
+    }
+
+    /// Its memory: a MIG device's is its own.
+    pub(crate) fn memory(&self) -> Answer<DeviceMemory> {
+        let measured = self.measured(Measurement::Memory)?;
+        match self.index.mig {
+            None => Ok(measured.memory),
+            Some(mig) => self
+                .gpu()
+                .mig_memory(mig)
+                .map(|(_, memory)| memory)
+                .ok_or(NOT_SUPPORTED),
+        }
+    }
+
+    /// Its processes; of a GPU that is split, those of all its parts.
+    pub(crate) fn processes(&self) -> Answer<impl Iterator<Item = &DeviceProcess>> {
+        let processes = &self.measured(Measurement::Processes)?.processes;
+        Ok(processes
+            .iter()
+            .filter(|process| self.index.mig.is_none() || process.index == self.index))
+    }
+
+    /// GPU and compute instance of one of the MIG devices of its GPU.
+    pub(crate) fn instances(&self, index: DeviceIndex) -> (c_uint, c_uint) {
+        let mig = index
+            .mig
+            .and_then(|mig| self.gpu().device().mig.get(mig as usize));
+        // Each GPU instance has one compute instance.
+        mig.map_or((NO_INSTANCE, NO_INSTANCE), |mig| (mig.gpu_instance, 0))
+    }
+}
+
+/// NVML's id for "no MIG instance".
+pub(crate) const NO_INSTANCE: c_uint = c_uint::MAX;

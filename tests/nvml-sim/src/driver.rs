@@ -1,0 +1,203 @@
+//! The simulated driver: the scenario file at this moment, and whether the library is in use.
+//!
+//! A real call takes about a microsecond. So time stands still for [`QUANTUM`], during which the file is not looked at
+//! again and every answer is computed once.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use genv_core::scenario::{DeviceAt, Host, HostAt, Scenario};
+use nvml_wrapper_sys::bindings::{
+    nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+    nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
+};
+
+use crate::abi::Answer;
+use crate::device::{Device, Handle, Measured};
+use crate::events;
+use crate::scenario_file::ScenarioFile;
+
+/// How long one moment lasts.
+const QUANTUM: Duration = Duration::from_millis(5);
+
+/// How often a call that hangs looks whether it still does.
+const HANG_POLL: Duration = Duration::from_millis(20);
+
+/// The host at one moment, shared by the calls of that moment.
+pub(crate) struct Moment {
+    scenario: Arc<Scenario>,
+    position: usize,
+    now: SystemTime,
+    measured: Box<[OnceLock<Measured>]>,
+}
+
+impl Moment {
+    fn new(scenario: Arc<Scenario>, position: usize) -> Self {
+        let devices = scenario.hosts[position].devices.len();
+        let measured = std::iter::repeat_with(OnceLock::new)
+            .take(devices)
+            .collect();
+        Self {
+            scenario,
+            position,
+            now: SystemTime::now(),
+            measured,
+        }
+    }
+
+    /// What the scenario says of the host.
+    pub(crate) fn host(&self) -> &Host {
+        &self.scenario.hosts[self.position]
+    }
+
+    /// The host at this moment.
+    pub(crate) fn at(&self) -> HostAt<'_> {
+        self.host().at(self.now)
+    }
+
+    /// What a whole GPU, which exists, measures at this moment.
+    pub(crate) fn measured(&self, device: DeviceAt<'_>) -> &Measured {
+        self.measured[device.device().index as usize].get_or_init(|| Measured::new(device))
+    }
+
+    /// The moment itself.
+    pub(crate) fn time(&self) -> SystemTime {
+        self.now
+    }
+
+    /// Microseconds of Unix time.
+    pub(crate) fn unix_microseconds(&self) -> u64 {
+        self.now
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_micros() as u64)
+    }
+}
+
+/// The library's state.
+struct Driver {
+    /// How often it was initialised without being shut down.
+    users: u32,
+    /// Generation of the driver that it was initialised with.
+    generation: u64,
+    file: Option<ScenarioFile>,
+    moment: Option<(Instant, Arc<Moment>)>,
+}
+
+static DRIVER: Mutex<Driver> = Mutex::new(Driver {
+    users: 0,
+    generation: 0,
+    file: None,
+    moment: None,
+});
+
+fn driver() -> MutexGuard<'static, Driver> {
+    DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver {
+    /// The present moment.
+    fn moment(&mut self) -> Answer<Arc<Moment>> {
+        if let Some((since, moment)) = &self.moment
+            && since.elapsed() < QUANTUM
+        {
+            return Ok(Arc::clone(moment));
+        }
+        let (scenario, position) = self.file.as_ref().ok_or(UNINITIALIZED)?.read()?;
+        let moment = Arc::new(Moment::new(scenario, position));
+        self.moment = Some((Instant::now(), Arc::clone(&moment)));
+        Ok(moment)
+    }
+}
+
+/// Waits until a call returns: `hangs` tells whether it hangs at a moment.
+fn present(hangs: impl Fn(&Moment) -> bool) -> Answer<Arc<Moment>> {
+    loop {
+        let moment = driver().moment()?;
+        if !hangs(&moment) {
+            return Ok(moment);
+        }
+        std::thread::sleep(HANG_POLL);
+    }
+}
+
+/// Begins a use of the library.
+pub(crate) fn initialise(call: &str) -> Answer {
+    {
+        let mut driver = driver();
+        if driver.users == 0 {
+            driver.file = Some(ScenarioFile::open()?);
+            driver.moment = None;
+        }
+    }
+    let moment = present(|moment| moment.at().hangs(call))?;
+    if let Some(error) = moment.at().init_error() {
+        return Err(error.code());
+    }
+    let generation = moment.at().driver_generation();
+    let mut driver = driver();
+    if driver.users > 0 && driver.generation != generation {
+        driver.users = 0;
+        events::forget();
+    }
+    driver.users += 1;
+    driver.generation = generation;
+    Ok(())
+}
+
+/// Ends a use of the library.
+pub(crate) fn shut_down() -> Answer {
+    let mut driver = driver();
+    driver.users = driver.users.checked_sub(1).ok_or(UNINITIALIZED)?;
+    if driver.users == 0 {
+        events::forget();
+    }
+    Ok(())
+}
+
+fn check_initialised(moment: &Moment) -> Answer {
+    let driver = driver();
+    let initialised = driver.users > 0 && driver.generation == moment.at().driver_generation();
+    if initialised {
+        Ok(())
+    } else {
+        Err(UNINITIALIZED)
+    }
+}
+
+/// The host, for a call that concerns all of it.
+pub(crate) fn host(call: &str) -> Answer<Arc<Moment>> {
+    let moment = present(|moment| moment.at().hangs(call))?;
+    check_initialised(&moment)?;
+    Ok(moment)
+}
+
+/// The device behind a handle, for a call about it.
+pub(crate) fn device(call: &str, handle: Handle) -> Answer<Device> {
+    let index = handle.index().ok_or(INVALID_ARGUMENT)?;
+    let hangs = |moment: &Moment| {
+        moment
+            .at()
+            .device(index.gpu)
+            .is_some_and(|device| device.hangs(call))
+    };
+    let moment = present(hangs)?;
+    check_initialised(&moment)?;
+    let device = Device::new(moment, index).ok_or(INVALID_ARGUMENT)?;
+    if device.gpu().lost() {
+        Err(GPU_IS_LOST)
+    } else {
+        Ok(device)
+    }
+}
+
+/// The whole GPU behind a handle, for a call that MIG devices do not support.
+pub(crate) fn gpu(call: &str, handle: Handle) -> Answer<Device> {
+    let device = device(call, handle)?;
+    if device.index().mig.is_some() {
+        Err(NOT_SUPPORTED)
+    } else {
+        Ok(device)
+    }
+}

@@ -1,0 +1,158 @@
+//! Who a device is and how it is configured. What a scenario does not describe is answered as a server's driver does
+//! on an idle machine: persistence on, no display, default compute mode, the highest performance state.
+
+use std::ffi::{c_char, c_uint};
+
+use genv_core::model::DeviceIndex;
+use genv_core::scenario::Measurement;
+use nvml_wrapper_sys::bindings as nvml;
+use nvml_wrapper_sys::bindings::{
+    nvmlPciInfo_t, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+};
+
+use crate::abi::{Answer, Out, device_calls, fixed_text, gpu_calls, put, put_text};
+use crate::device::{Device, Handle};
+use crate::pci::PciAddress;
+
+const ENABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_ENABLED;
+const DISABLED: c_uint = nvml::nvmlEnableState_enum_NVML_FEATURE_DISABLED;
+
+/// NVIDIA's PCI vendor id, as the low half of a device id.
+const VENDOR: c_uint = 0x10de;
+
+/// The part of `nvmlPciInfo_t` that was there from the beginning; the two older calls write no more than this.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct OldPciInfo {
+    bus_id: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_device_id: c_uint,
+    pci_subsystem_id: c_uint,
+}
+
+fn address(device: &Device) -> Answer<PciAddress> {
+    PciAddress::parse(&device.gpu().device().pci_bus_id).ok_or(NOT_SUPPORTED)
+}
+
+fn old_pci_info(device: &Device) -> Answer<OldPciInfo> {
+    let pci = address(device)?;
+    Ok(OldPciInfo {
+        bus_id: fixed_text(&format!(
+            "{:04X}:{:02X}:{:02X}.0",
+            pci.domain, pci.bus, pci.device
+        )),
+        domain: pci.domain,
+        bus: pci.bus,
+        device: pci.device,
+        pci_device_id: VENDOR,
+        pci_subsystem_id: VENDOR,
+    })
+}
+
+fn pci_info(device: &Device) -> Answer<nvmlPciInfo_t> {
+    let old = old_pci_info(device)?;
+    Ok(nvmlPciInfo_t {
+        busIdLegacy: old.bus_id,
+        domain: old.domain,
+        bus: old.bus,
+        device: old.device,
+        pciDeviceId: old.pci_device_id,
+        pciSubSystemId: old.pci_subsystem_id,
+        busId: fixed_text(&format!(
+            "{:08X}:{:02X}:{:02X}.0",
+            old.domain, old.bus, old.device
+        )),
+    })
+}
+
+fn ecc_mode(device: &Device) -> Answer<c_uint> {
+    device.require(Measurement::Ecc)?;
+    Ok(ENABLED)
+}
+
+device_calls! {
+    fn nvmlDeviceGetName(device, buffer: *mut c_char, length: c_uint) {
+        device.require(Measurement::Name)?;
+        put_text(buffer, length, &device.name())
+    }
+
+    fn nvmlDeviceGetUUID(device, buffer: *mut c_char, length: c_uint) {
+        put_text(buffer, length, device.uuid())
+    }
+
+    fn nvmlDeviceGetIndex(device, out: Out<'_, c_uint>) {
+        let DeviceIndex { gpu, mig } = device.index();
+        put(out, mig.unwrap_or(gpu))
+    }
+}
+
+gpu_calls! {
+    fn nvmlDeviceGetMinorNumber(device, out: Out<'_, c_uint>) {
+        device.require(Measurement::Minor)?;
+        put(out, device.gpu().device().minor)
+    }
+
+    fn nvmlDeviceGetSerial(_device, _buffer: *mut c_char, _length: c_uint) {
+        Err(NOT_SUPPORTED)
+    }
+
+    fn nvmlDeviceGetPciInfo(device, out: Out<'_, OldPciInfo>) {
+        put(out, old_pci_info(device)?)
+    }
+
+    fn nvmlDeviceGetPciInfo_v2(device, out: Out<'_, OldPciInfo>) {
+        put(out, old_pci_info(device)?)
+    }
+
+    fn nvmlDeviceGetPciInfo_v3(device, out: Out<'_, nvmlPciInfo_t>) {
+        put(out, pci_info(device)?)
+    }
+
+    fn nvmlDeviceGetPersistenceMode(_device, out: Out<'_, c_uint>) {
+        put(out, ENABLED)
+    }
+
+    fn nvmlDeviceGetDisplayActive(_device, out: Out<'_, c_uint>) {
+        put(out, DISABLED)
+    }
+
+    fn nvmlDeviceGetDisplayMode(_device, out: Out<'_, c_uint>) {
+        put(out, DISABLED)
+    }
+
+    fn nvmlDeviceGetEccMode(device, current: Out<'_, c_uint>, pending: Out<'_, c_uint>) {
+        put(current, ecc_mode(device)?)?;
+        put(pending, ecc_mode(device)?)
+    }
+
+    fn nvmlDeviceGetPerformanceState(_device, out: Out<'_, c_uint>) {
+        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
+    }
+
+    fn nvmlDeviceGetPowerState(_device, out: Out<'_, c_uint>) {
+        put(out, nvml::nvmlPStates_enum_NVML_PSTATE_0)
+    }
+
+    fn nvmlDeviceGetComputeMode(_device, out: Out<'_, c_uint>) {
+        put(out, nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
+    }
+
+    fn nvmlDeviceGetVirtualizationMode(_device, out: Out<'_, c_uint>) {
+        put(out, nvml::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE)
+    }
+
+    fn nvmlDeviceValidateInforom(_device) {
+        Ok(())
+    }
+
+    fn nvmlDeviceGetTopologyCommonAncestor(device, other: Handle, out: Out<'_, c_uint>) {
+        let other = crate::driver::gpu("nvmlDeviceGetTopologyCommonAncestor", other)?;
+        if other.index() == device.index() {
+            return Err(INVALID_ARGUMENT);
+        }
+        put(out, nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM)
+    }
+}

@@ -1,0 +1,234 @@
+//! What a driver measures. What the scenario does not give is not supported, as on a product that lacks the sensor.
+
+use std::ffi::c_uint;
+
+use genv_core::scenario::{Measurement, ThrottleReason};
+use nvml_wrapper_sys::bindings as nvml;
+use nvml_wrapper_sys::bindings::{
+    nvmlBAR1Memory_t, nvmlClockType_enum_NVML_CLOCK_GRAPHICS as CLOCK_GRAPHICS,
+    nvmlClockType_enum_NVML_CLOCK_MEM as CLOCK_MEM, nvmlClockType_enum_NVML_CLOCK_SM as CLOCK_SM,
+    nvmlClockType_enum_NVML_CLOCK_VIDEO as CLOCK_VIDEO, nvmlMemory_t, nvmlMemory_v2_t,
+    nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_DEVICE_MEMORY as DEVICE_MEMORY,
+    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlUtilization_t,
+};
+
+use crate::abi::{Answer, InOut, Out, device_calls, gpu_calls, put};
+use crate::device::Device;
+
+/// How often a driver samples utilization: NVML says between 1/6 s and 1 s, depending on the product.
+pub(crate) const SAMPLE_PERIOD_MICROSECONDS: u32 = 166_667;
+
+/// Version tag of `nvmlMemory_v2_t`: its size, and 2 in the top byte.
+const MEMORY_V2: c_uint = size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24;
+
+/// NVML's whole percent of a ratio.
+pub(crate) fn percent(ratio: f64) -> c_uint {
+    (ratio * 100.0).round() as c_uint
+}
+
+fn clock_megahertz(device: &Device, clock: c_uint) -> Answer<c_uint> {
+    let name = match clock {
+        CLOCK_GRAPHICS => "graphics",
+        CLOCK_SM => "sm",
+        CLOCK_MEM => "memory",
+        CLOCK_VIDEO => "video",
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    device.require(Measurement::Clocks)?;
+    device
+        .gpu()
+        .device()
+        .clocks_megahertz
+        .get(name)
+        .copied()
+        .ok_or(NOT_SUPPORTED)
+}
+
+fn power_limit_milliwatts(device: &Device) -> Answer<c_uint> {
+    device.require(Measurement::PowerLimit)?;
+    Ok((device.gpu().device().power_limit_watts * 1000.0).round() as c_uint)
+}
+
+fn throttle_reasons(device: &Device) -> Answer<u64> {
+    Ok(device.measured(Measurement::Throttled)?.throttle_reasons)
+}
+
+fn supported_throttle_reasons(device: &Device) -> Answer<u64> {
+    device.require(Measurement::Throttled)?;
+    let idle = u64::from(nvml::nvmlClocksEventReasonGpuIdle);
+    Ok(ThrottleReason::ALL
+        .iter()
+        .fold(idle, |bits, reason| bits | reason.bit()))
+}
+
+fn fan_percent(device: &Device, fan: c_uint) -> Answer<c_uint> {
+    let fans = &device.measured(Measurement::Fans)?.fan_speed_ratios;
+    fans.get(fan as usize)
+        .map(|ratio| percent(*ratio))
+        .ok_or(INVALID_ARGUMENT)
+}
+
+fn ecc_errors(device: &Device, error_type: c_uint, counter_type: c_uint) -> Answer<u64> {
+    if counter_type >= nvml::nvmlEccCounterType_enum_NVML_ECC_COUNTER_TYPE_COUNT {
+        return Err(INVALID_ARGUMENT);
+    }
+    if !device.gpu().supports(Measurement::Ecc, false) {
+        return Err(NOT_SUPPORTED);
+    }
+    let (corrected, uncorrected) = device.gpu().device().ecc_errors.ok_or(NOT_SUPPORTED)?;
+    match error_type {
+        nvml::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED => Ok(corrected),
+        nvml::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED => Ok(uncorrected),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+device_calls! {
+    fn nvmlDeviceGetMemoryInfo(device, out: Out<'_, nvmlMemory_t>) {
+        let memory = device.memory()?;
+        // This older call counts what the driver reserves as used.
+        let used = memory.used_bytes + memory.reserved_bytes.unwrap_or(0);
+        put(out, nvmlMemory_t { total: memory.total_bytes, free: memory.free_bytes, used })
+    }
+
+    fn nvmlDeviceGetMemoryInfo_v2(device, info: InOut<'_, nvmlMemory_v2_t>) {
+        let info = info.ok_or(INVALID_ARGUMENT)?;
+        if info.version != MEMORY_V2 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let memory = device.memory()?;
+        if !device.supports(Measurement::MemoryReserved) {
+            // A driver that knows only the older call has no such function.
+            return Err(FUNCTION_NOT_FOUND);
+        }
+        info.total = memory.total_bytes;
+        info.reserved = memory.reserved_bytes.unwrap_or(0);
+        info.free = memory.free_bytes;
+        info.used = memory.used_bytes;
+        Ok(())
+    }
+
+    fn nvmlDeviceGetBAR1MemoryInfo(device, out: Out<'_, nvmlBAR1Memory_t>) {
+        // A server's GPU maps all of its memory, in a window whose size is a power of two.
+        let window = device.memory()?.total_bytes.next_power_of_two();
+        put(out, nvmlBAR1Memory_t { bar1Total: window, bar1Free: window, bar1Used: 0 })
+    }
+
+    fn nvmlDeviceGetMemoryErrorCounter(
+        device, error_type: c_uint, counter_type: c_uint, location: c_uint, out: Out<'_, u64>,
+    ) {
+        // A scenario knows the errors of a whole GPU: they are put down to its device memory.
+        let errors = ecc_errors(device, error_type, counter_type)?;
+        let is_counted = device.mig().is_none() && location == DEVICE_MEMORY;
+        put(out, if is_counted { errors } else { 0 })
+    }
+}
+
+gpu_calls! {
+    fn nvmlDeviceGetUtilizationRates(device, out: Out<'_, nvmlUtilization_t>) {
+        let measured = device.measured(Measurement::Utilization)?;
+        put(out, nvmlUtilization_t {
+            gpu: percent(measured.utilization_ratio),
+            memory: percent(measured.memory_controller_busy_ratio),
+        })
+    }
+
+    fn nvmlDeviceGetEncoderUtilization(device, out: Out<'_, c_uint>, period: Out<'_, c_uint>) {
+        put(out, percent(device.measured(Measurement::Encoder)?.encoder_utilization_ratio))?;
+        put(period, SAMPLE_PERIOD_MICROSECONDS)
+    }
+
+    fn nvmlDeviceGetDecoderUtilization(device, out: Out<'_, c_uint>, period: Out<'_, c_uint>) {
+        put(out, percent(device.measured(Measurement::Decoder)?.decoder_utilization_ratio))?;
+        put(period, SAMPLE_PERIOD_MICROSECONDS)
+    }
+
+    fn nvmlDeviceGetTemperature(device, sensor: c_uint, out: Out<'_, c_uint>) {
+        if sensor != nvml::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
+            return Err(INVALID_ARGUMENT);
+        }
+        put(out, device.measured(Measurement::Temperature)?.temperature_celsius.round() as c_uint)
+    }
+
+    fn nvmlDeviceGetTemperatureThreshold(device, threshold: c_uint, out: Out<'_, c_uint>) {
+        let name = match threshold {
+            nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => "shutdown",
+            nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => "slowdown",
+            nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX => "memory_max",
+            nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_GPU_MAX => "gpu_max",
+            nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_COUNT.. => return Err(INVALID_ARGUMENT),
+            _ => return Err(NOT_SUPPORTED),
+        };
+        device.require(Measurement::TemperatureLimits)?;
+        put(out, device.gpu().device().temperature_limits_celsius.get(name).copied().ok_or(NOT_SUPPORTED)?)
+    }
+
+    fn nvmlDeviceGetPowerUsage(device, milliwatts: Out<'_, c_uint>) {
+        put(milliwatts, device.measured(Measurement::Power)?.power_milliwatts as c_uint)
+    }
+
+    fn nvmlDeviceGetEnforcedPowerLimit(device, milliwatts: Out<'_, c_uint>) {
+        put(milliwatts, power_limit_milliwatts(device)?)
+    }
+
+    fn nvmlDeviceGetPowerManagementLimit(device, milliwatts: Out<'_, c_uint>) {
+        put(milliwatts, power_limit_milliwatts(device)?)
+    }
+
+    fn nvmlDeviceGetTotalEnergyConsumption(device, millijoules: Out<'_, u64>) {
+        put(millijoules, device.measured(Measurement::Energy)?.energy_millijoules)
+    }
+
+    fn nvmlDeviceGetClockInfo(device, clock: c_uint, megahertz: Out<'_, c_uint>) {
+        put(megahertz, clock_megahertz(device, clock)?)
+    }
+
+    fn nvmlDeviceGetClock(device, clock: c_uint, id: c_uint, megahertz: Out<'_, c_uint>) {
+        match id {
+            nvml::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => put(megahertz, clock_megahertz(device, clock)?),
+            nvml::nvmlClockId_enum_NVML_CLOCK_ID_COUNT.. => Err(INVALID_ARGUMENT),
+            _ => Err(NOT_SUPPORTED),
+        }
+    }
+
+    fn nvmlDeviceGetNumFans(device, out: Out<'_, c_uint>) {
+        let fans = device.measured(Measurement::Fans)?.fan_speed_ratios.len();
+        put(out, fans as c_uint)
+    }
+
+    fn nvmlDeviceGetFanSpeed(device, out: Out<'_, c_uint>) {
+        put(out, fan_percent(device, 0)?)
+    }
+
+    fn nvmlDeviceGetFanSpeed_v2(device, fan: c_uint, out: Out<'_, c_uint>) {
+        put(out, fan_percent(device, fan)?)
+    }
+
+    fn nvmlDeviceGetCurrentClocksThrottleReasons(device, out: Out<'_, u64>) {
+        put(out, throttle_reasons(device)?)
+    }
+
+    fn nvmlDeviceGetCurrentClocksEventReasons(device, out: Out<'_, u64>) {
+        put(out, throttle_reasons(device)?)
+    }
+
+    fn nvmlDeviceGetSupportedClocksThrottleReasons(device, out: Out<'_, u64>) {
+        put(out, supported_throttle_reasons(device)?)
+    }
+
+    fn nvmlDeviceGetSupportedClocksEventReasons(device, out: Out<'_, u64>) {
+        put(out, supported_throttle_reasons(device)?)
+    }
+
+    fn nvmlDeviceGetTotalEccErrors(device, error_type: c_uint, counter_type: c_uint, out: Out<'_, u64>) {
+        put(out, ecc_errors(device, error_type, counter_type)?)
+    }
+
+    fn nvmlDeviceGetPcieReplayCounter(device, out: Out<'_, c_uint>) {
+        device.require(Measurement::PcieReplays)?;
+        put(out, device.gpu().device().pcie_replays)
+    }
+}

@@ -1,0 +1,198 @@
+//! The processes of a device: NVML's three lists in their three layouts, and utilization by process.
+//!
+//! As real drivers do, a GPU that is split into MIG devices lists the processes of all of them with the ids of their
+//! instances, a MIG device lists its own, and neither tells utilization by process.
+
+use std::ffi::c_uint;
+
+use genv_core::model::ProcessType;
+use genv_core::scenario::{DeviceProcess, Measurement};
+use nvml_wrapper_sys::bindings::{
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
+    nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
+    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as ARGUMENT_VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+};
+
+use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
+use crate::device::Device;
+use crate::measurements::{SAMPLE_PERIOD_MICROSECONDS, percent};
+
+/// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
+const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
+
+/// Version tag of `nvmlProcessesUtilizationInfo_v1_t`: its size, and 1 in the top byte.
+const PROCESSES_UTILIZATION_V1: c_uint =
+    size_of::<nvmlProcessesUtilizationInfo_t>() as c_uint | 1 << 24;
+
+/// One process in one list.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) pid: c_uint,
+    pub(crate) memory_used_bytes: u64,
+    pub(crate) gpu_instance: c_uint,
+    pub(crate) compute_instance: c_uint,
+}
+
+impl Entry {
+    fn new(device: &Device, process: &DeviceProcess) -> Self {
+        let (gpu_instance, compute_instance) = device.instances(process.index);
+        let tells_memory = device.supports(Measurement::ProcessMemory);
+        Self {
+            pid: process.pid,
+            memory_used_bytes: if tells_memory {
+                process.memory_used_bytes
+            } else {
+                MEMORY_NOT_AVAILABLE
+            },
+            gpu_instance,
+            compute_instance,
+        }
+    }
+}
+
+impl From<&Entry> for nvmlProcessInfo_v1_t {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            pid: entry.pid,
+            usedGpuMemory: entry.memory_used_bytes,
+        }
+    }
+}
+
+impl From<&Entry> for nvmlProcessInfo_v2_t {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            pid: entry.pid,
+            usedGpuMemory: entry.memory_used_bytes,
+            gpuInstanceId: entry.gpu_instance,
+            computeInstanceId: entry.compute_instance,
+        }
+    }
+}
+
+/// Which of NVML's lists.
+#[derive(Clone, Copy)]
+pub(crate) enum List {
+    Compute,
+    Graphics,
+    /// Clients of the multi-process service: a scenario has none.
+    Mps,
+    /// Compute and graphics together.
+    All,
+}
+
+impl List {
+    fn holds(self, process_type: ProcessType) -> bool {
+        match self {
+            Self::Compute => process_type != ProcessType::Graphics,
+            Self::Graphics => process_type != ProcessType::Compute,
+            Self::Mps => false,
+            Self::All => true,
+        }
+    }
+}
+
+/// The processes of `device` in `list`; of a GPU that is split, those of its parts.
+pub(crate) fn entries(device: &Device, list: List) -> Answer<Vec<Entry>> {
+    let listed = device
+        .processes()?
+        .filter(|process| list.holds(process.process_type));
+    Ok(listed.map(|process| Entry::new(device, process)).collect())
+}
+
+/// Answers one of NVML's process lists in the layout `T`.
+fn put_entries<T>(device: &Device, list: List, count: InOut<'_, c_uint>, buffer: *mut T) -> Answer
+where
+    T: Copy + for<'a> From<&'a Entry>,
+{
+    let items: Vec<T> = entries(device, list)?.iter().map(T::from).collect();
+    let count = count.ok_or(INVALID_ARGUMENT)?;
+    // More processes may have come since the caller asked for the number, so that its buffer is too small again.
+    let needed = items.len() as c_uint + device.moment().at().more_processes_between_calls();
+    if *count > 0 && *count < needed {
+        *count = needed;
+        return Err(INSUFFICIENT_SIZE);
+    }
+    put_list(Some(count), buffer, &items)
+}
+
+/// The processes whose kernels ran in the last sample, if that is newer than `last_seen`; with the sample's time.
+fn active(device: &Device, last_seen_microseconds: u64) -> Answer<(u64, Vec<&DeviceProcess>)> {
+    device.require(Measurement::ProcessUtilization)?;
+    let period = u64::from(SAMPLE_PERIOD_MICROSECONDS);
+    let sampled_microseconds = device.moment().unix_microseconds() / period * period;
+    let active: Vec<_> = device
+        .processes()?
+        .filter(|process| percent(process.utilization_ratio) > 0)
+        .collect();
+    if active.is_empty() || sampled_microseconds <= last_seen_microseconds {
+        return Err(NOT_FOUND);
+    }
+    Ok((sampled_microseconds, active))
+}
+
+macro_rules! process_lists {
+    ($($name:ident $list:ident $layout:ty;)*) => {
+        device_calls! {$(
+            fn $name(device, count: InOut<'_, c_uint>, buffer: *mut $layout) {
+                put_entries(device, List::$list, count, buffer)
+            }
+        )*}
+    };
+}
+
+process_lists! {
+    nvmlDeviceGetComputeRunningProcesses Compute nvmlProcessInfo_v1_t;
+    nvmlDeviceGetComputeRunningProcesses_v2 Compute nvmlProcessInfo_v2_t;
+    nvmlDeviceGetComputeRunningProcesses_v3 Compute nvmlProcessInfo_v2_t;
+    nvmlDeviceGetGraphicsRunningProcesses Graphics nvmlProcessInfo_v1_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 Graphics nvmlProcessInfo_v2_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 Graphics nvmlProcessInfo_v2_t;
+    nvmlDeviceGetMPSComputeRunningProcesses Mps nvmlProcessInfo_v1_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 Mps nvmlProcessInfo_v2_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 Mps nvmlProcessInfo_v2_t;
+}
+
+gpu_calls! {
+    fn nvmlDeviceGetProcessUtilization(
+        device, buffer: *mut nvmlProcessUtilizationSample_t, count: InOut<'_, c_uint>, last_seen: u64
+    ) {
+        let (sampled, active) = active(device, last_seen)?;
+        let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationSample_t {
+            pid: process.pid,
+            timeStamp: sampled,
+            smUtil: percent(process.utilization_ratio),
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        }).collect();
+        put_list(count, buffer, &samples)
+    }
+
+    fn nvmlDeviceGetProcessesUtilizationInfo(device, info: InOut<'_, nvmlProcessesUtilizationInfo_t>) {
+        let info = info.ok_or(INVALID_ARGUMENT)?;
+        if info.version != PROCESSES_UTILIZATION_V1 {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let (sampled, active) = active(device, info.lastSeenTimeStamp)?;
+        let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationInfo_v1_t {
+            timeStamp: sampled,
+            pid: process.pid,
+            smUtil: percent(process.utilization_ratio),
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+            jpgUtil: 0,
+            ofaUtil: 0,
+        }).collect();
+        // Here, unlike elsewhere, a missing array is the question for its size.
+        if info.procUtilArray.is_null() {
+            info.processSamplesCount = samples.len() as c_uint;
+            return Err(INSUFFICIENT_SIZE);
+        }
+        put_list(Some(&mut info.processSamplesCount), info.procUtilArray, &samples)
+    }
+}
