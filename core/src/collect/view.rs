@@ -66,7 +66,8 @@ pub(super) struct View {
     last_active: LastActive,
     ledger: Ledger,
     previous: Observed,
-    previous_seconds: f64,
+    /// Nothing is charged for the time before the first observation.
+    previous_seconds: Option<f64>,
 }
 
 impl View {
@@ -82,7 +83,7 @@ impl View {
             last_active: LastActive::default(),
             ledger: Ledger::new(options.busy_above),
             previous: Observed::default(),
-            previous_seconds: 0.0,
+            previous_seconds: None,
         }
     }
 
@@ -172,10 +173,10 @@ impl View {
             self.busy_above,
         );
         let current = Observed::of(&snapshot, reading, &mut self.ledger.users);
-        let elapsed_seconds = now.seconds - self.previous_seconds;
+        let elapsed_seconds = now.seconds - self.previous_seconds.unwrap_or(now.seconds);
         self.ledger.step(&self.previous, &current, elapsed_seconds);
         self.previous = current;
-        self.previous_seconds = now.seconds;
+        self.previous_seconds = Some(now.seconds);
         snapshot.counters = self.ledger.publish();
         snapshot
     }
