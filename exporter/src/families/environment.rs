@@ -1,9 +1,11 @@
 //! Families about environments and what they hold and use.
 
+use std::collections::BTreeSet;
+
 use genv_core::model::{Environment, EnvironmentDevice};
 
 use super::{Family, HostFamily, Kind};
-use crate::host::Host;
+use crate::host::{Host, View, attached};
 use crate::samples::Samples;
 
 /// Every environment of a host.
@@ -44,10 +46,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to at least one environment.",
         samples: |host, out| {
             if host.view().is_some_and(|view| view.environments.is_some()) {
-                let attached = host
-                    .devices()
-                    .filter(|device| !device.attachments.is_empty());
-                out.add(&[], attached.count() as f64);
+                let held: BTreeSet<_> = environments(host).flat_map(attached).collect();
+                out.add(&[], held.len() as f64);
             }
         },
     },
@@ -81,8 +81,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to the environment.",
         samples: |host, out| {
             for environment in environments(host) {
-                let attached = environment.devices.iter().filter(|device| device.attached);
-                out.add(&[&environment.eid], attached.count() as f64);
+                out.add(&[&environment.eid], attached(environment).count() as f64);
             }
         },
     },
@@ -92,7 +91,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["eid"],
         help: "Processes of the environment that use a device.",
         samples: |host, out| {
-            let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
+            let Some(processes) = host.view().and_then(View::owned_processes) else {
                 return;
             };
             for environment in environments(host) {
