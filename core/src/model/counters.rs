@@ -9,6 +9,7 @@ pub const NOBODY: &str = "(none)";
 
 /// All accumulated counters of one host. A counter appears in one snapshot as 0 before it rises.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Counters {
     /// Energy by device.
@@ -23,6 +24,7 @@ pub struct Counters {
 
 /// Energy that one device used since the collection began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceEnergy {
     /// Whole GPU.
     pub index: DeviceIndex,
@@ -32,6 +34,7 @@ pub struct DeviceEnergy {
 
 /// XID errors of one code on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceXid {
     /// Whole GPU.
     pub index: DeviceIndex,
@@ -46,6 +49,7 @@ pub struct DeviceXid {
 
 /// XID errors of one code that hit one user on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UserXid {
     /// Who held the device.
     pub username: String,
@@ -59,6 +63,7 @@ pub struct UserXid {
 
 /// What one user held and used of one device since the collection began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UserDeviceUse {
     /// Who; [`NOBODY`] carries energy alone.
     pub username: String,
@@ -77,6 +82,7 @@ pub struct UserDeviceUse {
 
 /// Share × seconds, by what happened during them; `outside` has no share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceSeconds {
     /// The user's processes on the device reached the busy threshold.

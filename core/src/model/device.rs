@@ -81,6 +81,7 @@ impl<'de> Deserialize<'de> for DeviceIndex {
 
 /// One device of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Device {
     /// Which device.
     pub index: DeviceIndex,
@@ -115,6 +116,7 @@ pub struct Device {
 
 /// What a driver tells of one device. A value that could not be measured is absent, never 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceMeasurements {
     /// Part of the last sample period during which a kernel ran, 0–1: `nvmlDeviceGetUtilizationRates`.
@@ -152,6 +154,7 @@ pub struct DeviceMeasurements {
 
 /// Memory of a device in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceMemory {
     /// Installed.
     pub total_bytes: u64,
@@ -166,6 +169,7 @@ pub struct DeviceMemory {
 
 /// ECC errors since the driver was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct EccErrors {
     /// Single-bit errors that were corrected.
@@ -176,6 +180,7 @@ pub struct EccErrors {
 
 /// One environment's claim to one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attachment {
     /// The environment.
     pub eid: String,

@@ -6,6 +6,7 @@ use super::DeviceIndex;
 
 /// One environment of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
     /// Environment id.
     pub eid: String,
@@ -38,6 +39,7 @@ pub struct Environment {
 
 /// A process that keeps an environment alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Member {
     /// Process id.
     pub pid: u32,
@@ -47,6 +49,7 @@ pub struct Member {
 
 /// What an environment uses of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EnvironmentDevice {
     /// Which device.
     pub index: DeviceIndex,

@@ -9,6 +9,8 @@ mod device;
 mod environment;
 mod memory;
 mod process;
+#[cfg(test)]
+mod schema;
 mod snapshot;
 mod time;
 

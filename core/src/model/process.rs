@@ -6,6 +6,7 @@ use super::DeviceIndex;
 
 /// One process that uses at least one device, identified by pid and start time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Process {
     /// Process id in the host's namespace.
     pub pid: u32,
@@ -32,6 +33,7 @@ pub struct Process {
 
 /// Where a process belongs, with the evidence. `reason` is one of a small fixed set of words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Attribution {
     /// In an environment.
@@ -74,6 +76,7 @@ impl Attribution {
 
 /// What a process uses of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessDevice {
     /// Which device; a MIG device rather than its GPU.
     pub index: DeviceIndex,
@@ -90,6 +93,7 @@ pub struct ProcessDevice {
 
 /// How a process uses a device: in which of NVML's lists it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessType {
     /// `nvmlDeviceGetComputeRunningProcesses`.

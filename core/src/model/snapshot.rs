@@ -12,6 +12,7 @@ pub const SNAPSHOT_VERSION: u32 = 1;
 
 /// What is true on one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Snapshot {
     /// [`SNAPSHOT_VERSION`] of the writer.
     pub version: u32,
@@ -65,6 +66,7 @@ impl Snapshot {
 
 /// Health of one collector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CollectorStatus {
     /// Whether the last attempt succeeded.
     pub success: bool,

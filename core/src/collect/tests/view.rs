@@ -415,3 +415,15 @@ fn an_xid_error_is_charged_to_each_user_who_held_the_device_when_it_happened() {
         .collect();
     assert_eq!(charged, HashMap::from([("alice", 1), ("bob", 1)]));
 }
+
+#[test]
+fn a_snapshot_reads_back_from_its_json() {
+    let mut lab = Lab::new();
+    alice_computes(&mut lab);
+    lab.device(1).measurements.fan_speed_ratios = [(0, 0.5)].into();
+    lab.gpu.as_mut().unwrap().devices.push(mig(2, 0));
+    lab.after(10.0);
+    let snapshot = lab.after(10.0);
+    let json = serde_json::to_string(&snapshot).unwrap();
+    assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot);
+}
