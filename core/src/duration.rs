@@ -17,6 +17,30 @@ pub enum DurationError {
     /// It does not fit 64 bits of milliseconds.
     #[error("duration '{0}' is too long")]
     TooLong(String),
+    /// It is a duration, and no interval between collections.
+    #[error(
+        "the machine is asked at most ten times a second and at least once an hour: \
+         choose 100ms to 1h, such as 10s"
+    )]
+    NoInterval,
+}
+
+/// A collection more often than this would cost more than it tells.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Prometheus forgets a series after five minutes; nobody means more than this.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Reads an interval between collections, as [`parse_duration`].
+///
+/// # Errors
+/// The text is not a duration, or one that is too short or too long for an interval.
+pub fn parse_interval(text: &str) -> Result<Duration, DurationError> {
+    let interval = parse_duration(text)?;
+    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+        return Ok(interval);
+    }
+    Err(DurationError::NoInterval)
 }
 
 /// Units in milliseconds, the largest first. `ms` is tried before `m`.
@@ -93,6 +117,19 @@ mod tests {
             assert_eq!(
                 parse_duration(text),
                 Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_interval_is_neither_a_flood_nor_a_memory() {
+        assert_eq!(parse_interval("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(parse_interval("1h"), Ok(Duration::from_secs(3600)));
+        for text in ["0", "99ms", "1h1ms", "2w"] {
+            assert_eq!(
+                parse_interval(text),
+                Err(DurationError::NoInterval),
                 "{text}"
             );
         }

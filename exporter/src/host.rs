@@ -20,10 +20,8 @@ pub(crate) struct View<'a> {
     pub(crate) snapshot: &'a Snapshot,
     /// Environments by eid; absent while the state is not known.
     pub(crate) environments: Option<BTreeMap<&'a str, &'a Environment>>,
-    /// Processes, as the driver tells them; absent while it does not, or if they are not wanted.
+    /// Processes with series of their own, and the others; absent while processes are not known.
     pub(crate) processes: Option<Processes<'a>>,
-    /// Whether it is known whose processes they are.
-    pub(crate) owners: bool,
     /// Everybody who has an environment or a process, by name.
     pub(crate) users: BTreeMap<&'a str, User>,
 }
@@ -119,41 +117,27 @@ impl<'a> Host<'a> {
 
 impl<'a> View<'a> {
     fn new(snapshot: &'a Snapshot, limits: Limits) -> Self {
-        let current = |collector: &str| {
+        // What a collector tells is known only if the snapshot carries values that it read.
+        let known = |collector: &str| {
             let status = snapshot.collectors.get(collector);
-            status.is_some_and(|status| status.current)
+            status.is_some_and(|status| status.timestamp_seconds.is_some())
         };
-        let environments = current("state").then(|| {
+        let environments = known("state").then(|| {
             let environments = snapshot.environments.iter();
             environments
                 .map(|environment| (environment.eid.as_str(), environment))
                 .collect()
         });
-        let processes = (current("gpu") && snapshot.collectors.contains_key("processes"))
+        let processes = (known("gpu") && known("processes"))
             .then(|| Processes::new(&snapshot.processes, limits));
-        let owners = processes.is_some() && current("processes");
-        let users = users(snapshot, environments.as_ref(), owners);
+        let users = users(snapshot, environments.as_ref(), processes.is_some());
         Self {
             snapshot,
             environments,
             processes,
-            owners,
             users,
         }
     }
-
-    /// Processes, if it is known whose they are.
-    pub(crate) fn owned_processes(&self) -> Option<&Processes<'a>> {
-        self.processes.as_ref().filter(|_| self.owners)
-    }
-}
-
-/// The GPUs to which an environment is attached.
-pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = DeviceIndex> {
-    let devices = environment.devices.iter();
-    devices
-        .filter(|device| device.attached)
-        .map(|device| device.index)
 }
 
 impl<'a> Processes<'a> {
@@ -210,27 +194,27 @@ fn distinct_devices(process: &Process) -> BTreeSet<DeviceIndex> {
 fn users<'a>(
     snapshot: &'a Snapshot,
     environments: Option<&BTreeMap<&'a str, &'a Environment>>,
-    owners: bool,
+    processes: bool,
 ) -> BTreeMap<&'a str, User> {
     let mut users = BTreeMap::<_, User>::new();
-    for environment in environments.into_iter().flat_map(BTreeMap::values) {
-        let user = users.entry(environment.username.as_str()).or_default();
-        user.environments += 1;
-        user.devices.extend(attached(environment));
+    if let Some(environments) = environments {
+        for environment in environments.values() {
+            let user = users.entry(environment.username.as_str()).or_default();
+            user.environments += 1;
+        }
+        for device in &snapshot.devices {
+            for attachment in &device.attachments {
+                if let Some(environment) = environments.get(attachment.eid.as_str()) {
+                    let user = users.entry(environment.username.as_str()).or_default();
+                    user.devices.insert(device.index);
+                    if processes && device.processes_measured {
+                        user.memory_used_bytes.insert(device.index, Some(0.0));
+                    }
+                }
+            }
+        }
     }
-    if !owners {
-        return users;
-    }
-    let told = snapshot
-        .devices
-        .iter()
-        .filter(|device| device.processes_measured);
-    let told: BTreeSet<_> = told.map(|device| device.index).collect();
-    for user in users.values_mut() {
-        let held = user.devices.intersection(&told);
-        user.memory_used_bytes = held.map(|index| (*index, Some(0.0))).collect();
-    }
-    for process in &snapshot.processes {
+    for process in snapshot.processes.iter().filter(|_| processes) {
         let Some(username) = process.username.as_deref() else {
             continue;
         };

@@ -1,3 +1,11 @@
-//! The genv command.
+//! The program `genv`.
 
-fn main() {}
+mod commands;
+mod run;
+mod source_flags;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    run::run()
+}

@@ -1,11 +1,9 @@
 //! Families about environments and what they hold and use.
 
-use std::collections::BTreeSet;
-
 use genv_core::model::{Environment, EnvironmentDevice};
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{Host, View, attached};
+use crate::host::Host;
 use crate::samples::Samples;
 
 /// Every environment of a host.
@@ -46,8 +44,10 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to at least one environment.",
         samples: |host, out| {
             if host.view().is_some_and(|view| view.environments.is_some()) {
-                let held: BTreeSet<_> = environments(host).flat_map(attached).collect();
-                out.add(&[], held.len() as f64);
+                let attached = host
+                    .devices()
+                    .filter(|device| !device.attachments.is_empty());
+                out.add(&[], attached.count() as f64);
             }
         },
     },
@@ -81,7 +81,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to the environment.",
         samples: |host, out| {
             for environment in environments(host) {
-                out.add(&[&environment.eid], attached(environment).count() as f64);
+                let attached = environment.devices.iter().filter(|device| device.attached);
+                out.add(&[&environment.eid], attached.count() as f64);
             }
         },
     },
@@ -91,7 +92,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["eid"],
         help: "Processes of the environment that use a device.",
         samples: |host, out| {
-            let Some(processes) = host.view().and_then(View::owned_processes) else {
+            let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
                 return;
             };
             for environment in environments(host) {

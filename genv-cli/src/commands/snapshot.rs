@@ -1,0 +1,68 @@
+//! `genv snapshot`
+
+use std::io::{self, BufWriter, Write};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use genv_core::collect::{CollectOptions, spawn};
+use genv_core::duration::parse_interval;
+use genv_core::model::Publication;
+
+use crate::source_flags::SourceFlags;
+
+const EXAMPLE: &str = "Example: who uses which device, every second
+  genv snapshot --follow --interval=1s | jq -c '.processes[] | [.username, .devices[].index]'
+
+The object is described by docs/snapshot.schema.json. Of a scenario with several hosts, each has a line of its own.";
+
+/// Print what is true on this machine now, as one JSON object on one line.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Snapshot {
+    /// Go on, with a line each interval, until interrupted or nobody reads.
+    #[arg(long)]
+    follow: bool,
+
+    /// Time between two snapshots.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_interval)]
+    interval: Duration,
+
+    #[command(flatten)]
+    sources: SourceFlags,
+}
+
+/// Values older than this many intervals are withdrawn.
+const MAX_AGE_INTERVALS: u32 = 3;
+
+impl Snapshot {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let hosts = self.sources.options().or_from_environment()?.open()?;
+        let options = CollectOptions {
+            interval: self.interval,
+            max_age: self.interval * MAX_AGE_INTERVALS,
+            ..CollectOptions::default()
+        };
+        let mut stream = spawn(hosts, options).context("cannot start collecting")?;
+        let mut out = BufWriter::new(io::stdout().lock());
+        loop {
+            let publication = stream
+                .next_blocking()
+                .context("cannot collect: it ended by a defect of this program; start it again")?;
+            print(&publication, &mut out).context("cannot print the snapshot")?;
+            if !self.follow {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn print(publication: &Publication, out: &mut impl Write) -> io::Result<()> {
+    for host in &publication.hosts {
+        if let Some(snapshot) = &host.snapshot {
+            serde_json::to_writer(&mut *out, &**snapshot)?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.flush()
+}

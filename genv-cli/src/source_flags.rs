@@ -1,0 +1,38 @@
+//! Flags that choose where GPUs are looked for, as those of `genv-exporter`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use genv_core::sources::{GpuSourceKind, SourceOptions};
+
+#[derive(Debug, Args)]
+pub(crate) struct SourceFlags {
+    /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
+    #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
+    gpu_source: GpuSourceKind,
+
+    /// NVML library to load instead of libnvidia-ml.so.1.
+    #[arg(long = "gpu.nvml-library", value_name = "FILE")]
+    nvml_library: Option<PathBuf>,
+
+    /// Scenario of the simulated source, instead of the built-in one.
+    #[arg(long = "gpu.scenario", value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+impl SourceFlags {
+    pub(crate) fn options(self) -> SourceOptions {
+        SourceOptions {
+            gpu: self.gpu_source,
+            nvml_library: self.nvml_library,
+            scenario: self.scenario,
+            ..SourceOptions::default()
+        }
+    }
+}
+
+fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
+    PossibleValuesParser::new(["auto", "nvml", "simulated"])
+        .try_map(|text| text.parse::<GpuSourceKind>())
+}
