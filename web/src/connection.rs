@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::HttpService;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -200,14 +200,20 @@ pub(crate) async fn drive<T, S>(
     })
     .await;
     if closed {
-        let mut stream = connection.into_parts().io.into_inner().stream;
-        let rest = async {
-            let mut scrap = [0; 4096];
-            while stream.read(&mut scrap).await.is_ok_and(|read| read > 0) {}
-        };
-        // Whether the client left or the time ran out, the stream is dropped now.
-        let _ = timeout(LINGER, rest).await;
+        linger(connection.into_parts().io.into_inner().stream).await;
     }
+}
+
+/// Reads what a client still sends after the last answer, so that the answer reaches it: see [`LINGER`].
+pub(crate) async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    // Whether that succeeds, the client leaves or the time runs out, the connection ends.
+    let rest = async {
+        let mut scrap = [0; 4096];
+        stream.shutdown().await?;
+        while stream.read(&mut scrap).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, rest).await;
 }
 
 /// The bytes of a connection.

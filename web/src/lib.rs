@@ -8,10 +8,12 @@
 //! What users meet is what Prometheus' exporters have taught them: the flags and the configuration file of
 //! its [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
 
+mod basic_auth;
 mod config;
 mod connection;
 mod landing_page;
 mod listen;
+mod rate_limit;
 mod request;
 mod response;
 mod server;

@@ -4,19 +4,23 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connection::{Progress, TrackedBody, drive};
+use crate::basic_auth::Gatekeeper;
+use crate::connection::{Progress, TrackedBody, drive, linger};
 use crate::{ListenAddress, ListenError, Request, Response, WebConfig};
 
 /// What clients may ask of a [`Server`] before it says no.
@@ -79,11 +83,14 @@ impl<F: Fn(&Request<'_>) -> Response + Send + Sync + 'static> Handler for F {
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<TcpListener>,
+    config: Option<WebConfig>,
     limits: Limits,
 }
 
 struct Shared<H> {
     handler: H,
+    config: Option<WebConfig>,
+    gatekeeper: Gatekeeper,
     limits: Limits,
     /// `None`: unlimited.
     in_flight: Option<Arc<Semaphore>>,
@@ -99,13 +106,15 @@ impl Server {
         config: Option<WebConfig>,
         limits: Limits,
     ) -> Result<Self, ListenError> {
-        // No such file can be opened yet.
-        let _ = config;
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
             listeners.push(address.listen().await?);
         }
-        Ok(Self { listeners, limits })
+        Ok(Self {
+            listeners,
+            config,
+            limits,
+        })
     }
 
     /// The addresses listened on, with the ports that the kernel chose.
@@ -128,6 +137,8 @@ impl Server {
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),
             handler,
+            config: self.config,
+            gatekeeper: Gatekeeper::new(),
             limits,
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -180,6 +191,18 @@ impl<H: Handler> Shared<H> {
         // Answers are whole when they are written: waiting to fill a packet would only delay them. Should the
         // option fail, the connection is gone already.
         let _ = stream.set_nodelay(true);
+        match &self.config {
+            Some(config) if config.speaks_tls() => {
+                let handshake = timeout(self.limits.head_timeout, handshake(config, stream));
+                if let Some(Ok(Some(stream))) = self.stop.run_until_cancelled(handshake).await {
+                    self.serve_requests(stream).await;
+                }
+            }
+            _ => self.serve_requests(stream).await,
+        }
+    }
+
+    async fn serve_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let progress = Progress::new(&self.limits);
         let service = service_fn(|request| self.answer(request, &progress));
         drive(stream, Arc::clone(&progress), service, &self.stop).await;
@@ -191,12 +214,53 @@ impl<H: Handler> Shared<H> {
         progress: &Arc<Progress>,
     ) -> Result<hyper::Response<TrackedBody>, Infallible> {
         progress.request_begins();
-        let response = self.respond(&request, progress);
+        let response = match &self.config {
+            None => self.respond(&request, progress),
+            Some(config) => self.respond_as_configured(config, &request, progress).await,
+        };
         let body = TrackedBody::new(response.body, Arc::clone(progress));
         let mut answer = hyper::Response::new(body);
         *answer.status_mut() = response.status;
         *answer.headers_mut() = response.headers;
         Ok(answer)
+    }
+
+    async fn respond_as_configured(
+        &self,
+        config: &WebConfig,
+        request: &hyper::Request<Incoming>,
+        progress: &Progress,
+    ) -> Response {
+        let Some(settings) = config.settings() else {
+            return Response::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "The web configuration file is broken: the log says where.",
+            );
+        };
+        let limiter = settings.rate_limiter.as_ref();
+        let mut response = if limiter.is_some_and(|limiter| !limiter.allow(Instant::now())) {
+            let words =
+                "Not answered: requests come faster than rate_limit allows. Try again later.";
+            Response::text(StatusCode::TOO_MANY_REQUESTS, words)
+        } else if settings.users.is_empty()
+            || self
+                .gatekeeper
+                .admits(&settings.users, request.headers())
+                .await
+        {
+            self.respond(request, progress)
+        } else {
+            let challenge = HeaderValue::from_static("Basic realm=\"genv\", charset=\"UTF-8\"");
+            Response::text(
+                StatusCode::UNAUTHORIZED,
+                "Sign in with a user of basic_auth_users.",
+            )
+            .with_header(WWW_AUTHENTICATE, challenge)
+        };
+        for (name, value) in &settings.headers {
+            response.headers.insert(name, value.clone());
+        }
+        response
     }
 
     fn respond(&self, request: &hyper::Request<Incoming>, progress: &Progress) -> Response {
@@ -231,5 +295,26 @@ impl<H: Handler> Shared<H> {
             ),
         )
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+}
+
+/// Shakes hands as the file asks now.
+async fn handshake(config: &WebConfig, mut stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    let mut first = [0];
+    // A TLS record begins with its type, 22 for a handshake; a request begins with a method.
+    if stream.peek(&mut first).await.ok()? == 1 && first[0].is_ascii_uppercase() {
+        let answer = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+                      This port speaks HTTPS: ask again with https://.\n";
+        let _ = stream.write_all(answer.as_bytes()).await;
+        linger(stream).await;
+        return None;
+    }
+    let acceptor = TlsAcceptor::from(config.server_config()?);
+    match acceptor.accept(stream).await {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            None
+        }
     }
 }

@@ -5,7 +5,12 @@
     reason = "what a test needs and does not get fails the test"
 )]
 
+mod certificates;
+mod config_file;
+mod configuring;
 mod limits;
 mod requests;
+mod sign_in;
 mod site;
 mod stopping;
+mod tls;

@@ -1,0 +1,415 @@
+//! From `tls_server_config` to what rustls serves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio_rustls::rustls::{
+    NamedGroup, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    version,
+};
+
+use super::client_certificates::{AllowedNames, AnyCertificate};
+use super::file::{ClientAuthType, Curve, TlsServerConfig, Version};
+
+/// Go's [`tls.CipherSuites`](https://pkg.go.dev/crypto/tls#CipherSuites), today's and older ones, that are not in rustls:
+/// all of them are weaker than those that are.
+const UNSERVED_CIPHER_SUITES: [&str; 8] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+];
+
+/// Go's names of the TLS 1.3 suites. As in Go, a list does not turn them off.
+const TLS13_CIPHER_SUITES: [&str; 3] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+];
+
+/// A `tls_server_config` that makes sense; its files are yet to be read.
+#[derive(Debug)]
+pub(super) struct Tls {
+    certificate: Pem,
+    key: Pem,
+    clients: Clients,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    provider: Arc<CryptoProvider>,
+    prefer_server_cipher_suites: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Clients {
+    Anonymous,
+    Unverified {
+        required: bool,
+    },
+    Verified {
+        required: bool,
+        authority: Pem,
+    },
+    Named {
+        verified_by: Option<Pem>,
+        names: Vec<String>,
+    },
+}
+
+/// Where a certificate or key is.
+#[derive(Clone)]
+enum Pem {
+    File { key: &'static str, path: PathBuf },
+    Inline { key: &'static str, text: String },
+}
+
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File { key, path } => write!(formatter, "{key}: {}", path.display()),
+            Self::Inline { key, .. } => write!(formatter, "{key}: …"),
+        }
+    }
+}
+
+impl Tls {
+    /// Checks everything but the files, which may be named relative to `folder`. `None`: no TLS is asked for.
+    /// What is served otherwise than it was asked for, without being weaker for it, is noted in `notes`.
+    pub(super) fn new(
+        config: TlsServerConfig,
+        folder: &Path,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<Self>, String> {
+        let pem =
+            |inline_key, text: Option<String>, file_key, path: Option<String>| match (text, path) {
+                (Some(_), Some(_)) => Err(format!(
+                    "tls_server_config has both {inline_key} and {file_key}; remove one of them"
+                )),
+                (Some(text), None) => Ok(Some(Pem::Inline {
+                    key: inline_key,
+                    text,
+                })),
+                (None, Some(path)) => Ok(Some(Pem::File {
+                    key: file_key,
+                    path: folder.join(path),
+                })),
+                (None, None) => Ok(None),
+            };
+        let is_empty = config.is_empty();
+        let certificate = pem("cert", config.cert, "cert_file", config.cert_file)?;
+        let key = pem("key", config.key, "key_file", config.key_file)?;
+        let authority = pem(
+            "client_ca",
+            config.client_ca,
+            "client_ca_file",
+            config.client_ca_file,
+        )?;
+        let (certificate, key) = match (certificate, key) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            _ if is_empty => return Ok(None),
+            (None, _) => {
+                return Err("tls_server_config names no certificate; add cert_file".to_owned());
+            }
+            (_, None) => return Err("tls_server_config names no key; add key_file".to_owned()),
+        };
+        let clients = clients(
+            config.client_auth_type.unwrap_or_default(),
+            config.client_allowed_sans,
+            authority,
+        )?;
+        let versions = versions(config.min_version, config.max_version, notes)?;
+        let mut provider = ring::default_provider();
+        if let Some(names) = config.cipher_suites.filter(|names| !names.is_empty()) {
+            provider.cipher_suites = cipher_suites(&names, notes)?;
+        }
+        if let Some(curves) = config.curve_preferences.filter(|curves| !curves.is_empty()) {
+            order_curves(&mut provider, &curves, notes)?;
+        }
+        Ok(Some(Self {
+            certificate,
+            key,
+            clients,
+            versions,
+            provider: Arc::new(provider),
+            prefer_server_cipher_suites: config.prefer_server_cipher_suites.unwrap_or(true),
+        }))
+    }
+
+    /// The files that this reads.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let authority = match &self.clients {
+            Clients::Verified { authority, .. } => Some(authority),
+            Clients::Named { verified_by, .. } => verified_by.as_ref(),
+            Clients::Anonymous | Clients::Unverified { .. } => None,
+        };
+        [Some(&self.certificate), Some(&self.key), authority]
+            .into_iter()
+            .filter_map(|pem| match pem {
+                Some(Pem::File { path, .. }) => Some(path.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Reads the files. A failure says which one, and what is wrong with it.
+    pub(super) fn load(&self) -> Result<Arc<ServerConfig>, String> {
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&self.versions)
+            .map_err(|error| {
+                format!("min_version, max_version, cipher_suites and curve_preferences leave nothing to agree on: {error}")
+            })?;
+        let verifier = self.verifier()?;
+        let remembers_clients = verifier.is_none();
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let key = PrivateKeyDer::from_pem_slice(&self.key.read()?)
+            .map_err(|error| self.key.refused(&error))?;
+        let mut config = builder
+            .with_single_cert(self.certificate.certificates()?, key)
+            .map_err(|error| {
+                format!(
+                    "{:?} and {:?} do not go together: {error}",
+                    self.certificate, self.key
+                )
+            })?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.ignore_client_order = self.prefer_server_cipher_suites;
+        if !remembers_clients {
+            // A resumed session would skip the certificate's verification, its expiry included.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        Ok(Arc::new(config))
+    }
+
+    fn verifier(&self) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
+        let unverified = |required| -> Arc<dyn ClientCertVerifier> {
+            Arc::new(AnyCertificate {
+                required,
+                provider: Arc::clone(&self.provider),
+            })
+        };
+        Ok(match &self.clients {
+            Clients::Anonymous => None,
+            Clients::Unverified { required } => Some(unverified(*required)),
+            Clients::Verified {
+                required,
+                authority,
+            } => Some(self.verified(*required, authority)?),
+            Clients::Named { verified_by, names } => {
+                let inner = match verified_by {
+                    Some(authority) => self.verified(true, authority)?,
+                    None => unverified(true),
+                };
+                Some(Arc::new(AllowedNames {
+                    inner,
+                    names: names.clone(),
+                }))
+            }
+        })
+    }
+
+    fn verified(
+        &self,
+        required: bool,
+        authority: &Pem,
+    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in authority.certificates()? {
+            roots.add(certificate).map_err(|error| {
+                format!("{authority:?} holds a certificate that is no authority: {error}")
+            })?;
+        }
+        let builder =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&self.provider));
+        let builder = if required {
+            builder
+        } else {
+            builder.allow_unauthenticated()
+        };
+        builder
+            .build()
+            .map_err(|error| format!("{authority:?} cannot be used: {error}"))
+    }
+}
+
+impl TlsServerConfig {
+    fn is_empty(&self) -> bool {
+        let texts = [&self.cert, &self.key, &self.client_ca];
+        let files = [&self.cert_file, &self.key_file, &self.client_ca_file];
+        texts.into_iter().chain(files).all(Option::is_none)
+            && self.client_auth_type.is_none()
+            && self.client_allowed_sans.is_none()
+            && self.min_version.is_none()
+            && self.max_version.is_none()
+            && self.cipher_suites.is_none()
+            && self.curve_preferences.is_none()
+    }
+}
+
+impl Pem {
+    fn read(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Self::File { path, .. } => {
+                fs::read(path).map_err(|error| format!("{self:?} cannot be read: {error}"))
+            }
+            Self::Inline { text, .. } => Ok(text.clone().into_bytes()),
+        }
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let certificates = CertificateDer::pem_slice_iter(&self.read()?)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| self.refused(&error))?;
+        if certificates.is_empty() {
+            return Err(self.refused(&pem::Error::NoItemsFound));
+        }
+        Ok(certificates)
+    }
+
+    fn refused(&self, error: &pem::Error) -> String {
+        format!("{self:?} is not in PEM format: {error}")
+    }
+}
+
+fn clients(
+    kind: ClientAuthType,
+    names: Option<Vec<String>>,
+    authority: Option<Pem>,
+) -> Result<Clients, String> {
+    use ClientAuthType as Kind;
+    if authority.is_some() && kind == Kind::NoClientCert {
+        return Err(
+            "tls_server_config has a client_ca and asks no client for a certificate; \
+                    add client_auth_type: RequireAndVerifyClientCert"
+                .to_owned(),
+        );
+    }
+    let required = matches!(
+        kind,
+        Kind::RequireAnyClientCert | Kind::RequireAndVerifyClientCert
+    );
+    if names.is_some() && !required {
+        return Err(
+            "client_allowed_sans needs client_auth_type: RequireAndVerifyClientCert (or \
+                    RequireAnyClientCert): other clients may show no certificate"
+                .to_owned(),
+        );
+    }
+    let verified_by = match kind {
+        Kind::VerifyClientCertIfGiven | Kind::RequireAndVerifyClientCert => {
+            Some(authority.ok_or_else(|| {
+                format!("client_auth_type {kind:?} does not say which authority's certificates are right; add client_ca_file")
+            })?)
+        }
+        _ => None,
+    };
+    Ok(match (kind, names, verified_by) {
+        (Kind::NoClientCert, ..) => Clients::Anonymous,
+        (_, Some(names), verified_by) => Clients::Named { verified_by, names },
+        (_, None, Some(authority)) => Clients::Verified {
+            required,
+            authority,
+        },
+        (_, None, None) => Clients::Unverified { required },
+    })
+}
+
+fn versions(
+    min: Option<Version>,
+    max: Option<Version>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let (min, max) = (min.unwrap_or(Version::Tls12), max.unwrap_or(Version::Tls13));
+    if max < Version::Tls12 {
+        return Err(
+            "max_version allows only versions of TLS that are broken; set TLS12 or TLS13"
+                .to_owned(),
+        );
+    }
+    if min > max {
+        return Err("min_version is above max_version; no version of TLS is left".to_owned());
+    }
+    if min < Version::Tls12 {
+        notes.push(
+            "min_version is raised to TLS12: what came before is broken and not served".to_owned(),
+        );
+    }
+    let served = [
+        (Version::Tls12, &version::TLS12),
+        (Version::Tls13, &version::TLS13),
+    ];
+    Ok(served
+        .into_iter()
+        .filter(|(version, _)| (min..=max).contains(version))
+        .map(|(_, version)| version)
+        .collect())
+}
+
+fn cipher_suites(
+    names: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Vec<SupportedCipherSuite>, String> {
+    let is_tls13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
+    let all = ring::ALL_CIPHER_SUITES.iter().copied();
+    let mut suites: Vec<_> = all.clone().filter(is_tls13).collect();
+    for name in names {
+        // TLS 1.3 suites have other names in rustls, and are in the list already.
+        if let Some(suite) = all
+            .clone()
+            .find(|suite| suite.suite().as_str() == Some(name))
+        {
+            if !suites.contains(&suite) {
+                suites.push(suite);
+            }
+        } else if UNSERVED_CIPHER_SUITES.contains(&name.as_str()) {
+            notes.push(format!("cipher suite {name} is not served"));
+        } else if !TLS13_CIPHER_SUITES.contains(&name.as_str()) {
+            return Err(format!(
+                "cipher_suites has an unknown name, {name}; the names are listed at https://pkg.go.dev/crypto/tls#pkg-constants"
+            ));
+        }
+    }
+    Ok(suites)
+}
+
+fn order_curves(
+    provider: &mut CryptoProvider,
+    curves: &[Curve],
+    notes: &mut Vec<String>,
+) -> Result<(), String> {
+    let mut groups = Vec::new();
+    for curve in curves {
+        let name = match curve {
+            Curve::CurveP256 => Some(NamedGroup::secp256r1),
+            Curve::CurveP384 => Some(NamedGroup::secp384r1),
+            Curve::X25519 => Some(NamedGroup::X25519),
+            Curve::CurveP521 | Curve::X25519MLKEM768 => None,
+        };
+        match provider
+            .kx_groups
+            .iter()
+            .find(|group| Some(group.name()) == name)
+        {
+            Some(group) => groups.push(*group),
+            None => notes.push(format!("curve {curve:?} is not served")),
+        }
+    }
+    if groups.is_empty() {
+        return Err(
+            "no curve of curve_preferences is served; add X25519, CurveP256 or CurveP384"
+                .to_owned(),
+        );
+    }
+    provider.kx_groups = groups;
+    Ok(())
+}

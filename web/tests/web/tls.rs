@@ -1,0 +1,342 @@
+//! HTTPS and client certificates.
+
+use std::fs;
+use std::time::Duration;
+
+use genv_web::Limits;
+use rcgen::SanType;
+use tokio_rustls::rustls::{HandshakeKind, version};
+
+use crate::certificates::{Authority, Identity, TlsClient, dns, shake_hands};
+use crate::config_file::ConfigFile;
+use crate::site::Client;
+
+const SERVER: &str = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n";
+
+/// A configuration that serves a certificate for `localhost`, with more lines about TLS.
+fn config(authority: &Authority, more: &str) -> ConfigFile {
+    let file = ConfigFile::new(&format!("{SERVER}{more}"));
+    install(&file, &authority.issue_for_host("localhost"));
+    file
+}
+
+fn install(file: &ConfigFile, identity: &Identity) {
+    file.write("server.crt", &identity.certificate);
+    file.write("server.key", &identity.key);
+}
+
+#[tokio::test]
+async fn requests_are_answered_over_tls_1_2_and_1_3() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let site = file.serve(Limits::default()).await;
+    for version in [&version::TLS12, &version::TLS13] {
+        let client = TlsClient::trusting(&authority).speaking(version);
+        let mut client = client.connect(&site).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(client.get("/").await.text(), "hello\n");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_answer_crosses_tls_whole() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let site = file.serve(Limits::default()).await;
+    let mut client = TlsClient::trusting(&authority)
+        .connect(&site)
+        .await
+        .unwrap();
+    assert_eq!(client.get("/large").await.body.len(), 64 << 20);
+}
+
+#[tokio::test]
+async fn plain_http_on_the_https_port_is_told_so() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let site = file.serve(Limits::default()).await;
+    let mut client = site.connect().await;
+    client.request("/", "").await;
+    let answer = String::from_utf8(client.rest().await).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.0 400 Bad Request\r\n"),
+        "{answer}"
+    );
+    assert!(
+        answer.ends_with("This port speaks HTTPS: ask again with https://.\n"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_never_finished_is_not_waited_for() {
+    let authority = Authority::new("the lab");
+    let limits = Limits {
+        head_timeout: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let file = config(&authority, "");
+    let site = file.serve(limits).await;
+    let mut silent = site.connect().await;
+    let mut half = site.connect().await;
+    half.send(b"\x16\x03\x01").await;
+    assert!(silent.rest().await.is_empty());
+    assert!(half.rest().await.is_empty());
+}
+
+#[tokio::test]
+async fn stopping_finishes_a_response_over_tls() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let mut site = file.serve(Limits::default()).await;
+    let trusting = TlsClient::trusting(&authority);
+    let mut reading = trusting.connect(&site).await.unwrap();
+    let mut idle = trusting.connect(&site).await.unwrap();
+    assert_eq!(idle.get("/").await.status, 200);
+    reading.request("/large", "").await;
+    site.until_handled(2).await;
+    let stopped = site.stop();
+    assert!(idle.rest().await.is_empty());
+    assert_eq!(reading.answer().await.body.len(), 64 << 20);
+    stopped.await.unwrap();
+}
+
+#[tokio::test]
+async fn only_certificates_of_the_authority_are_let_in_where_they_are_required() {
+    let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
+    let file = config(
+        &authority,
+        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n",
+    );
+    file.write("ca.crt", &authority.pem());
+    let site = file.serve(Limits::default()).await;
+    let client = || TlsClient::trusting(&authority);
+    let known = authority.issue_for_host("prometheus");
+    for version in [&version::TLS12, &version::TLS13] {
+        let status = async |client: TlsClient| client.speaking(version).status(&site).await;
+        assert_eq!(status(client().with(&known)).await, Some(200));
+        assert_eq!(status(client()).await, None);
+        assert_eq!(
+            status(client().with(&stranger.issue_for_host("prometheus"))).await,
+            None
+        );
+    }
+    assert_eq!(site.handled(), 2);
+}
+
+#[tokio::test]
+async fn each_client_auth_type_lets_in_whom_it_names() {
+    let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
+    let known = authority.issue_for_host("prometheus");
+    let unknown = stranger.issue_for_host("prometheus");
+    // Whether a client gets in without a certificate, with a known, with an unknown one.
+    for (kind, expected) in [
+        ("NoClientCert", [true, true, true]),
+        ("RequestClientCert", [true, true, true]),
+        ("RequireAnyClientCert", [false, true, true]),
+        ("RequireClientCert", [false, true, true]),
+        ("VerifyClientCertIfGiven", [true, true, false]),
+        ("RequireAndVerifyClientCert", [false, true, false]),
+    ] {
+        let verifies = kind.contains("Verify");
+        let ca = if verifies {
+            "  client_ca_file: ca.crt\n"
+        } else {
+            ""
+        };
+        let file = config(&authority, &format!("  client_auth_type: {kind}\n{ca}"));
+        file.write("ca.crt", &authority.pem());
+        let site = file.serve(Limits::default()).await;
+        let client = || TlsClient::trusting(&authority);
+        let clients = [client(), client().with(&known), client().with(&unknown)];
+        for (client, expected) in clients.into_iter().zip(expected) {
+            let status = client.status(&site).await;
+            assert_eq!(status, expected.then_some(200), "{kind}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_needs_one_of_the_allowed_names() {
+    let (authority, stranger) = (Authority::new("the lab"), Authority::new("elsewhere"));
+    let file = config(
+        &authority,
+        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n  \
+         client_allowed_sans: [prometheus, 10.1.2.3, 'fd00::1', ops@lab.example, 'spiffe://lab/p']\n",
+    );
+    file.write("ca.crt", &authority.pem());
+    let site = file.serve(Limits::default()).await;
+    let uri = |text: &str| SanType::URI(text.try_into().unwrap());
+    let email = |text: &str| SanType::Rfc822Name(text.try_into().unwrap());
+    for (names, allowed) in [
+        (vec![dns("prometheus")], true),
+        (vec![dns("other"), dns("prometheus")], true),
+        (vec![SanType::IpAddress("10.1.2.3".parse().unwrap())], true),
+        (vec![SanType::IpAddress("fd00::1".parse().unwrap())], true),
+        (vec![email("ops@lab.example")], true),
+        (vec![uri("spiffe://lab/p")], true),
+        (vec![], false),
+        (vec![dns("prometheus.example")], false),
+        (vec![dns("*"), dns("10.1.2.4")], false),
+        (vec![uri("spiffe://lab/p/q")], false),
+    ] {
+        let shown = format!("{names:?}");
+        let client = TlsClient::trusting(&authority).with(&authority.issue(names));
+        let status = client.status(&site).await;
+        assert_eq!(status, allowed.then_some(200), "{shown}");
+    }
+    // The right name signed by somebody else is worth nothing.
+    let forged = stranger.issue_for_host("prometheus");
+    assert_eq!(
+        TlsClient::trusting(&authority)
+            .with(&forged)
+            .status(&site)
+            .await,
+        None
+    );
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_served_from_the_next_connection_on() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let file = config(&old, "");
+    let site = file.serve(Limits::default()).await;
+    let mut open = TlsClient::trusting(&old).connect(&site).await.unwrap();
+    assert_eq!(open.get("/").await.status, 200);
+    assert_eq!(TlsClient::trusting(&new).status(&site).await, None);
+
+    install(&file, &new.issue_for_host("localhost"));
+    assert_eq!(TlsClient::trusting(&new).status(&site).await, Some(200));
+    assert_eq!(TlsClient::trusting(&old).status(&site).await, None);
+    assert_eq!(open.get("/").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_broken_certificate_refuses_connections_until_it_is_mended() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let site = file.serve(Limits::default()).await;
+    let client = TlsClient::trusting(&authority);
+    assert_eq!(client.status(&site).await, Some(200));
+    let other = authority.issue_for_host("localhost");
+    file.write("server.crt", &other.certificate);
+    assert_eq!(client.status(&site).await, None);
+    file.write("server.key", &other.key);
+    assert_eq!(client.status(&site).await, Some(200));
+    fs::remove_file(file.folder().join("server.key")).unwrap();
+    assert_eq!(client.status(&site).await, None);
+}
+
+#[tokio::test]
+async fn tls_is_not_dropped_when_its_configuration_is() {
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let site = file.serve(Limits::default()).await;
+    file.write("web.yml", "");
+    assert_eq!(TlsClient::trusting(&authority).status(&site).await, None);
+    let mut client = site.connect().await;
+    client.request("/", "").await;
+    let answer = String::from_utf8(client.rest().await).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 400 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_client_that_shows_a_certificate_shows_it_on_every_connection() {
+    let authority = Authority::new("the lab");
+    let verified = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n";
+    for (more, second_handshake) in [
+        ("", HandshakeKind::Resumed),
+        (verified, HandshakeKind::Full),
+    ] {
+        let file = config(&authority, more);
+        file.write("ca.crt", &authority.pem());
+        let site = file.serve(Limits::default()).await;
+        let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
+        let connector = client.connector();
+        for expected in [HandshakeKind::Full, second_handshake] {
+            let stream = shake_hands(&connector, &site).await.unwrap();
+            let kind = stream.get_ref().1.handshake_kind();
+            let mut client = Client::new(stream);
+            assert_eq!(client.get("/").await.status, 200);
+            assert_eq!(kind, Some(expected), "{more}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_authority_is_replaced_is_let_in_no_longer() {
+    let (authority, next) = (Authority::new("the lab"), Authority::new("the next"));
+    let file = config(
+        &authority,
+        "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n",
+    );
+    file.write("ca.crt", &authority.pem());
+    let site = file.serve(Limits::default()).await;
+    let client = TlsClient::trusting(&authority).with(&authority.issue_for_host("prometheus"));
+    assert_eq!(client.status(&site).await, Some(200));
+    file.write("ca.crt", &next.pem());
+    assert_eq!(client.status(&site).await, None);
+}
+
+#[tokio::test]
+async fn versions_suites_and_curves_are_as_configured() {
+    let authority = Authority::new("the lab");
+    // Whether TLS 1.2 and TLS 1.3 clients get in.
+    for (more, expected) in [
+        ("  min_version: TLS13\n", [false, true]),
+        ("  max_version: TLS12\n", [true, false]),
+        (
+            "  min_version: TLS10\n  prefer_server_cipher_suites: false\n",
+            [true, true],
+        ),
+        // The test's key is an elliptic curve's: a suite for RSA leaves TLS 1.2 nothing.
+        (
+            "  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\n",
+            [false, true],
+        ),
+        (
+            "  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\n",
+            [true, true],
+        ),
+        (
+            "  curve_preferences: [CurveP384, CurveP521]\n",
+            [true, true],
+        ),
+    ] {
+        let file = config(&authority, more);
+        let site = file.serve(Limits::default()).await;
+        for (version, expected) in [&version::TLS12, &version::TLS13].into_iter().zip(expected) {
+            let client = TlsClient::trusting(&authority).speaking(version);
+            assert_eq!(
+                client.status(&site).await,
+                expected.then_some(200),
+                "{more}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn certificates_may_stand_in_the_file_itself() {
+    let authority = Authority::new("the lab");
+    let indented = |pem: &str| pem.replace('\n', "\n    ");
+    let text = |identity: &Identity| {
+        format!(
+            "tls_server_config:\n  cert: |\n    {}\n  key: |\n    {}\n  client_ca: |\n    {}\n  \
+             client_auth_type: RequireAndVerifyClientCert\n",
+            indented(&identity.certificate),
+            indented(&identity.key),
+            indented(&authority.pem()),
+        )
+    };
+    let file = ConfigFile::new(&text(&authority.issue_for_host("localhost")));
+    let site = file.serve(Limits::default()).await;
+    let client = TlsClient::trusting(&authority);
+    assert_eq!(client.status(&site).await, None);
+    let client = client.with(&authority.issue_for_host("prometheus"));
+    assert_eq!(client.status(&site).await, Some(200));
+
+    file.write("web.yml", &text(&authority.issue_for_host("elsewhere")));
+    assert_eq!(client.status(&site).await, None);
+}
