@@ -81,7 +81,7 @@ impl Endpoints {
 
     fn healthy(&self) -> Response {
         let age = self.latest().age();
-        if age <= self.interval * MISSED_PUBLICATIONS + LATE {
+        if !is_overdue(age, self.interval) {
             return Response::text(StatusCode::OK, "genv-exporter is healthy.").uncached();
         }
         unavailable(&format!(
@@ -117,6 +117,11 @@ impl Handler for Endpoints {
             _ => Response::not_found(),
         }
     }
+}
+
+/// Whether the next publication should have come long ago.
+fn is_overdue(age: Duration, interval: Duration) -> bool {
+    age > interval * MISSED_PUBLICATIONS + LATE
 }
 
 fn served(request: &Request<'_>, content_type: HeaderValue, text: &Text) -> Response {
@@ -185,5 +190,20 @@ fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
                 "200 once there is something to scrape",
             ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publication_is_overdue_after_a_few_intervals_and_never_within_seconds() {
+        let overdue =
+            |age, interval| is_overdue(Duration::from_millis(age), Duration::from_millis(interval));
+        assert!(!overdue(30_000, 10_000));
+        assert!(overdue(60_000, 10_000));
+        assert!(!overdue(3_000, 100));
+        assert!(overdue(6_000, 100));
     }
 }

@@ -32,7 +32,7 @@ const VERSION: &str = concat!(
     ")"
 );
 
-const EXAMPLE: &str = "Example: see a living laboratory on a machine without a GPU
+const EXAMPLE: &str = "Example: see the built-in simulation, on a machine without a GPU
   genv-exporter --gpu.source=simulated --interval=1s
   curl http://127.0.0.1:9820/metrics
 
@@ -76,7 +76,7 @@ struct Flags {
     /// Processes of a host that have series of their own, the largest first; the others are summed.
     #[arg(
         long = "collector.processes.limit",
-        value_name = "NUMBER",
+        value_name = "NUMBER", value_parser = number,
         default_value_t = 64
     )]
     processes_limit: usize,
@@ -117,7 +117,7 @@ struct WebFlags {
     telemetry_path: String,
 
     /// Requests answered at once; one more gets 503. 0: no limit.
-    #[arg(long = "web.max-requests", value_name = "NUMBER", default_value_t = 40)]
+    #[arg(long = "web.max-requests", value_name = "NUMBER", value_parser = number, default_value_t = 40)]
     max_requests: usize,
 }
 
@@ -258,6 +258,11 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Ok(interval);
     }
     Err("the machine is asked at most ten times a second and at least once an hour: choose 100ms to 1h, such as 10s".to_owned())
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "it is not a number: write a whole number from 0 on, such as 40".to_owned())
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

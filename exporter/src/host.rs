@@ -8,6 +8,10 @@ use genv_core::model::{
 
 use crate::families::Limits;
 
+/// Environments, and users, of a host that have series of their own. Whoever may write the state may invent
+/// any number of either.
+const SHOWN: usize = 1000;
+
 /// One host of a publication.
 pub struct Host<'a> {
     host: &'a HostSnapshot,
@@ -18,11 +22,15 @@ pub struct Host<'a> {
 pub(crate) struct View<'a> {
     /// The snapshot itself.
     pub(crate) snapshot: &'a Snapshot,
-    /// Environments by eid; absent while the state is not known.
+    /// Environments with series of their own, by eid; absent while the state is not known.
     pub(crate) environments: Option<BTreeMap<&'a str, &'a Environment>>,
-    /// Processes with series of their own, and the others; absent while processes are not known.
+    /// Processes, as the driver tells them; absent while it does not, or if they are not wanted.
     pub(crate) processes: Option<Processes<'a>>,
-    /// Everybody who has an environment or a process, by name.
+    /// Whether it is known whose processes they are.
+    pub(crate) owners: bool,
+    /// How many have an environment or a process.
+    pub(crate) users_number: usize,
+    /// Those with series of their own, by name.
     pub(crate) users: BTreeMap<&'a str, User>,
 }
 
@@ -117,27 +125,44 @@ impl<'a> Host<'a> {
 
 impl<'a> View<'a> {
     fn new(snapshot: &'a Snapshot, limits: Limits) -> Self {
-        // What a collector tells is known only if the snapshot carries values that it read.
-        let known = |collector: &str| {
+        let current = |collector: &str| {
             let status = snapshot.collectors.get(collector);
-            status.is_some_and(|status| status.timestamp_seconds.is_some())
+            status.is_some_and(|status| status.current)
         };
-        let environments = known("state").then(|| {
+        let state = current("state");
+        let environments = state.then(|| {
             let environments = snapshot.environments.iter();
-            environments
-                .map(|environment| (environment.eid.as_str(), environment))
-                .collect()
+            let by_eid = environments.map(|environment| (environment.eid.as_str(), environment));
+            shown(by_eid.collect(), |environment| {
+                !environment.devices.is_empty()
+            })
         });
-        let processes = (known("gpu") && known("processes"))
+        let processes = (current("gpu") && snapshot.collectors.contains_key("processes"))
             .then(|| Processes::new(&snapshot.processes, limits));
-        let users = users(snapshot, environments.as_ref(), processes.is_some());
+        let owners = processes.is_some() && current("processes");
+        let users = users(snapshot, state, owners);
         Self {
             snapshot,
             environments,
             processes,
-            users,
+            owners,
+            users_number: users.len(),
+            users: shown(users, |user| user.processes > 0 || !user.devices.is_empty()),
         }
     }
+
+    /// Processes, if it is known whose they are.
+    pub(crate) fn owned_processes(&self) -> Option<&Processes<'a>> {
+        self.processes.as_ref().filter(|_| self.owners)
+    }
+}
+
+/// The GPUs to which an environment is attached.
+pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = DeviceIndex> {
+    let devices = environment.devices.iter();
+    devices
+        .filter(|device| device.attached)
+        .map(|device| device.index)
 }
 
 impl<'a> Processes<'a> {
@@ -191,30 +216,35 @@ fn distinct_devices(process: &Process) -> BTreeSet<DeviceIndex> {
     process.devices.iter().map(|device| device.index).collect()
 }
 
-fn users<'a>(
-    snapshot: &'a Snapshot,
-    environments: Option<&BTreeMap<&'a str, &'a Environment>>,
-    processes: bool,
-) -> BTreeMap<&'a str, User> {
-    let mut users = BTreeMap::<_, User>::new();
-    if let Some(environments) = environments {
-        for environment in environments.values() {
-            let user = users.entry(environment.username.as_str()).or_default();
-            user.environments += 1;
-        }
-        for device in &snapshot.devices {
-            for attachment in &device.attachments {
-                if let Some(environment) = environments.get(attachment.eid.as_str()) {
-                    let user = users.entry(environment.username.as_str()).or_default();
-                    user.devices.insert(device.index);
-                    if processes && device.processes_measured {
-                        user.memory_used_bytes.insert(device.index, Some(0.0));
-                    }
-                }
-            }
-        }
+/// As many as may be shown, those that matter first, then by name.
+fn shown<T>(all: BTreeMap<&str, T>, matters: impl Fn(&T) -> bool) -> BTreeMap<&str, T> {
+    if all.len() <= SHOWN {
+        return all;
     }
-    for process in snapshot.processes.iter().filter(|_| processes) {
+    let (first, then): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, one)| matters(one));
+    first.into_iter().chain(then).take(SHOWN).collect()
+}
+
+fn users(snapshot: &Snapshot, state: bool, owners: bool) -> BTreeMap<&str, User> {
+    let mut users = BTreeMap::<_, User>::new();
+    for environment in snapshot.environments.iter().filter(|_| state) {
+        let user = users.entry(environment.username.as_str()).or_default();
+        user.environments += 1;
+        user.devices.extend(attached(environment));
+    }
+    if !owners {
+        return users;
+    }
+    let told = snapshot
+        .devices
+        .iter()
+        .filter(|device| device.processes_measured);
+    let told: BTreeSet<_> = told.map(|device| device.index).collect();
+    for user in users.values_mut() {
+        let held = user.devices.intersection(&told);
+        user.memory_used_bytes = held.map(|index| (*index, Some(0.0))).collect();
+    }
+    for process in &snapshot.processes {
         let Some(username) = process.username.as_deref() else {
             continue;
         };

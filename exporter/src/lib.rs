@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub mod endpoints;
 pub mod families;
 pub mod flags;
+mod health_log;
 mod host;
 mod own_process;
 pub mod render;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::OwnProcess;
 use crate::families::{self, Limits, genv1, own};
+use crate::health_log::HealthLog;
 
 /// One text, as it is and compressed.
 #[derive(Clone, Debug)]
@@ -213,14 +214,16 @@ impl Renderer {
         self.latest.send_replace(Arc::new(rendering));
     }
 
-    /// Renders every publication, away from the threads that answer requests. Returns when the collection ended.
+    /// Renders every publication and logs what fails, away from the threads that answer requests. Returns when the collection ended.
     pub async fn follow(self, mut stream: SnapshotStream) -> Ended {
         let this = Arc::new(self);
+        let mut health = HealthLog::default();
         loop {
             let publication = match stream.next().await {
                 Ok(publication) => publication,
                 Err(ended) => return ended,
             };
+            health.note(&publication);
             let renderer = Arc::clone(&this);
             let rendered = tokio::task::spawn_blocking(move || renderer.render(publication)).await;
             if let Err(error) = rendered {

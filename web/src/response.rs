@@ -81,6 +81,21 @@ impl Response {
         )
     }
 
+    /// The status.
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The headers; the server adds the date and the length.
+    pub const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The body.
+    pub const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
     /// The same response with one more header, replacing any of that name.
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);

@@ -16,9 +16,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Whether genv is installed on the host (a state directory exists, or genv is on PATH): 1 if it is, 0 if not.",
         samples: |host, out| {
-            if let Some(view) = host.view() {
-                out.add(&[], f64::from(view.snapshot.installed));
-            }
+            let view = host.view().filter(|view| view.environments.is_some());
+            out.add(&[], view.map(|view| f64::from(view.snapshot.installed)));
         },
     },
     Family {
@@ -55,6 +54,21 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                 .flat_map(|view| &view.snapshot.collectors)
             {
                 out.add(&[name], status.duration_seconds);
+            }
+        },
+    },
+    Family {
+        name: "genv_collector_timestamp_seconds",
+        kind: Kind::Largest,
+        labels: &["collector"],
+        help: "When the collector's last values were read, in seconds of Unix time by the host's clock.",
+        samples: |host, out| {
+            for (name, status) in host
+                .view()
+                .iter()
+                .flat_map(|view| &view.snapshot.collectors)
+            {
+                out.add(&[name], status.timestamp_seconds);
             }
         },
     },

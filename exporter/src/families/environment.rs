@@ -1,12 +1,14 @@
 //! Families about environments and what they hold and use.
 
+use std::collections::BTreeSet;
+
 use genv_core::model::{Environment, EnvironmentDevice};
 
 use super::{Family, HostFamily, Kind};
-use crate::host::Host;
+use crate::host::{Host, View, attached};
 use crate::samples::Samples;
 
-/// Every environment of a host.
+/// The environments of a host that have series of their own.
 fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
     let environments = host.view().and_then(|view| view.environments.as_ref());
     environments
@@ -30,10 +32,10 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Active environments.",
         samples: |host, out| {
-            let environments = host.view().and_then(|view| view.environments.as_ref());
+            let view = host.view().filter(|view| view.environments.is_some());
             out.add(
                 &[],
-                environments.map(|environments| environments.len() as f64),
+                view.map(|view| view.snapshot.environments.len() as f64),
             );
         },
     },
@@ -43,11 +45,9 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "GPUs that are attached to at least one environment.",
         samples: |host, out| {
-            if host.view().is_some_and(|view| view.environments.is_some()) {
-                let attached = host
-                    .devices()
-                    .filter(|device| !device.attachments.is_empty());
-                out.add(&[], attached.count() as f64);
+            if let Some(view) = host.view().filter(|view| view.environments.is_some()) {
+                let held = view.snapshot.environments.iter().flat_map(attached);
+                out.add(&[], held.collect::<BTreeSet<_>>().len() as f64);
             }
         },
     },
@@ -81,8 +81,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to the environment.",
         samples: |host, out| {
             for environment in environments(host) {
-                let attached = environment.devices.iter().filter(|device| device.attached);
-                out.add(&[&environment.eid], attached.count() as f64);
+                out.add(&[&environment.eid], attached(environment).count() as f64);
             }
         },
     },
@@ -92,7 +91,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["eid"],
         help: "Processes of the environment that use a device.",
         samples: |host, out| {
-            let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
+            let Some(processes) = host.view().and_then(View::owned_processes) else {
                 return;
             };
             for environment in environments(host) {

@@ -11,7 +11,7 @@ use genv_core::model::{Device, DeviceIndex, HostSnapshot, Process, ProcessDevice
 use prometheus::proto::MetricFamily;
 
 use super::{Family, HostFamily, Kind, Limits};
-use crate::host::Host;
+use crate::host::{Host, View, attached};
 use crate::samples::Samples;
 
 /// These families of the hosts. As in 1.4.3, samples have no `hostname` when there is but one host.
@@ -67,16 +67,13 @@ struct Holdings {
 /// Holdings by eid, with the username; none while the state is not known.
 fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
     let environments = host.view().and_then(|view| view.environments.as_ref());
-    let environments = environments.into_iter().flatten();
-    let mut holdings: BTreeMap<_, _> = environments
-        .map(|(eid, environment)| (*eid, (environment.username.as_str(), Holdings::default())))
-        .collect();
-    for device in host.devices() {
-        for attachment in &device.attachments {
-            if let Some((_, held)) = holdings.get_mut(attachment.eid.as_str()) {
-                held.devices.insert(device.index);
-            }
-        }
+    let mut holdings = BTreeMap::new();
+    for (eid, environment) in environments.into_iter().flatten() {
+        let held = Holdings {
+            devices: attached(environment).collect(),
+            ..Holdings::default()
+        };
+        holdings.insert(*eid, (environment.username.as_str(), held));
     }
     for (process, _) in computing(host) {
         if let Some((_, held)) = process
@@ -105,12 +102,12 @@ fn state_is_known(host: &Host<'_>) -> bool {
     host.view().is_some_and(|view| view.environments.is_some())
 }
 
-fn processes_are_known(host: &Host<'_>) -> bool {
-    host.view().is_some_and(|view| view.processes.is_some())
+fn owners_are_known(host: &Host<'_>) -> bool {
+    host.view().and_then(View::owned_processes).is_some()
 }
 
 /// All families, in 1.4.3's order.
-pub(super) const FAMILIES: &[HostFamily] = &[
+pub const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_attached_devices_total",
         kind: Kind::Gauge,
@@ -118,8 +115,10 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to an environment.",
         samples: |host, out| {
             if state_is_known(host) {
-                let attached = gpus(host).filter(|device| !device.attachments.is_empty());
-                out.add(&[], attached.count() as f64);
+                let held = by_environment(host)
+                    .into_values()
+                    .flat_map(|(_, held)| held.devices);
+                out.add(&[], held.collect::<BTreeSet<_>>().len() as f64);
             }
         },
     },
@@ -207,7 +206,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             for (eid, (_, held)) in by_environment(host) {
                 out.add(
                     &[&eid],
-                    processes_are_known(host).then_some(held.processes as f64),
+                    owners_are_known(host).then_some(held.processes as f64),
                 );
             }
         },
@@ -230,9 +229,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Computing processes.",
         samples: |host, out| {
-            if processes_are_known(host) {
-                out.add(&[], computing(host).len() as f64);
-            }
+            let known = host.view().is_some_and(|view| view.processes.is_some());
+            out.add(&[], known.then(|| computing(host).len() as f64));
         },
     },
     Family {
@@ -305,7 +303,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             for (username, held) in by_user(host) {
                 out.add(
                     &[&username],
-                    processes_are_known(host).then_some(held.processes as f64),
+                    owners_are_known(host).then_some(held.processes as f64),
                 );
             }
         },

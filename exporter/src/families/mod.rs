@@ -64,18 +64,14 @@ pub struct Limits {
     pub processes: usize,
 }
 
-/// All families about hosts, in the order in which they are written.
-pub fn all() -> impl Iterator<Item = &'static HostFamily> {
-    [
-        collector::FAMILIES,
-        device::FAMILIES,
-        environment::FAMILIES,
-        user::FAMILIES,
-        process::FAMILIES,
-    ]
-    .into_iter()
-    .flatten()
-}
+/// All families about hosts by what they describe, in the order in which they are written.
+pub const GROUPS: &[(&str, &[HostFamily])] = &[
+    ("Hosts and collectors", collector::FAMILIES),
+    ("Devices", device::FAMILIES),
+    ("Environments", environment::FAMILIES),
+    ("Users", user::FAMILIES),
+    ("Processes", process::FAMILIES),
+];
 
 impl HostFamily {
     /// The samples of this family on the hosts, each with the label `hostname`; absent without any.
@@ -99,5 +95,6 @@ pub fn of_hosts<'a>(
         .into_iter()
         .map(|host| Host::new(host, limits))
         .collect();
-    all().filter_map(move |family| family.of_hosts(&hosts))
+    let families = GROUPS.iter().flat_map(|(_, families)| *families);
+    families.filter_map(move |family| family.of_hosts(&hosts))
 }

@@ -30,7 +30,7 @@ pub fn of_process(process: &OwnProcess) -> impl Iterator<Item = MetricFamily> {
 }
 
 /// All families about the exporter. Their names are those of Prometheus' client libraries.
-pub(super) const FAMILIES: &[OwnFamily] = &[
+pub const FAMILIES: &[OwnFamily] = &[
     Family {
         name: "genv_exporter_build_info",
         kind: Kind::Largest,

@@ -10,8 +10,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Users who have an environment or a process that uses a device.",
         samples: |host, out| {
             let view = host.view();
-            let view = view.filter(|view| view.environments.is_some() || view.processes.is_some());
-            out.add(&[], view.map(|view| view.users.len() as f64));
+            let view = view.filter(|view| view.environments.is_some() || view.owners);
+            out.add(&[], view.map(|view| view.users_number as f64));
         },
     },
     Family {
@@ -44,7 +44,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "Processes of the user that use a device, inside and outside environments.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.processes.is_some());
+            let view = host.view().filter(|view| view.owners);
             for (name, user) in view.iter().flat_map(|view| &view.users) {
                 out.add(&[name], user.processes as f64);
             }

@@ -1,0 +1,210 @@
+//! Which path answers what, and when.
+
+use std::io::Read;
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use genv_core::model::{HostSnapshot, Snapshot};
+use genv_exporter::endpoints::Endpoints;
+use genv_exporter::families::Limits;
+use genv_exporter::render::Renderer;
+use genv_web::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use genv_web::{Handler, Method, Request, Response};
+
+use crate::{dead_host, exposition, host, publication, snapshot, text};
+
+struct Exporter {
+    renderer: Renderer,
+    endpoints: Endpoints,
+}
+
+impl Exporter {
+    fn new() -> Self {
+        let (renderer, latest) = Renderer::new(Limits { processes: 64 });
+        let endpoints = Endpoints::new(latest, "/metrics", Duration::from_secs(10));
+        Self {
+            renderer,
+            endpoints,
+        }
+    }
+
+    fn publishing(hosts: Vec<HostSnapshot>) -> Self {
+        let exporter = Self::new();
+        exporter.renderer.render(publication(hosts));
+        exporter
+    }
+
+    fn ask(&self, path: &str, headers: &HeaderMap) -> Response {
+        let uri = path.parse().unwrap();
+        self.endpoints
+            .handle(&Request::new(&Method::GET, &uri, headers))
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let response = self.ask(path, &HeaderMap::new());
+        (response.status().as_u16(), text(response.body()))
+    }
+}
+
+fn other_host() -> HostSnapshot {
+    let mut other = snapshot();
+    other.hostname = "gpu02".to_owned();
+    host(other)
+}
+
+#[test]
+fn metrics_are_text_0_0_4_plain_or_gzip() {
+    let exporter = Exporter::publishing(vec![host(snapshot())]);
+    let plain = exporter.ask("/metrics", &HeaderMap::new());
+    assert_eq!(
+        plain.headers()[CONTENT_TYPE],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    assert!(!plain.headers().contains_key(CONTENT_ENCODING));
+    let families = exposition::parse(&text(plain.body())).unwrap();
+    for expected in [
+        "genv_exporter_build_info",
+        "process_resident_memory_bytes",
+        "genv_device_up",
+    ] {
+        assert!(
+            families.iter().any(|family| family.name == expected),
+            "{expected}"
+        );
+    }
+
+    let accept = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("gzip"))]);
+    let gzip = exporter.ask("/metrics", &accept);
+    assert_eq!(gzip.headers()[CONTENT_TYPE], plain.headers()[CONTENT_TYPE]);
+    assert_eq!(gzip.headers()[CONTENT_ENCODING], "gzip");
+    let mut unpacked = Vec::new();
+    GzDecoder::new(&gzip.body()[..])
+        .read_to_end(&mut unpacked)
+        .unwrap();
+    assert_eq!(unpacked, plain.body()[..]);
+}
+
+#[test]
+fn a_publication_is_rendered_once() {
+    let exporter = Exporter::publishing(vec![host(snapshot()), other_host()]);
+    for path in [
+        "/metrics",
+        "/metrics?host=gpu02",
+        "/metrics/genv1",
+        "/snapshot",
+        "/snapshot?host=gpu02",
+    ] {
+        let body = |path| exporter.ask(path, &HeaderMap::new()).body().as_ptr();
+        assert_eq!(body(path), body(path), "{path} was rendered twice");
+    }
+}
+
+#[test]
+fn one_host_of_many_is_served_alone() {
+    let exporter = Exporter::publishing(vec![host(snapshot()), other_host(), dead_host("gpu03")]);
+    let (status, one) = exporter.get("/metrics?host=gpu02");
+    assert_eq!(status, 200);
+    for family in exposition::parse(&one).unwrap() {
+        for (labels, _) in family.samples {
+            assert_eq!(labels["hostname"], "gpu02", "{}", family.name);
+        }
+    }
+    let (status, down) = exporter.get("/metrics?host=gpu03");
+    assert_eq!(status, 503);
+    insta::assert_snapshot!(down, @"Host 'gpu03' is down: it delivers no snapshot. The log says why.");
+    let (status, unknown) = exporter.get("/metrics?host=gpu04");
+    assert_eq!(status, 404);
+    insta::assert_snapshot!(unknown, @"There is no host 'gpu04' here. There are: gpu01, gpu02, gpu03.");
+}
+
+#[test]
+fn snapshots_are_one_object_or_a_line_for_each_host() {
+    let read = |text: &str| serde_json::from_str::<Snapshot>(text).unwrap();
+    let exporter = Exporter::publishing(vec![host(snapshot())]);
+    let one = exporter.ask("/snapshot", &HeaderMap::new());
+    assert_eq!(one.headers()[CONTENT_TYPE], "application/json");
+    assert_eq!(read(&text(one.body())), snapshot());
+
+    let exporter = Exporter::publishing(vec![host(snapshot()), dead_host("gpu03"), other_host()]);
+    let many = exporter.ask("/snapshot", &HeaderMap::new());
+    assert_eq!(many.headers()[CONTENT_TYPE], "application/x-ndjson");
+    let many: Vec<_> = text(many.body())
+        .lines()
+        .map(|line| read(line).hostname)
+        .collect();
+    assert_eq!(many, ["gpu01", "gpu02"]);
+    assert_eq!(
+        read(&exporter.get("/snapshot?host=gpu02").1).hostname,
+        "gpu02"
+    );
+    assert_eq!(exporter.get("/snapshot?host=gpu03").0, 503);
+    assert_eq!(exporter.get("/snapshot?host=gpu04").0, 404);
+}
+
+#[test]
+fn before_the_first_publication_the_exporter_serves_itself_and_is_not_ready() {
+    let exporter = Exporter::new();
+    let (status, own) = exporter.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(own.contains("process_resident_memory_bytes") && !own.contains("genv_host_up"));
+    assert_eq!(exporter.get("/-/ready").0, 503);
+    assert_eq!(exporter.get("/-/healthy").0, 200);
+    assert_eq!(exporter.get("/snapshot").0, 503);
+    assert_eq!(exporter.get("/metrics?host=gpu01").0, 404);
+    exporter
+        .renderer
+        .render(publication(vec![host(snapshot())]));
+    assert_eq!(exporter.get("/-/ready").0, 200);
+}
+
+#[test]
+fn every_link_of_the_landing_page_leads_somewhere() {
+    let exporter = Exporter::publishing(vec![host(snapshot())]);
+    let (status, page) = exporter.get("/");
+    assert_eq!(status, 200);
+    let links: Vec<_> = page
+        .split("href=\"./")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect();
+    assert_eq!(
+        links,
+        [
+            "metrics",
+            "metrics/genv1",
+            "snapshot",
+            "sd",
+            "-/healthy",
+            "-/ready"
+        ]
+    );
+    for link in links {
+        assert_eq!(exporter.get(&format!("/{link}")).0, 200, "{link}");
+    }
+}
+
+#[test]
+fn service_discovery_without_a_host_file_is_an_empty_list() {
+    let exporter = Exporter::new();
+    let found = exporter.ask("/sd", &HeaderMap::new());
+    assert_eq!(found.headers()[CONTENT_TYPE], "application/json");
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(found.body()).unwrap(),
+        serde_json::json!([])
+    );
+}
+
+#[test]
+fn there_is_nothing_elsewhere() {
+    let exporter = Exporter::publishing(vec![host(snapshot())]);
+    for path in [
+        "/metrics/",
+        "/metric",
+        "/snapshots",
+        "/-/",
+        "//",
+        "/metrics/genv1/",
+    ] {
+        assert_eq!(exporter.get(path).0, 404, "{path}");
+    }
+}

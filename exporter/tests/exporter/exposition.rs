@@ -1,0 +1,139 @@
+//! A strict reader of Prometheus' text format 0.0.4: it accepts what the format allows, and nothing that only
+//! some readers tolerate.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Label names and values.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// One family as it was read.
+#[derive(Debug)]
+pub(crate) struct Family {
+    pub(crate) name: String,
+    pub(crate) samples: Vec<(Labels, f64)>,
+}
+
+/// All families of a text, or what is wrong with it.
+pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err("the last line does not end".to_owned());
+    }
+    let mut families: Vec<Family> = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut help = None;
+    for line in text.split_terminator('\n') {
+        let wrong = |what: &str| Err(format!("{what}: {line}"));
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let Some((name, words)) = rest.split_once(' ') else {
+                return wrong("help without words");
+            };
+            if words.trim().is_empty() || help.is_some() {
+                return wrong("help that is empty, or has no type");
+            }
+            help = Some(name.to_owned());
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let Some((name, kind)) = rest.split_once(' ') else {
+                return wrong("type without words");
+            };
+            if help.take().as_deref() != Some(name) || !names.insert(name.to_owned()) {
+                return wrong("family without help, or seen before");
+            }
+            if !is_metric_name(name) || !["gauge", "counter"].contains(&kind) {
+                return wrong("bad name or type");
+            }
+            families.push(Family {
+                name: name.to_owned(),
+                samples: Vec::new(),
+            });
+        } else {
+            let Some(family) = families.last_mut().filter(|_| help.is_none()) else {
+                return wrong("sample outside its family");
+            };
+            let Some(rest) = line.strip_prefix(family.name.as_str()) else {
+                return wrong("sample of another family");
+            };
+            let (labels, value) = labels(rest).map_err(|what| format!("{what}: {line}"))?;
+            let value = value
+                .strip_prefix(' ')
+                .and_then(|value| value.parse::<f64>().ok());
+            let Some(value) = value.filter(|value| value.is_finite()) else {
+                return wrong("bad value");
+            };
+            if family.samples.iter().any(|(known, _)| *known == labels) {
+                return wrong("series seen before");
+            }
+            family.samples.push((labels, value));
+        }
+    }
+    if let Some(empty) = families.iter().find(|family| family.samples.is_empty()) {
+        return Err(format!("family without samples: {}", empty.name));
+    }
+    Ok(families)
+}
+
+/// Labels in braces, if any, and what follows them.
+fn labels(text: &str) -> Result<(Labels, &str), &'static str> {
+    let mut labels = Labels::new();
+    let Some(mut rest) = text.strip_prefix('{') else {
+        return Ok((labels, text));
+    };
+    loop {
+        let (name, after) = rest.split_once("=\"").ok_or("label without value")?;
+        if !is_metric_name(name) || name.contains(':') || name.starts_with("__") {
+            return Err("bad label name");
+        }
+        let mut value = String::new();
+        let mut characters = after.chars();
+        loop {
+            match characters.next().ok_or("label value without end")? {
+                '"' => break,
+                '\\' => value.push(match characters.next() {
+                    Some('\\') => '\\',
+                    Some('"') => '"',
+                    Some('n') => '\n',
+                    _ => return Err("bad escape"),
+                }),
+                c if c.is_control() => return Err("control character"),
+                c => value.push(c),
+            }
+        }
+        if labels.insert(name.to_owned(), value).is_some() {
+            return Err("label twice");
+        }
+        rest = characters.as_str();
+        if let Some(after) = rest.strip_prefix('}') {
+            return Ok((labels, after));
+        }
+        rest = rest.strip_prefix(',').ok_or("labels not separated")?;
+    }
+}
+
+fn is_metric_name(name: &str) -> bool {
+    let mut characters = name.chars();
+    let first = characters.next();
+    first.is_some_and(|c| c.is_ascii_alphabetic() || "_:".contains(c))
+        && characters.all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
+}
+
+#[test]
+fn the_reader_refuses_what_the_format_forbids() {
+    let head = "# HELP a b\n# TYPE a gauge\n";
+    for (samples, accepted) in [
+        ("a 1\n", true),
+        ("a{x=\"1\",y=\"\\\\ \\\" \\n\"} 1e3\n", true),
+        ("a 1", false),
+        ("a NaN\n", false),
+        ("a 1\na 1\n", false),
+        ("a{x=\"1\",y=\"2\"} 1\na{y=\"2\",x=\"1\"} 1\n", false),
+        ("a{x=\"1\"y=\"2\"} 1\n", false),
+        ("a{x=\"\\t\"} 1\n", false),
+        ("a{x=\"1} 1\n", false),
+        ("b 1\n", false),
+        ("", false),
+    ] {
+        let outcome = parse(&format!("{head}{samples}"));
+        assert_eq!(outcome.is_ok(), accepted, "{samples}: {outcome:?}");
+    }
+    assert!(parse("# TYPE a gauge\na 1\n").is_err());
+    assert!(parse(&format!("{head}a 1\n{head}a{{x=\"1\"}} 1\n")).is_err());
+}

@@ -1,0 +1,59 @@
+//! The exporter from snapshot to bytes, and the program's command line.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "what a test needs and does not get fails the test"
+)]
+
+mod documentation;
+mod endpoints;
+mod exposition;
+mod metrics;
+mod program;
+mod properties;
+
+use std::sync::Arc;
+
+use genv_core::model::{HostSnapshot, Publication, Snapshot};
+use genv_exporter::OwnProcess;
+use genv_exporter::families::Limits;
+use genv_exporter::render::Rendering;
+
+/// A host that has everything: measured, unmeasured, lost, split, shared, hostile.
+fn snapshot() -> Snapshot {
+    serde_json::from_str(include_str!("snapshot.json")).unwrap()
+}
+
+fn host(snapshot: Snapshot) -> HostSnapshot {
+    HostSnapshot {
+        hostname: snapshot.hostname.clone(),
+        up: true,
+        received_timestamp_seconds: Some(1_700_000_000.5),
+        snapshot: Some(Arc::new(snapshot)),
+    }
+}
+
+fn dead_host(hostname: &str) -> HostSnapshot {
+    HostSnapshot {
+        hostname: hostname.to_owned(),
+        up: false,
+        received_timestamp_seconds: None,
+        snapshot: None,
+    }
+}
+
+fn publication(hosts: Vec<HostSnapshot>) -> Arc<Publication> {
+    Arc::new(Publication { sequence: 1, hosts })
+}
+
+fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
+    Rendering::new(
+        publication(hosts),
+        Limits { processes },
+        &OwnProcess::default(),
+    )
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}

@@ -1,0 +1,264 @@
+//! What is shown of a snapshot, and what is not.
+
+use genv_core::model::Attribution;
+
+use crate::exposition::{self, Family};
+use crate::{dead_host, host, rendering, snapshot, text};
+
+/// The metrics without those that tell from what the exporter was built.
+fn metrics(hosts: Vec<genv_core::model::HostSnapshot>, processes: usize) -> String {
+    let rendering = rendering(hosts, processes);
+    let text = text(&rendering.metrics().plain);
+    text.lines()
+        .filter(|line| !line.contains("genv_exporter_build_info"))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+fn families(hosts: Vec<genv_core::model::HostSnapshot>) -> Vec<Family> {
+    exposition::parse(&metrics(hosts, 64)).unwrap()
+}
+
+/// The value of the only sample of the family whose labels include these.
+fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let family = families.iter().find(|family| family.name == name)?;
+    let mut samples = family.samples.iter().filter(|(sample, _)| {
+        labels
+            .iter()
+            .all(|(name, value)| sample.get(*name).is_some_and(|known| known == value))
+    });
+    let value = samples.next()?.1;
+    assert!(
+        samples.next().is_none(),
+        "{name} {labels:?} is several series"
+    );
+    Some(value)
+}
+
+#[test]
+fn everything_that_is_known_of_hosts_is_shown() {
+    insta::assert_snapshot!(metrics(vec![host(snapshot()), dead_host("gpu02")], 64));
+}
+
+#[test]
+fn the_families_of_genv_1_keep_their_names_labels_and_units() {
+    let one = rendering(vec![host(snapshot())], 0);
+    let one = text(&one.genv1().plain);
+    insta::assert_snapshot!(one);
+    exposition::parse(&one).unwrap();
+    let mut other = snapshot();
+    other.hostname = "gpu02".to_owned();
+    let two = rendering(vec![host(snapshot()), host(other)], 0);
+    for family in exposition::parse(&text(&two.genv1().plain)).unwrap() {
+        for (labels, _) in family.samples {
+            assert!(
+                labels.contains_key("hostname"),
+                "{} {labels:?}",
+                family.name
+            );
+        }
+    }
+}
+
+#[test]
+fn processes_beyond_the_limit_are_summed_by_device() {
+    let shown: String = metrics(vec![host(snapshot())], 2)
+        .lines()
+        .filter(|line| line.starts_with("genv_process_"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    insta::assert_snapshot!(shown, @r#"
+    genv_process_memory_used_bytes{hostname="gpu01",index="0",pid="100",eid="e1",username="alice",comm="python3"} 12884901888
+    genv_process_memory_used_bytes{hostname="gpu01",index="1:0",pid="100",eid="e1",username="alice",comm="python3"} 1073741824
+    genv_process_memory_used_bytes{hostname="gpu01",index="0",pid="200",eid="",username="bob",comm="train"} 3221225472
+    genv_process_memory_used_bytes{hostname="gpu01",index="0",pid="other",eid="",username="",comm=""} 2097153
+    genv_process_utilization_ratio{hostname="gpu01",index="0",pid="100",eid="e1",username="alice",comm="python3"} 0.6
+    genv_process_utilization_ratio{hostname="gpu01",index="0",pid="200",eid="",username="bob",comm="train"} 0.3
+    genv_process_utilization_ratio{hostname="gpu01",index="0",pid="other",eid="",username="",comm=""} 0.01
+    "#);
+    let all = families(vec![host(snapshot())]);
+    assert_eq!(
+        value(&all, "genv_process_memory_used_bytes", &[("pid", "other")]),
+        None
+    );
+    let none = exposition::parse(&metrics(vec![host(snapshot())], 0)).unwrap();
+    let sum = 12_884_901_888.0 + 3_221_225_472.0 + 1_048_576.0 + 1_048_577.0;
+    let other = [("pid", "other"), ("index", "0")];
+    assert_eq!(
+        value(&none, "genv_process_memory_used_bytes", &other),
+        Some(sum)
+    );
+}
+
+#[test]
+fn a_host_that_is_down_has_nothing_but_its_health() {
+    let shown = families(vec![dead_host("gpu02")]);
+    let names: Vec<_> = shown.iter().map(|family| family.name.as_str()).collect();
+    assert_eq!(names, ["genv_host_up"]);
+    assert_eq!(
+        value(&shown, "genv_host_up", &[("hostname", "gpu02")]),
+        Some(0.0)
+    );
+}
+
+#[test]
+fn what_no_collector_tells_is_absent() {
+    let of_state = [
+        "genv_environment",
+        "genv_attached_",
+        "genv_host_installed",
+        "genv_user_devices",
+        "genv_user_environments",
+        "genv_device_attachments",
+        "genv_device_memory_unattached",
+    ];
+    let of_owners = [
+        "genv_environment_processes",
+        "genv_user_processes",
+        "genv_user_memory",
+    ];
+    let of_processes = ["genv_process", "genv_device_processes"];
+    let all_processes = [&of_owners[..], &of_processes[..]].concat();
+    for (collector, on, gone) in [
+        ("state", true, &of_state[..]),
+        ("state", false, &of_state[..]),
+        ("processes", true, &of_owners[..]),
+        ("processes", false, &all_processes[..]),
+        ("gpu", true, &all_processes[..]),
+        ("gpu", false, &all_processes[..]),
+    ] {
+        let mut snapshot = snapshot();
+        if on {
+            snapshot.collectors.get_mut(collector).unwrap().current = false;
+        } else {
+            snapshot.collectors.remove(collector);
+        }
+        let shown = families(vec![host(snapshot)]);
+        for gone in gone {
+            let family = shown.iter().find(|family| family.name.starts_with(gone));
+            assert!(family.is_none(), "{collector} {on}: {family:?}");
+        }
+        let available = value(&shown, "genv_device_available", &[("index", "4")]);
+        let told = (collector, on) == ("processes", true);
+        assert_eq!(available, told.then_some(1.0), "{collector} {on}");
+    }
+}
+
+#[test]
+fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
+    let available = |change: &dyn Fn(&mut genv_core::model::Snapshot)| {
+        let mut snapshot = snapshot();
+        change(&mut snapshot);
+        let shown = families(vec![host(snapshot)]);
+        ["0", "1", "2", "3", "4"]
+            .map(|index| value(&shown, "genv_device_available", &[("index", index)]))
+    };
+    // Attached and used; split, one part used; lost; processes not told; free.
+    assert_eq!(
+        available(&|_| {}),
+        [Some(0.0), Some(0.0), Some(0.0), None, Some(1.0)]
+    );
+    let split_and_idle = available(&|snapshot| snapshot.processes.clear());
+    assert_eq!(split_and_idle[1], Some(1.0));
+    let part_not_told = available(&|snapshot| {
+        snapshot.processes.clear();
+        snapshot.devices[2].processes_measured = false;
+    });
+    assert_eq!(part_not_told[1], None);
+    let attached_is_enough = available(&|snapshot| {
+        snapshot.collectors.remove("processes");
+    });
+    assert_eq!(attached_is_enough, [Some(0.0), None, Some(0.0), None, None]);
+}
+
+#[test]
+fn a_name_that_two_uids_share_is_one_user() {
+    let mut snapshot = snapshot();
+    for environment in &mut snapshot.environments {
+        environment.username = "twin".to_owned();
+    }
+    for process in &mut snapshot.processes {
+        process.username = Some("twin".to_owned());
+        process.attribution = Attribution::Unknown {
+            reason: "vanished".to_owned(),
+        };
+    }
+    let shown = families(vec![host(snapshot)]);
+    assert_eq!(value(&shown, "genv_users", &[]), Some(1.0));
+    assert_eq!(
+        value(&shown, "genv_user_environments", &[("username", "twin")]),
+        Some(2.0)
+    );
+    // Both environments hold device 0.
+    assert_eq!(
+        value(&shown, "genv_user_devices", &[("username", "twin")]),
+        Some(2.0)
+    );
+    assert_eq!(
+        value(&shown, "genv_user_processes", &[("username", "twin")]),
+        Some(5.0)
+    );
+    let twin_on = |index| {
+        value(
+            &shown,
+            "genv_user_memory_used_bytes",
+            &[("username", "twin"), ("index", index)],
+        )
+    };
+    assert_eq!(
+        twin_on("0"),
+        Some(12_884_901_888.0 + 3_221_225_472.0 + 1_048_576.0 + 1_048_577.0)
+    );
+    assert_eq!(
+        twin_on("1:0"),
+        None,
+        "a process there could not be measured"
+    );
+}
+
+#[test]
+fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
+    let mut snapshot = snapshot();
+    for number in 0..5000 {
+        let mut invented = snapshot.environments[1].clone();
+        invented.eid = format!("a{number}");
+        invented.username = format!("uid:{number}");
+        invented.devices.clear();
+        snapshot.environments.push(invented);
+    }
+    let shown = families(vec![host(snapshot)]);
+    let series = |name| {
+        let family = shown
+            .iter()
+            .find(|family: &&Family| family.name == name)
+            .unwrap();
+        family.samples.len()
+    };
+    assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));
+    assert_eq!(series("genv_environment_info"), 1000);
+    assert_eq!(
+        value(&shown, "genv_environment_devices", &[("eid", "e1")]),
+        Some(2.0)
+    );
+    // uid:1001 is among those that were invented.
+    assert_eq!(value(&shown, "genv_users", &[]), Some(5002.0));
+    assert_eq!(series("genv_user_environments"), 1000);
+    assert_eq!(
+        value(&shown, "genv_user_processes", &[("username", "bob")]),
+        Some(2.0)
+    );
+}
+
+#[test]
+fn nothing_outlives_what_it_describes() {
+    let mut after = snapshot();
+    after.environments.clear();
+    after.processes.clear();
+    after.devices.truncate(1);
+    after.devices[0].attachments.clear();
+    after.counters = genv_core::model::Counters::default();
+    let shown = metrics(vec![host(after)], 64);
+    for gone in ["alice", "bob", "eid=", "pid=", "GPU-1", "\"1:0\"", "xid="] {
+        assert!(!shown.contains(gone), "{gone} in {shown}");
+    }
+}
