@@ -1,0 +1,8 @@
+//! The simulated NVML library as C programs and `nvml-wrapper` see it.
+
+mod driver;
+mod events;
+mod faults;
+mod lifecycle;
+mod processes;
+mod values;
