@@ -121,8 +121,8 @@ impl<'a> Attributor<'a> {
     /// Prepares to judge by these environments (see [`live_environments`]) and this table.
     ///
     /// `state_is_fresh` tells whether the state was read in this cycle, rather than kept from an earlier
-    /// one, and after the pids were learned: an environment that is missing from it did
-    /// not exist when the process was started.
+    /// one, after the pids were learned, and whole ([`State::incomplete`]): only then did an environment
+    /// that is missing from it not exist when the process was started.
     #[must_use]
     pub fn new(
         environments: &[LiveEnvironment<'a>],

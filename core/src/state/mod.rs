@@ -1,5 +1,11 @@
 //! What genv's state files say: environments and which devices are attached to them.
 
+mod directory;
+mod document;
+mod value;
+
+pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
+
 /// Something that can be asked for the state of a host: a state directory, or a scenario.
 pub trait StateSource: Send {
     /// Reads the state once.
@@ -20,7 +26,7 @@ pub struct StateError {
 /// All environments and attachments of a host. A state directory that does not exist is an empty state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Whether the state directory exists.
+    /// Whether genv is installed: the state directory exists, or `genv` is on PATH.
     pub installed: bool,
     /// When `envs.json` was last written, Unix time: a process that started later cannot be the member
     /// that a bare pid in it means.
@@ -29,7 +35,9 @@ pub struct State {
     pub environments: Vec<EnvironmentState>,
     /// Devices, by index.
     pub devices: Vec<DeviceState>,
-    /// Entries that were damaged and left out, one sentence each.
+    /// Whether a damaged environment, or a member of one, was left out: what is not here may exist all the same.
+    pub incomplete: bool,
+    /// Entries that were damaged, and left out or taken in part, one sentence each.
     pub warnings: Vec<String>,
 }
 

@@ -116,6 +116,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         written_timestamp_seconds: Some(2_000.0),
         environments,
         devices,
+        incomplete: false,
         warnings: Vec::new(),
     }
 }

@@ -1,0 +1,249 @@
+//! The shapes of the state files that genv has written, from 0.3 to 1.4.3.
+//!
+//! Lists were objects by eid or index at first; an attachment was a bare eid, then an object; its time
+//! was `attached`, then `time`; what a version did not know is missing or null. Any mixture is read, and
+//! keys that are not known are passed over.
+
+use std::collections::HashSet;
+
+use jiff::tz::TimeZone;
+use serde_json::{Map, Value};
+
+use super::value::{
+    self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time,
+};
+use super::{AttachmentState, DeviceState, EnvironmentState};
+
+/// How many warnings a file may cause: anybody may write there.
+const MOST_WARNINGS: usize = 20;
+
+/// What one file says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Document<T> {
+    pub(super) entries: Vec<T>,
+    /// Whether an entry, or a member of one, was left out.
+    pub(super) incomplete: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+impl<T> Default for Document<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            incomplete: false,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// The text is no state file, or not all of one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotADocument {
+    #[error("it is empty")]
+    Empty,
+    #[error("it is not JSON: {0}")]
+    Json(String),
+    #[error("it has no '{0}'")]
+    Lacks(&'static str),
+}
+
+/// Reads `envs.json`.
+pub(super) fn environments(
+    content: &[u8],
+    time_zone: &TimeZone,
+) -> Result<Document<EnvironmentState>, NotADocument> {
+    let mut eids = HashSet::new();
+    document("envs.json", "envs", content, |entry| {
+        let environment = environment(entry, time_zone)?;
+        let first = eids.insert(environment.eid.clone());
+        if !first {
+            entry.warn("it is there twice: the first is taken");
+        }
+        first.then_some(environment)
+    })
+}
+
+/// Reads `devices.json`.
+pub(super) fn devices(
+    content: &[u8],
+    time_zone: &TimeZone,
+) -> Result<Document<DeviceState>, NotADocument> {
+    let mut indices = HashSet::new();
+    let mut document = document("devices.json", "devices", content, |entry| {
+        let device = device(entry, time_zone)?;
+        let first = indices.insert(device.index);
+        if !first {
+            entry.warn("it is there twice: the first is taken");
+        }
+        first.then_some(device)
+    })?;
+    document.entries.sort_by_key(|device| device.index);
+    Ok(document)
+}
+
+/// Reads the entries of the list or object `key`.
+fn document<T>(
+    file: &str,
+    key: &'static str,
+    content: &[u8],
+    mut read: impl FnMut(&mut Entry<'_>) -> Option<T>,
+) -> Result<Document<T>, NotADocument> {
+    if content.trim_ascii().is_empty() {
+        return Err(NotADocument::Empty);
+    }
+    let root = value::parse(content).map_err(|error| NotADocument::Json(error.to_string()))?;
+    let mut document = Document::default();
+    let mut dropped = 0_usize;
+    let entries = root.get(key).and_then(value::children);
+    for (position, (key, value)) in entries
+        .ok_or(NotADocument::Lacks(key))?
+        .into_iter()
+        .enumerate()
+    {
+        let mut entry = Entry {
+            name: format!("entry {}", position + 1),
+            key,
+            position,
+            value,
+            warnings: Vec::new(),
+            incomplete: false,
+        };
+        document.entries.extend(read(&mut entry));
+        document.incomplete |= entry.incomplete;
+        for warning in entry.warnings {
+            if document.warnings.len() < MOST_WARNINGS {
+                document.warnings.push(format!("{file}: {warning}"));
+            } else {
+                dropped += 1;
+            }
+        }
+    }
+    if dropped > 0 {
+        let warning = format!("{file}: {dropped} more damaged values");
+        document.warnings.push(warning);
+    }
+    Ok(document)
+}
+
+fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<EnvironmentState> {
+    let fields = object(entry)?;
+    let Some(eid) = eid(fields.get("eid"), entry.key) else {
+        entry.leave_out("it has no eid");
+        return None;
+    };
+    entry.name = format!("environment {}", shown(&Value::from(eid.as_str())));
+    let Some(uid) = integer(fields.get("uid")).and_then(|uid| u32::try_from(uid).ok()) else {
+        let found = found(fields.get("uid"));
+        entry.leave_out(format!("its uid is {found}"));
+        return None;
+    };
+    let no_configuration = Map::new();
+    let configuration = match fields.get("config") {
+        Some(Value::Object(configuration)) => configuration,
+        Some(Value::Null) | None => &no_configuration,
+        Some(other) => {
+            let found = shown(other);
+            entry.warn(format!("its config is {found}, and is left out"));
+            &no_configuration
+        }
+    };
+    let pid = |value: &Value| {
+        let pid = integer(Some(value)).and_then(|pid| i32::try_from(pid).ok())?;
+        u32::try_from(pid).ok().filter(|&pid| pid > 0)
+    };
+    Some(EnvironmentState {
+        uid,
+        username: text(entry, fields, "username"),
+        created_timestamp_seconds: time(entry, fields, "creation", time_zone),
+        name: text(entry, configuration, "name"),
+        gpus: optional(entry, configuration, "gpus", |value| {
+            u32::try_from(integer(Some(value))?).ok()
+        }),
+        gpu_memory_bytes: amount(entry, configuration, "gpu_memory"),
+        pids: list(entry, fields, "pids", pid),
+        kernel_ids: list(entry, fields, "kernel_ids", |value| {
+            value.as_str().map(str::to_owned)
+        }),
+        eid,
+    })
+}
+
+fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<DeviceState> {
+    let fields = object(entry)?;
+    let named = match (fields.get("index"), entry.key) {
+        (Some(index), _) => integer(Some(index)),
+        (None, Some(key)) => key.parse().ok(),
+        // genv 1.4.3 takes a device's position for its index.
+        (None, None) => i64::try_from(entry.position).ok(),
+    };
+    let Some(index) = named.and_then(|index| u32::try_from(index).ok()) else {
+        entry.leave_out("its index is not a number of a device");
+        return None;
+    };
+    entry.name = format!("device {index}");
+    Some(DeviceState {
+        index,
+        total_memory_bytes: amount(entry, fields, "total_memory"),
+        attachments: attachments(entry, fields, time_zone),
+    })
+}
+
+fn attachments(
+    entry: &mut Entry<'_>,
+    fields: &Map<String, Value>,
+    time_zone: &TimeZone,
+) -> Vec<AttachmentState> {
+    let list = ["attachments", "eids"]
+        .iter()
+        .find_map(|key| fields.get(*key).filter(|value| !value.is_null()));
+    let list = match list {
+        Some(list) => value::children(list).unwrap_or_else(|| {
+            let found = shown(list);
+            entry.warn(format!("its attachments are {found}, and are left out"));
+            Vec::new()
+        }),
+        // The first versions attached one environment, written into the device itself.
+        None => match fields.get("eid") {
+            Some(Value::Null) | None => Vec::new(),
+            Some(_) => vec![(None, entry.value)],
+        },
+    };
+    let mut eids = HashSet::with_capacity(list.len());
+    let mut attachments = Vec::with_capacity(list.len());
+    for (key, value) in list {
+        let no_fields = Map::new();
+        let (bare, fields) = match value {
+            Value::Object(fields) => (fields.get("eid"), fields),
+            _ if key.is_some() => (None, &no_fields),
+            other => (Some(other), &no_fields),
+        };
+        let Some(eid) = eid(bare, key) else {
+            let found = shown(value);
+            entry.warn(format!(
+                "its attachment {found} has no eid, and is left out"
+            ));
+            continue;
+        };
+        if !eids.insert(eid.clone()) {
+            let eid = shown(&Value::from(eid));
+            entry.warn(format!(
+                "environment {eid} is attached twice: the first is taken"
+            ));
+            continue;
+        }
+        let time_key = if fields.contains_key("time") {
+            "time"
+        } else {
+            "attached"
+        };
+        attachments.push(AttachmentState {
+            gpu_memory_bytes: amount(entry, fields, "gpu_memory"),
+            attached_timestamp_seconds: time(entry, fields, time_key, time_zone),
+            eid,
+        });
+    }
+    attachments
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::model::parse_local_time;
+
+fn fixture(version: &str, file: &str) -> Vec<u8> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/genv-state");
+    std::fs::read(format!("{root}/{version}/{file}")).unwrap()
+}
+
+fn envs(value: &Value) -> Document<EnvironmentState> {
+    environments(value.to_string().as_bytes(), &TimeZone::UTC).unwrap()
+}
+
+fn devs(value: &Value) -> Document<DeviceState> {
+    devices(value.to_string().as_bytes(), &TimeZone::UTC).unwrap()
+}
+
+fn environment(eid: &str, created: i64) -> EnvironmentState {
+    EnvironmentState {
+        eid: eid.to_owned(),
+        uid: 0,
+        username: Some("root".to_owned()),
+        created_timestamp_seconds: Some(created as f64),
+        name: None,
+        gpus: Some(1),
+        gpu_memory_bytes: None,
+        pids: vec![eid.parse().unwrap()],
+        kernel_ids: Vec::new(),
+    }
+}
+
+fn attached(eid: &str, gpu_memory_bytes: Option<u64>, seconds: i64) -> AttachmentState {
+    AttachmentState {
+        eid: eid.to_owned(),
+        gpu_memory_bytes,
+        attached_timestamp_seconds: Some(seconds as f64),
+    }
+}
+
+fn device(index: u32, attachments: Vec<AttachmentState>) -> DeviceState {
+    DeviceState {
+        index,
+        total_memory_bytes: Some(15_258 << 20),
+        attachments,
+    }
+}
+
+#[test]
+fn every_shape_that_was_recorded_from_genv_is_read() {
+    let at = |hms: &str| parse_local_time(&format!("20/11/2026 {hms}"), &TimeZone::UTC).unwrap();
+    let four = Some(4_000_000_000);
+    for (version, first, created, second, created_second, attached_at, attached_second) in [
+        (
+            "0.6.0", "24652", "11:55:09", "25088", "11:55:12", "11:55:11", "11:55:13",
+        ),
+        (
+            "0.9.0", "27752", "11:55:28", "28777", "11:55:34", "11:55:32", "11:55:37",
+        ),
+        (
+            "1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00",
+        ),
+    ] {
+        let read = environments(&fixture(version, "envs.json"), &TimeZone::UTC).unwrap();
+        let mut one = environment(first, at(created));
+        one.name = Some("x".to_owned());
+        one.gpu_memory_bytes = four;
+        let mut two = environment(second, at(created_second));
+        if version != "1.0.0" {
+            two.kernel_ids = vec!["0123-abcd".to_owned()];
+        }
+        assert_eq!(read.entries, [one, two], "{version}");
+        assert_eq!(read.warnings, Vec::<String>::new());
+
+        let read = devices(&fixture(version, "devices.json"), &TimeZone::UTC).unwrap();
+        let expected = [
+            device(0, vec![attached(first, four, at(attached_at))]),
+            device(1, vec![attached(second, None, at(attached_second))]),
+        ];
+        assert_eq!(read.entries, expected, "{version}");
+        assert_eq!(read.warnings, Vec::<String>::new());
+    }
+    let read = environments(&fixture("1.4.3", "envs.json"), &TimeZone::UTC).unwrap();
+    let mut one = environment("12496", at("11:40:56"));
+    one.name = Some("x".to_owned());
+    one.gpu_memory_bytes = four;
+    one.gpus = Some(2);
+    assert_eq!(read.entries, [one]);
+    let read = devices(&fixture("1.4.3", "devices.json"), &TimeZone::UTC).unwrap();
+    let both = || vec![attached("12496", four, at("11:41:00"))];
+    assert_eq!(read.entries, [device(0, both()), device(1, both())]);
+}
+
+#[test]
+fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
+    let bare = |eid: &str| AttachmentState {
+        eid: eid.to_owned(),
+        gpu_memory_bytes: None,
+        attached_timestamp_seconds: None,
+    };
+    let read = devs(&json!({"devices": {
+        "10": {"eids": ["7", 8]},
+        "2": {"eids": {"7": {}, "8": null, "9": {"eid": "9"}}},
+        "1": {"eid": "7", "attached": "20/11/2026 11:41:00"},
+        "0": {"eid": null},
+        "3": {},
+        "4": {"eids": []},
+    }}));
+    let attachments = |index: u32| {
+        let device = read.entries.iter().find(|device| device.index == index);
+        device.unwrap().attachments.clone()
+    };
+    assert_eq!(attachments(10), [bare("7"), bare("8")]);
+    assert_eq!(attachments(2), [bare("7"), bare("8"), bare("9")]);
+    assert_eq!(attachments(1), [attached("7", None, 1_795_174_860)]);
+    for none in [0, 3, 4] {
+        assert_eq!(attachments(none), []);
+    }
+    let order: Vec<u32> = read.entries.iter().map(|device| device.index).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 10]);
+    assert_eq!(read.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn an_environment_needs_no_more_than_an_eid_and_a_user() {
+    let read = envs(&json!({"envs": {"7": {"uid": 1000, "new_key": [1]}}, "version": 9}));
+    let expected = EnvironmentState {
+        eid: "7".to_owned(),
+        uid: 1000,
+        username: None,
+        created_timestamp_seconds: None,
+        name: None,
+        gpus: None,
+        gpu_memory_bytes: None,
+        pids: Vec::new(),
+        kernel_ids: Vec::new(),
+    };
+    assert_eq!(read.entries, [expected]);
+    assert_eq!((read.incomplete, read.warnings), (false, Vec::new()));
+}
+
+#[test]
+fn numbers_may_be_texts_and_amounts_may_be_numbers() {
+    let read = envs(&json!({"envs": [
+        {"eid": 7, "uid": "1000", "config": {"gpus": "2", "gpu_memory": 4096}, "pids": ["7", 7]},
+    ]}));
+    let environment = &read.entries[0];
+    assert_eq!((environment.eid.as_str(), environment.uid), ("7", 1000));
+    assert_eq!(environment.gpus, Some(2));
+    assert_eq!(environment.gpu_memory_bytes, Some(4096));
+    assert_eq!(environment.pids, [7]);
+    assert_eq!(read.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_environment_costs_itself_alone() {
+    let read = envs(&json!({"envs": [
+        {"eid": "good", "uid": 1},
+        "nonsense",
+        {"uid": 1},
+        {"eid": "", "uid": 1},
+        {"eid": ["x"], "uid": 1},
+        {"eid": "negative", "uid": -1},
+        {"eid": "homeless"},
+        {"eid": "good", "uid": 2},
+        {"eid": "partly", "uid": 1, "username": 5, "creation": "yesterday", "pids": [1, 0, -1, 99_999_999_999_u64, "x", 2.5, 2],
+         "kernel_ids": "k", "config": {"name": ["x"], "gpus": -1, "gpu_memory": "abc"}},
+        {"eid": "odd", "uid": 1, "config": "\u{1b}[2J and much more than anybody wants to read of it", "pids": null},
+    ]}));
+    let eids: Vec<&str> = read
+        .entries
+        .iter()
+        .map(|entry| entry.eid.as_str())
+        .collect();
+    assert_eq!(eids, ["good", "partly", "odd"]);
+    assert_eq!(read.entries[0].uid, 1);
+    assert_eq!(read.entries[1].pids, [1, 2]);
+    assert!(read.incomplete);
+    insta::assert_snapshot!(read.warnings.join("\n"), @r#"
+    envs.json: entry 2: it is "nonsense", and it is left out
+    envs.json: entry 3: it has no eid, and it is left out
+    envs.json: entry 4: it has no eid, and it is left out
+    envs.json: entry 5: it has no eid, and it is left out
+    envs.json: environment "negative": its uid is -1, and it is left out
+    envs.json: environment "homeless": its uid is missing, and it is left out
+    envs.json: environment "good": it is there twice: the first is taken
+    envs.json: environment "partly": its username is 5, and is left out
+    envs.json: environment "partly": its creation is "yesterday", and is left out
+    envs.json: environment "partly": its name is ["x"], and is left out
+    envs.json: environment "partly": its gpus is -1, and is left out
+    envs.json: environment "partly": its gpu_memory is "abc", and is left out
+    envs.json: environment "partly": 0 among its pids is left out
+    envs.json: environment "partly": -1 among its pids is left out
+    envs.json: environment "partly": 99999999999 among its pids is left out
+    envs.json: environment "partly": "x" among its pids is left out
+    envs.json: environment "partly": 2.5 among its pids is left out
+    envs.json: environment "partly": its kernel_ids are "k", and are left out
+    envs.json: environment "odd": its config is "\u001b[2J and much more than anybody wa…, and is left out
+    "#);
+}
+
+#[test]
+fn a_damaged_device_costs_itself_alone() {
+    let read = devs(&json!({"devices": [
+        {"index": 0, "total_memory": "lots", "attachments": [
+            {"eid": "7", "gpu_memory": "abc", "time": 5}, {"gpu_memory": "4g"}, "8", null, {"eid": "7"},
+        ]},
+        {"index": "x"},
+        {"index": 0},
+        {"index": -1},
+        7,
+        {"index": 1, "attachments": "7"},
+        {"attachments": []},
+    ]}));
+    let indices: Vec<u32> = read.entries.iter().map(|device| device.index).collect();
+    assert_eq!(indices, [0, 1, 6]);
+    let eids: Vec<&str> = read.entries[0]
+        .attachments
+        .iter()
+        .map(|entry| entry.eid.as_str())
+        .collect();
+    assert_eq!(eids, ["7", "8"]);
+    assert_eq!(read.entries[0].attachments[0].gpu_memory_bytes, None);
+    insta::assert_snapshot!(read.warnings.join("\n"), @r#"
+    devices.json: device 0: its total_memory is "lots", and is left out
+    devices.json: device 0: its gpu_memory is "abc", and is left out
+    devices.json: device 0: its time is 5, and is left out
+    devices.json: device 0: its attachment {"gpu_memory":"4g"} has no eid, and is left out
+    devices.json: device 0: its attachment null has no eid, and is left out
+    devices.json: device 0: environment "7" is attached twice: the first is taken
+    devices.json: entry 2: its index is not a number of a device, and it is left out
+    devices.json: device 0: it is there twice: the first is taken
+    devices.json: entry 4: its index is not a number of a device, and it is left out
+    devices.json: entry 5: it is 7, and it is left out
+    devices.json: device 1: its attachments are "7", and are left out
+    "#);
+}
+
+#[test]
+fn warnings_do_not_pile_up() {
+    let entries: Vec<Value> = (0..1000).map(|_| json!({"uid": 1})).collect();
+    let read = envs(&json!({"envs": entries}));
+    assert_eq!(read.warnings.len(), MOST_WARNINGS + 1);
+    assert_eq!(
+        read.warnings.last().unwrap(),
+        "envs.json: 980 more damaged values"
+    );
+}
+
+#[test]
+fn a_text_that_is_not_the_file_is_an_error() {
+    let error = |content: &str| {
+        environments(content.as_bytes(), &TimeZone::UTC)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(error(" \n"), "it is empty");
+    assert_eq!(error("{}"), "it has no 'envs'");
+    assert_eq!(error("[]"), "it has no 'envs'");
+    assert_eq!(error(r#"{"envs": null}"#), "it has no 'envs'");
+    assert!(error(r#"{"envs": ["#).starts_with("it is not JSON: EOF"));
+    assert!(error(&"[".repeat(100_000)).starts_with("it is not JSON: recursion limit"));
+}
+
+#[test]
+fn names_that_were_not_utf8_do_not_cost_the_file() {
+    let content = br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
+    let read = environments(content, &TimeZone::UTC).unwrap();
+    assert_eq!(
+        read.entries[0].username.as_deref(),
+        Some("a\u{fffd}\\udcff")
+    );
+    assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
+
+    let content = b"{\"envs\": [{\"eid\": \"7\", \"uid\": 1, \"username\": \"\xff\"}]}";
+    let read = environments(content, &TimeZone::UTC).unwrap();
+    assert_eq!(read.entries[0].username.as_deref(), Some("\u{fffd}"));
+}
+
+proptest! {
+    #[test]
+    fn every_torn_file_is_seen_to_be_torn(length in 0_usize..900) {
+        let whole = fixture("1.0.0", "envs.json");
+        let whole = whole.trim_ascii();
+        let length = length.min(whole.len() - 1);
+        prop_assert!(environments(&whole[..length], &TimeZone::UTC).is_err());
+    }
+
+    #[test]
+    fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..100), text in any::<String>()) {
+        let _ = environments(&content, &TimeZone::UTC);
+        let _ = devices(&content, &TimeZone::UTC);
+        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &TimeZone::UTC);
+    }
+}
