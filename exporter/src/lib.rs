@@ -6,10 +6,10 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use genv_core::sources::SourceError;
 use genv_web::{Server, WebConfig};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub mod endpoints;
 pub mod families;
@@ -56,7 +56,7 @@ pub fn run() -> ExitCode {
     reason = "the last words, also where the log is filtered"
 )]
 fn complain(error: &anyhow::Error) {
-    eprintln!("genv-exporter: {error:#}");
+    eprintln!("genv-exporter: {error}");
 }
 
 fn log_to_stderr(options: &Options) {
@@ -78,7 +78,7 @@ fn serve(options: Options) -> anyhow::Result<()> {
         .thread_name("serve")
         .enable_all()
         .build()
-        .context("cannot start the threads that answer requests")?
+        .map_err(|error| anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)"))?
         .block_on(collect_and_serve(options))
 }
 
@@ -88,8 +88,8 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         .as_deref()
         .map(WebConfig::open)
         .transpose()?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut terminate = listen_for(SignalKind::terminate())?;
+    let mut interrupt = listen_for(SignalKind::interrupt())?;
     let limits = genv_web::Limits::new(options.max_requests);
     let server = Server::bind(&options.listen_addresses, web_config, limits).await?;
 
@@ -99,8 +99,9 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         .map(|host| options.usernames.applied_to(host))
         .collect();
     let interval = options.collect.interval;
-    let stream =
-        genv_core::collect::spawn(hosts, options.collect).context("cannot start collecting")?;
+    let stream = genv_core::collect::spawn(hosts, options.collect).map_err(|error| {
+        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
+    })?;
     let (renderer, latest) = Renderer::new(options.limits);
     let endpoints = Endpoints::new(latest, &options.telemetry_path, interval);
     let rendering = tokio::spawn(renderer.follow(stream));
@@ -117,9 +118,13 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
-            _ = rendering => outcome = Err(anyhow::anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
+            _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
         }
     };
     server.serve(endpoints, stopped).await;
     outcome
+}
+
+fn listen_for(kind: SignalKind) -> anyhow::Result<Signal> {
+    signal(kind).map_err(|error| anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)"))
 }

@@ -78,6 +78,37 @@ fn flags_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn a_port_in_use_is_a_failure_that_names_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, answer) = exporter(&[&format!("--web.listen-address={address}")]);
+    assert_eq!(code, 1, "{answer}");
+    insta::assert_snapshot!(answer.replace(&address, "ADDRESS"), @"genv-exporter: cannot listen on ADDRESS: Address already in use (os error 98). Another program holds this port ('ss -ltnp' tells which): stop it, or choose another port with --web.listen-address.");
+}
+
+#[test]
+fn a_web_configuration_that_is_missing_is_a_failure_that_names_it() {
+    let (code, answer) = exporter(&[
+        "--web.listen-address=127.0.0.1:0",
+        "--web.config.file=/nowhere/web.yml",
+    ]);
+    assert_eq!(code, 1, "{answer}");
+    insta::assert_snapshot!(answer, @"genv-exporter: cannot read the web configuration file /nowhere/web.yml: No such file or directory (os error 2). Name a readable one with --web.config.file, or leave the flag out");
+}
+
+#[test]
+fn a_wrong_environment_variable_is_wrong_usage() {
+    let mut command = Command::cargo_bin("genv-exporter").unwrap();
+    command
+        .env_clear()
+        .env("GENV_DEVICES", "many")
+        .arg("--web.listen-address=127.0.0.1:0");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"genv-exporter: GENV_DEVICES is 'many', which is not a number of devices: set it to a number from 0 to 1024, or unset it");
+}
+
+#[test]
 fn the_help_begins_with_a_verb_and_shows_an_example() {
     let (code, help) = exporter(&["--help"]);
     assert_eq!(code, 0);
