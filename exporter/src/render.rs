@@ -127,8 +127,28 @@ impl Rendering {
     /// The metrics of genv 1.4.3.
     #[must_use]
     pub fn genv1(&self) -> &Text {
-        self.genv1
-            .get_or_init(|| Text::new(exposition(genv1::of_hosts(&self.publication.hosts))))
+        self.genv1.get_or_init(|| {
+            let mut text = String::new();
+            for (family, samples) in genv1::of_hosts(&self.publication.hosts) {
+                match samples {
+                    Some(samples) => append(&mut text, samples),
+                    // All of them are gauges.
+                    None => text.extend([
+                        format!(
+                            "# HELP {} {}
+",
+                            family.name, family.help
+                        ),
+                        format!(
+                            "# TYPE {} gauge
+",
+                            family.name
+                        ),
+                    ]),
+                }
+            }
+            Text::new(text)
+        })
     }
 
     /// The names of the hosts.
@@ -176,11 +196,15 @@ impl Rendering {
 fn exposition(families: impl Iterator<Item = MetricFamily>) -> String {
     let mut text = String::new();
     for family in families {
-        if let Err(error) = TextEncoder::new().encode_utf8(&[family], &mut text) {
-            tracing::error!(%error, "cannot write a metric family; it is left out");
-        }
+        append(&mut text, family);
     }
     text
+}
+
+fn append(text: &mut String, family: MetricFamily) {
+    if let Err(error) = TextEncoder::new().encode_utf8(&[family], text) {
+        tracing::error!(%error, "cannot write a metric family; it is left out");
+    }
 }
 
 fn json_line(snapshot: &Snapshot) -> String {

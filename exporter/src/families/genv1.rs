@@ -14,19 +14,22 @@ use super::{Family, HostFamily, Kind, Limits};
 use crate::host::{Host, View, attached};
 use crate::samples::Samples;
 
-/// These families of the hosts. As in 1.4.3, samples have no `hostname` when there is but one host.
-pub fn of_hosts(hosts: &[HostSnapshot]) -> impl Iterator<Item = MetricFamily> {
+/// These families of the hosts, those without a sample too: 1.4.3 announces them all. As there, samples have no
+/// `hostname` when there is but one host.
+pub fn of_hosts(
+    hosts: &[HostSnapshot],
+) -> impl Iterator<Item = (&'static HostFamily, Option<MetricFamily>)> {
     let no_limit = Limits {
         processes: usize::MAX,
     };
     let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
-    FAMILIES.iter().filter_map(move |family| {
+    FAMILIES.iter().map(move |family| {
         let [host] = hosts.as_slice() else {
-            return family.of_hosts(&hosts);
+            return (family, family.of_hosts(&hosts));
         };
         let mut samples = Samples::new(family.kind, family.labels);
         (family.samples)(host, &mut samples);
-        samples.into_family(family.name, family.help)
+        (family, samples.into_family(family.name, family.help))
     })
 }
 

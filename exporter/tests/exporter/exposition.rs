@@ -65,9 +65,6 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
             family.samples.push((labels, value));
         }
     }
-    if let Some(empty) = families.iter().find(|family| family.samples.is_empty()) {
-        return Err(format!("family without samples: {}", empty.name));
-    }
     Ok(families)
 }
 
@@ -129,7 +126,8 @@ fn the_reader_refuses_what_the_format_forbids() {
         ("a{x=\"\\t\"} 1\n", false),
         ("a{x=\"1} 1\n", false),
         ("b 1\n", false),
-        ("", false),
+        ("", true),
+        ("\n", false),
     ] {
         let outcome = parse(&format!("{head}{samples}"));
         assert_eq!(outcome.is_ok(), accepted, "{samples}: {outcome:?}");

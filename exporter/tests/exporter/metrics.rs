@@ -61,6 +61,22 @@ fn the_families_of_genv_1_keep_their_names_labels_and_units() {
 }
 
 #[test]
+fn every_family_of_genv_1_is_announced_even_without_samples() {
+    let families = |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1().plain)).unwrap();
+    let full = families(vec![host(snapshot())]);
+    assert!(full.iter().all(|family| !family.samples.is_empty()));
+    let names = |families: Vec<Family>| {
+        families
+            .into_iter()
+            .map(|family| family.name)
+            .collect::<Vec<_>>()
+    };
+    let mut idle = snapshot();
+    idle.processes.clear();
+    assert_eq!(names(families(vec![host(idle)])), names(full));
+}
+
+#[test]
 fn processes_beyond_the_limit_are_summed_by_device() {
     let shown: String = metrics(vec![host(snapshot())], 2)
         .lines()
