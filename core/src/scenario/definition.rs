@@ -20,6 +20,8 @@ pub struct Scenario {
 pub struct Host {
     /// Name: given, or this machine's.
     pub name: String,
+    /// Whether the scenario names it.
+    pub named: bool,
     /// Scenario time 0, Unix time in milliseconds.
     pub epoch_milliseconds: i64,
     /// `nvmlSystemGetDriverVersion`.

@@ -86,6 +86,23 @@ impl Engine {
         Ok(Self::new(None, scenario, None))
     }
 
+    /// The built-in lab of two hosts, for whoever has no GPU and no scenario.
+    ///
+    /// # Errors
+    /// None: its text is fixed, and tested.
+    pub fn demo() -> Result<Self, ScenarioError> {
+        Self::from_text("demo.yaml", include_str!("demo.yaml"))
+    }
+
+    /// This machine with so many identical idle devices; its processes and environments are the real ones.
+    ///
+    /// # Errors
+    /// There are more than 1024.
+    pub fn idle_devices(count: u32) -> Result<Self, ScenarioError> {
+        let text = format!("version: 1\nhosts: [{{devices: [{{count: {count}}}]}}]");
+        Self::from_text("simulated devices", &text)
+    }
+
     fn new(path: Option<PathBuf>, scenario: Scenario, stamp: Option<Stamp>) -> Self {
         Self {
             path,

@@ -203,8 +203,7 @@ pub(super) struct DeviceFaultEntry {
     #[serde(default)]
     pub(super) lost: bool,
     pub(super) hang: Option<Calls>,
-    #[serde(default)]
-    pub(super) not_supported: Vec<Measurement>,
+    pub(super) not_supported: Option<Vec<Measurement>>,
     pub(super) during: Option<Located<DuringEntry>>,
 }
 

@@ -10,6 +10,7 @@ mod engine;
 mod format;
 mod nvml;
 mod pattern;
+mod sources;
 mod view;
 
 pub use definition::{
@@ -22,4 +23,5 @@ mod tests;
 pub use engine::{Engine, ScenarioError};
 pub use nvml::{Measurement, NvmlError, ThrottleReason};
 pub use pattern::{Level, Pattern, Window};
-pub use view::{DeviceAt, DeviceProcess, HostAt, ProcessAt};
+pub use sources::{Clock, RealSources, sources};
+pub use view::{DeviceAt, DeviceProcess, HostAt, ProcessAt, percent};

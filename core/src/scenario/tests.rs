@@ -265,6 +265,7 @@ fn references_to_what_is_not_there_are_refused() {
         "  - processes: [{pid: 0}]",
         "  - processes: [{pid: 7, comm: bash}]",
         "  - processes: [{pid: 7, devices: [{index: one}]}]",
+        "  - processes: [{pid: 7, user: alice, parent: 8}, {pid: 8}]",
     ]
     .into_iter()
     .map(|hosts| refused(hosts).replace("\n", "\n    "))
@@ -326,6 +327,10 @@ fn references_to_what_is_not_there_are_refused() {
              3 | hosts:
              4 |   - processes: [{pid: 7, devices: [{index: one}]}]
                |                                            ^
+        lab.yaml:4:47: a simulated process descends from simulated ones: name one of them, or 1
+             3 | hosts:
+             4 |   - processes: [{pid: 7, user: alice, parent: 8}, {pid: 8}]
+               |                                               ^
         "#);
 }
 
@@ -377,8 +382,8 @@ hosts:
     assert_eq!(device(150.0).power_milliwatts(), 250_000);
     // 100 s at 150 W, 100 s at 250 W, 100 s at 150 W.
     assert_eq!(device(300.0).energy_millijoules(), 55_000_000);
-    assert_eq!(device(99.0).temperature_celsius(), 42.5);
-    assert_eq!(device(160.0).temperature_celsius(), 67.5);
+    assert_eq!(device(99.0).temperature_celsius(), 43.0);
+    assert_eq!(device(160.0).temperature_celsius(), 68.0);
     assert_eq!(device(130.0).temperature_celsius(), 55.0);
 }
 
@@ -484,14 +489,14 @@ fn processes_and_environments_come_and_go() {
 
 #[test]
 fn unnamed_devices_have_lasting_and_distinct_names() {
-    let text = "version: 1\nhosts: [{name: a, devices: [{count: 300}]}, {name: b, devices: [{count: 2, mig: [{profile: p, memory: 1gi}]}]}]";
+    let text = "version: 1\nhosts: [{name: a, devices: [{count: 1025}]}, {name: b, devices: [{count: 2, mig: [{profile: p, memory: 1gi}]}]}]";
     assert!(
         Engine::from_text("lab.yaml", text)
             .unwrap_err()
             .to_string()
-            .contains("256")
+            .contains("1024")
     );
-    let scenario = engine(&text.replace("300", "256")).scenario();
+    let scenario = engine(&text.replace("1025", "1024")).scenario();
     let mut uuids = std::collections::HashSet::new();
     let mut buses = std::collections::HashSet::new();
     for host in &scenario.hosts {

@@ -384,7 +384,7 @@ impl<'a> DeviceAt<'a> {
     /// °C: follows the mean utilization of the last minute.
     #[must_use]
     pub fn temperature_celsius(&self) -> f64 {
-        self.device.temperature_celsius.at(self.warmth())
+        self.device.temperature_celsius.at(self.warmth()).round()
     }
 
     /// Speed of each fan as a share of its maximum: follows the mean utilization of the last minute.
@@ -499,6 +499,14 @@ impl<'a> DeviceAt<'a> {
         events.sort_by(|a, b| a.1.total_cmp(&b.1));
         events
     }
+}
+
+/// A ratio in whole percent, as NVML tells utilization and fan speed. Rounds down, so that what adds up to no
+/// more than everything still does.
+#[must_use]
+pub fn percent(ratio: f64) -> u32 {
+    // A hundredth such as 0.29 is a little less in binary.
+    u32::try_from(whole(ratio * 100.0 + 1e-6)).unwrap_or(u32::MAX)
 }
 
 #[expect(

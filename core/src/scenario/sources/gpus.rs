@@ -1,0 +1,248 @@
+//! Devices of a scenario.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::Stage;
+use crate::gpu::{DeviceSample, GpuError, GpuProcess, GpuSample, GpuSource, XidEvent};
+use crate::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors};
+use crate::scenario::definition::Device;
+use crate::scenario::nvml::{Measurement, NvmlError, ThrottleReason};
+use crate::scenario::view::{DeviceAt, DeviceProcess, HostAt, percent};
+
+/// A source of simulated devices.
+pub(super) struct SimulatedGpus {
+    stage: Stage,
+    /// Generation of the driver that is open; absent when none is.
+    driver_generation: Option<u64>,
+    /// Moment up to which XID errors were told.
+    xid_events_until: Option<SystemTime>,
+}
+
+/// How often a hanging call looks whether it is over.
+const HANG_POLL: Duration = Duration::from_millis(20);
+
+impl GpuSource for SimulatedGpus {
+    fn sample(&mut self) -> Result<GpuSample, GpuError> {
+        loop {
+            let scenario = self.stage.scenario();
+            let (host, now) = self.stage.now(&scenario).map_err(GpuError::Scenario)?;
+            if !host.sweep_hangs() {
+                return self.sweep(host, now);
+            }
+            std::thread::sleep(HANG_POLL);
+        }
+    }
+}
+
+impl SimulatedGpus {
+    pub(super) fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            driver_generation: None,
+            xid_events_until: None,
+        }
+    }
+
+    fn sweep(&mut self, host: HostAt<'_>, now: SystemTime) -> Result<GpuSample, GpuError> {
+        let failed = |call, error: NvmlError| GpuError::Driver {
+            call,
+            reason: error.text().to_owned(),
+        };
+        if let Some(error) = host.init_error() {
+            self.driver_generation = None;
+            return Err(failed("nvmlInit_v2", error));
+        }
+        let current = host.driver_generation();
+        let opened = *self.driver_generation.get_or_insert(current);
+        if opened != current {
+            self.driver_generation = None;
+            return Err(failed("nvmlDeviceGetCount_v2", NvmlError::Uninitialized));
+        }
+        let after = *self.xid_events_until.get_or_insert(now);
+        self.xid_events_until = Some(now);
+        let mut sample = GpuSample {
+            driver_version: Some(host.host().driver_version.clone()),
+            ..GpuSample::default()
+        };
+        for device in host.devices() {
+            sample.devices.push(whole_gpu(device));
+            for position in 0..device.device().mig.len() {
+                let position = u32::try_from(position).unwrap_or(u32::MAX);
+                sample.devices.extend(mig_device(device, position));
+            }
+            if device.supports(Measurement::XidEvents, false) {
+                let events = device.xid_events_since(after).into_iter();
+                sample
+                    .xid_events
+                    .extend(events.map(|(xid, timestamp_seconds)| XidEvent {
+                        index: DeviceIndex::gpu(device.device().index),
+                        xid,
+                        timestamp_seconds,
+                    }));
+            }
+        }
+        Ok(sample)
+    }
+}
+
+pub(super) fn blank(index: DeviceIndex, uuid: &str, lost: bool) -> DeviceSample {
+    DeviceSample {
+        index,
+        uuid: uuid.to_owned(),
+        lost,
+        name: None,
+        minor: None,
+        profile: None,
+        mig_parent: false,
+        measurements: DeviceMeasurements::default(),
+        processes: None,
+    }
+}
+
+fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
+    let device = at.device();
+    let index = DeviceIndex::gpu(device.index);
+    let blank = blank(index, &device.uuid, at.lost());
+    if blank.lost {
+        return blank;
+    }
+    let supports = |measurement| at.supports(measurement, false);
+    let processes = supports(Measurement::Processes).then(|| {
+        at.processes()
+            .filter(|process| process.index == index)
+            .map(|process| gpu_process(at, process, false))
+            .collect()
+    });
+    DeviceSample {
+        name: supports(Measurement::Name).then(|| device.name.clone()),
+        minor: supports(Measurement::Minor).then_some(device.minor),
+        mig_parent: !device.mig.is_empty(),
+        measurements: measurements(at, device),
+        processes,
+        ..blank
+    }
+}
+
+fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
+    let (mig, memory) = at.mig_memory(position)?;
+    let index = DeviceIndex::mig(at.device().index, position);
+    let blank = blank(index, &mig.uuid, at.lost());
+    if blank.lost {
+        return Some(blank);
+    }
+    let supports = |measurement| at.supports(measurement, true);
+    let processes = supports(Measurement::Processes).then(|| {
+        at.processes()
+            .filter(|process| process.index == index)
+            .map(|process| gpu_process(at, process, true))
+            .collect()
+    });
+    Some(DeviceSample {
+        name: supports(Measurement::Name)
+            .then(|| format!("{} MIG {}", at.device().name, mig.profile)),
+        profile: Some(mig.profile.clone()),
+        measurements: DeviceMeasurements {
+            memory: told_memory(at, memory, true),
+            ..DeviceMeasurements::default()
+        },
+        processes,
+        ..blank
+    })
+}
+
+fn gpu_process(at: DeviceAt<'_>, process: DeviceProcess, mig: bool) -> GpuProcess {
+    GpuProcess {
+        pid: process.pid,
+        process_type: process.process_type,
+        memory_used_bytes: at
+            .supports(Measurement::ProcessMemory, mig)
+            .then_some(process.memory_used_bytes),
+        utilization_ratio: at
+            .supports(Measurement::ProcessUtilization, mig)
+            .then(|| in_percent(process.utilization_ratio)),
+    }
+}
+
+fn told_memory(at: DeviceAt<'_>, memory: DeviceMemory, mig: bool) -> Option<DeviceMemory> {
+    if !at.supports(Measurement::Memory, mig) {
+        return None;
+    }
+    if at.supports(Measurement::MemoryReserved, mig) {
+        return Some(memory);
+    }
+    // The first version of the call counts what the driver holds as used.
+    Some(DeviceMemory {
+        used_bytes: memory.used_bytes + memory.reserved_bytes.unwrap_or(0),
+        reserved_bytes: None,
+        ..memory
+    })
+}
+
+/// With the resolution of NVML.
+fn in_percent(ratio: f64) -> f64 {
+    f64::from(percent(ratio)) / 100.0
+}
+
+fn measurements(at: DeviceAt<'_>, device: &Device) -> DeviceMeasurements {
+    let supports = |measurement| at.supports(measurement, false);
+    let ecc = device.ecc_errors.filter(|_| supports(Measurement::Ecc));
+    let utilization = supports(Measurement::Utilization);
+    DeviceMeasurements {
+        utilization_ratio: utilization.then(|| in_percent(at.utilization_ratio())),
+        memory_controller_busy_ratio: utilization
+            .then(|| in_percent(at.memory_controller_busy_ratio())),
+        encoder_utilization_ratio: supports(Measurement::Encoder)
+            .then(|| in_percent(at.encoder_utilization_ratio())),
+        decoder_utilization_ratio: supports(Measurement::Decoder)
+            .then(|| in_percent(at.decoder_utilization_ratio())),
+        memory: told_memory(at, at.memory(), false),
+        temperature_celsius: supports(Measurement::Temperature).then(|| at.temperature_celsius()),
+        temperature_limits_celsius: if supports(Measurement::TemperatureLimits) {
+            let limits = device.temperature_limits_celsius.iter();
+            limits
+                .map(|(limit, celsius)| ((*limit).to_owned(), f64::from(*celsius)))
+                .collect()
+        } else {
+            BTreeMap::new()
+        },
+        power_watts: supports(Measurement::Power).then(|| thousandths(at.power_milliwatts())),
+        power_limit_watts: supports(Measurement::PowerLimit).then_some(device.power_limit_watts),
+        energy_joules: supports(Measurement::Energy).then(|| thousandths(at.energy_millijoules())),
+        clocks_hertz: if supports(Measurement::Clocks) {
+            let clocks = device.clocks_megahertz.iter();
+            clocks
+                .map(|(clock, megahertz)| ((*clock).to_owned(), f64::from(*megahertz) * 1e6))
+                .collect()
+        } else {
+            BTreeMap::new()
+        },
+        fan_speed_ratios: if supports(Measurement::Fans) {
+            (0..)
+                .zip(at.fan_speed_ratios().into_iter().map(in_percent))
+                .collect()
+        } else {
+            BTreeMap::new()
+        },
+        throttled: supports(Measurement::Throttled).then(|| {
+            let bits = at.throttle_reasons();
+            let reasons = ThrottleReason::ALL.into_iter();
+            reasons
+                .map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0))
+                .collect()
+        }),
+        ecc_errors: EccErrors {
+            corrected: ecc.map(|(corrected, _)| corrected),
+            uncorrected: ecc.map(|(_, uncorrected)| uncorrected),
+        },
+        pcie_replays: supports(Measurement::PcieReplays).then(|| device.pcie_replays.into()),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "53 bits hold the energy of a megawatt-year in mJ"
+)]
+fn thousandths(number: u64) -> f64 {
+    number as f64 / 1000.0
+}
