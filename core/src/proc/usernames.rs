@@ -73,23 +73,14 @@ impl Usernames {
         now: Instant,
         look_up: impl FnOnce(u32) -> Option<OsString>,
     ) -> String {
-        let name = match self.mode {
-            UsernameMode::Uid => None,
-            UsernameMode::Name | UsernameMode::Hash => self.name(uid, now, look_up),
-        };
-        self.label(uid, name)
-    }
-
-    /// What stands for a user of whom the name, if any, is known from elsewhere.
-    pub fn label(&mut self, uid: u32, name: Option<String>) -> String {
-        let by_uid = || format!("uid:{uid}");
+        if self.mode == UsernameMode::Uid {
+            return format!("uid:{uid}");
+        }
+        let name = self.name(uid, now, look_up);
+        let label = name.unwrap_or_else(|| format!("uid:{uid}"));
         match self.mode {
-            UsernameMode::Name => name.unwrap_or_else(by_uid),
-            UsernameMode::Uid => by_uid(),
-            UsernameMode::Hash => {
-                let label = name.unwrap_or_else(by_uid);
-                self.hash(&label)
-            }
+            UsernameMode::Hash => self.hash(&label),
+            UsernameMode::Name | UsernameMode::Uid => label,
         }
     }
 

@@ -13,7 +13,7 @@ use super::definition::{Host, Scenario};
 use super::engine::Engine;
 use super::view::HostAt;
 use crate::collect::HostSources;
-use crate::proc::{ProcessSource, UsernameMode};
+use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use gpus::SimulatedGpus;
 use processes::SimulatedProcesses;
@@ -35,7 +35,6 @@ pub fn sources(
     engine: &Arc<Engine>,
     clock: &Clock,
     hostname: Option<&str>,
-    usernames: UsernameMode,
     mut real: impl FnMut() -> RealSources,
 ) -> Vec<HostSources> {
     let scenario = engine.scenario();
@@ -52,7 +51,7 @@ pub fn sources(
                 _ => host.name.clone(),
             },
             gpu: Box::new(SimulatedGpus::new(stage())),
-            processes: Box::new(SimulatedProcesses::new(stage(), usernames, real.processes)),
+            processes: Box::new(SimulatedProcesses::new(stage(), real.processes)),
             state: Box::new(SimulatedState::new(stage(), real.state)),
         }
     };

@@ -2,8 +2,7 @@
 
 use super::Stage;
 use crate::proc::{
-    Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UsernameMode,
-    Usernames,
+    Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable,
 };
 use crate::scenario::definition::{Facts, Readable};
 use crate::scenario::view::{HostAt, ProcessAt};
@@ -11,7 +10,6 @@ use crate::scenario::view::{HostAt, ProcessAt};
 /// Processes of a scenario, and the real ones that it names.
 pub(super) struct SimulatedProcesses {
     stage: Stage,
-    usernames: Usernames,
     real: Box<dyn ProcessSource>,
 }
 
@@ -46,11 +44,7 @@ fn first_process(host: HostAt<'_>) -> Lineage {
 
 impl SimulatedProcesses {
     pub(super) fn new(stage: Stage, usernames: UsernameMode, real: Box<dyn ProcessSource>) -> Self {
-        Self {
-            stage,
-            usernames: Usernames::new(usernames),
-            real,
-        }
+        Self { stage, real }
     }
 }
 
@@ -81,7 +75,7 @@ impl ProcessSource for SimulatedProcesses {
 
     fn username(&mut self, uid: u32) -> String {
         match self.stage.engine.scenario().users.get(&uid) {
-            Some(name) => self.usernames.label(uid, Some(name.clone())),
+            Some(name) => name.clone(),
             None => self.real.username(uid),
         }
     }

@@ -87,13 +87,7 @@ impl Stand {
             processes: Box::new(Machine),
             state: Box::new(Machine),
         };
-        let mut hosts = sources(
-            &Arc::new(engine),
-            &clock,
-            Some("here"),
-            UsernameMode::Name,
-            real,
-        );
+        let mut hosts = sources(&Arc::new(engine), &clock, Some("here"), real);
         let stand = Self {
             host: hosts.remove(0),
             now,

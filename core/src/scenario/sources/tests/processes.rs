@@ -21,23 +21,10 @@ fn what_the_scenario_leaves_to_the_machine_is_real() {
 }
 
 #[test]
-fn users_are_called_as_the_scenario_says_unless_they_are_to_be_hidden() {
-    let engine = Arc::new(
-        Engine::from_text("lab.yaml", "version: 1\nusers: {alice: 7}\nhosts: [{}]").unwrap(),
-    );
-    let clock: Clock = Arc::new(SystemTime::now);
-    let name = |mode| {
-        let real = || RealSources {
-            processes: Box::new(Machine),
-            state: Box::new(Machine),
-        };
-        sources(&engine, &clock, None, mode, real)[0]
-            .processes
-            .username(7)
-    };
-    assert_eq!(name(UsernameMode::Name), "alice");
-    assert_eq!(name(UsernameMode::Uid), "uid:7");
-    assert!(name(UsernameMode::Hash).starts_with("hash:"));
+fn users_are_called_as_the_scenario_says_and_others_by_their_real_names() {
+    let mut stand = Stand::new("version: 1\nusers: {alice: 7}\nhosts: [{}]");
+    assert_eq!(stand.host.processes.username(7), "alice");
+    assert_eq!(stand.host.processes.username(8), "real-8");
 }
 
 #[test]
