@@ -2,8 +2,14 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::collect::HostSources;
+use crate::gpu::nvml::NvmlSource;
+use crate::proc::ProcReader;
+use crate::scenario::{self, Clock, Engine, RealSources};
+use crate::state::{StateDirectory, directory_path};
 
 /// Where GPUs are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,8 +93,71 @@ impl SourceOptions {
     /// # Errors
     /// A scenario cannot be read, or the hostname cannot be one.
     pub fn open(&self) -> Result<Vec<HostSources>, SourceError> {
-        Err(SourceError::Failed("no GPU source is built in".to_owned()))
+        let simulated = match self.gpu {
+            GpuSourceKind::Nvml => false,
+            GpuSourceKind::Auto => self.scenario.is_some() || self.simulated_devices.is_some(),
+            GpuSourceKind::Simulated => true,
+        };
+        if simulated {
+            return self.simulated();
+        }
+        let RealSources { processes, state } = self.real();
+        Ok(vec![HostSources {
+            hostname: self.hostname.clone().unwrap_or_else(machine_name),
+            gpu: Box::new(NvmlSource::new(self.nvml_library.clone())),
+            processes,
+            state,
+        }])
     }
+
+    fn simulated(&self) -> Result<Vec<HostSources>, SourceError> {
+        let engine = match (&self.scenario, self.simulated_devices) {
+            (Some(path), _) => Engine::open(path),
+            (None, Some(devices)) => Engine::idle_devices(devices),
+            (None, None) => Engine::demo(),
+        };
+        let engine = engine.map_err(|error| SourceError::Failed(error.to_string()))?;
+        let scenario = engine.scenario();
+        if scenario.hosts.is_empty() {
+            return Err(SourceError::Failed(
+                "the scenario has no host, so that there is nothing to tell: add one under hosts"
+                    .to_owned(),
+            ));
+        }
+        if self.hostname.is_some() && scenario.hosts.iter().all(|host| host.named) {
+            return Err(SourceError::Usage(
+                "--hostname names a host that the scenario does not name, and this one names all of \
+                 its hosts: change their names there, or leave out --hostname"
+                    .to_owned(),
+            ));
+        }
+        let clock: Clock = Arc::new(SystemTime::now);
+        let hostname = self.hostname.as_deref();
+        Ok(scenario::sources(
+            &Arc::new(engine),
+            &clock,
+            hostname,
+            || self.real(),
+        ))
+    }
+
+    fn real(&self) -> RealSources {
+        let directory = self.state_directory.clone();
+        RealSources {
+            processes: Box::new(ProcReader::new()),
+            state: Box::new(StateDirectory::new(
+                directory.unwrap_or_else(|| directory_path(None)),
+            )),
+        }
+    }
+}
+
+/// This machine's name: `uname -n`.
+pub(crate) fn machine_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// More simulated devices than this are a typing error.
@@ -104,4 +173,91 @@ fn parse_simulated_devices(text: &str) -> Result<u32, SourceError> {
                  set it to a number from 0 to {MAX_SIMULATED_DEVICES}, or unset it"
             ))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn simulated() -> SourceOptions {
+        SourceOptions {
+            gpu: GpuSourceKind::Simulated,
+            ..SourceOptions::default()
+        }
+    }
+
+    fn hostnames(options: &SourceOptions) -> Vec<String> {
+        let hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
+        hosts.into_iter().map(|host| host.hostname).collect()
+    }
+
+    #[test]
+    fn the_built_in_lab_is_simulated_when_nothing_else_is_given() {
+        assert_eq!(hostnames(&simulated()), ["gpu01", "gpu02"]);
+    }
+
+    #[test]
+    fn a_number_of_simulated_devices_is_this_machine() {
+        let options = SourceOptions {
+            simulated_devices: Some(3),
+            hostname: Some("lab7".to_owned()),
+            ..SourceOptions::default()
+        };
+        assert_eq!(hostnames(&options), ["lab7"]);
+        let mut hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(hosts[0].gpu.sample().unwrap().devices.len(), 3);
+        let state = hosts[0].state.read();
+        assert!(state.is_ok(), "{state:?}");
+        let unnamed = SourceOptions {
+            hostname: None,
+            ..options
+        };
+        assert_eq!(hostnames(&unnamed), [machine_name()]);
+    }
+
+    #[test]
+    fn without_scenario_and_number_auto_asks_nvml() {
+        let options = SourceOptions {
+            nvml_library: Some("/nonexistent/libnvidia-ml.so.1".into()),
+            ..SourceOptions::default()
+        };
+        let mut hosts = options.open().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(hosts.len(), 1);
+        let error = hosts[0].gpu.sample().unwrap_err();
+        assert!(
+            error.to_string().contains("/nonexistent/libnvidia-ml.so.1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_scenario_that_cannot_be_used_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lab.yaml");
+        let open = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let options = SourceOptions {
+                scenario: Some(path.clone()),
+                hostname: Some("here".to_owned()),
+                ..SourceOptions::default()
+            };
+            options.open().err().unwrap()
+        };
+        let failed = |error: SourceError, part: &str| {
+            assert!(
+                matches!(&error, SourceError::Failed(text) if text.contains(part)),
+                "{error}"
+            );
+        };
+        failed(
+            open("version: 1\nhots: []\n"),
+            "lab.yaml:2:1: unknown field `hots`",
+        );
+        failed(open("version: 1\n"), "add one under hosts");
+        let error = open("version: 1\nhosts: [{name: a}]\n");
+        assert!(
+            matches!(&error, SourceError::Usage(text) if text.contains("--hostname")),
+            "{error}"
+        );
+    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::check;
 use super::definition::Scenario;
+use crate::sources::machine_name;
 use crate::yaml;
 
 /// A scenario that follows its file. Shared by everything that plays it; it reads no clock.
@@ -178,12 +179,4 @@ fn load(path: &Path) -> Result<(Scenario, Option<Stamp>), ScenarioError> {
     let scenario = check::scenario(&path.display().to_string(), &text, &machine_name())
         .map_err(ScenarioError::Invalid)?;
     Ok((scenario, stamp))
-}
-
-/// This machine's name: `uname -n`.
-fn machine_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }

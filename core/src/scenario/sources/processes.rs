@@ -43,7 +43,7 @@ fn first_process(host: HostAt<'_>) -> Lineage {
 }
 
 impl SimulatedProcesses {
-    pub(super) fn new(stage: Stage, usernames: UsernameMode, real: Box<dyn ProcessSource>) -> Self {
+    pub(super) fn new(stage: Stage, real: Box<dyn ProcessSource>) -> Self {
         Self { stage, real }
     }
 }

@@ -59,6 +59,7 @@ impl StateSource for SimulatedState {
                     kernel_ids: environment.kernel_ids.clone(),
                 })
                 .collect(),
+            incomplete: false,
             warnings: Vec::new(),
         })
     }
