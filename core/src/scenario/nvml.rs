@@ -172,7 +172,7 @@ pub enum ThrottleReason {
     /// `nvmlClocksThrottleReasonHwPowerBrakeSlowdown`.
     HwPowerBrakeSlowdown,
     /// `nvmlClocksThrottleReasonDisplayClockSetting`.
-    DisplayClocksSetting,
+    DisplayClockSetting,
 }
 
 impl ThrottleReason {
@@ -185,7 +185,7 @@ impl ThrottleReason {
         Self::SwThermalSlowdown,
         Self::HwThermalSlowdown,
         Self::HwPowerBrakeSlowdown,
-        Self::DisplayClocksSetting,
+        Self::DisplayClockSetting,
     ];
 
     /// Its bit.
@@ -199,7 +199,7 @@ impl ThrottleReason {
             Self::SwThermalSlowdown => 0x20,
             Self::HwThermalSlowdown => 0x40,
             Self::HwPowerBrakeSlowdown => 0x80,
-            Self::DisplayClocksSetting => 0x100,
+            Self::DisplayClockSetting => 0x100,
         }
     }
 
@@ -214,7 +214,7 @@ impl ThrottleReason {
             Self::SwThermalSlowdown => "sw_thermal_slowdown",
             Self::HwThermalSlowdown => "hw_thermal_slowdown",
             Self::HwPowerBrakeSlowdown => "hw_power_brake_slowdown",
-            Self::DisplayClocksSetting => "display_clocks_setting",
+            Self::DisplayClockSetting => "display_clock_setting",
         }
     }
 }

@@ -205,7 +205,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
              3 | hosts:
              4 |   - devices: [{uuid: GPU-1}, {uuid: GPU-1}]
                |                                     ^
-        lab.yaml:4:28: unknown variant `tired`, expected one of applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clocks_setting
+        lab.yaml:4:28: unknown variant `tired`, expected one of applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting
              3 | hosts:
              4 |   - devices: [{throttled: [tired]}]
                |                            ^

@@ -108,7 +108,9 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
         return blank;
     }
     let supports = |measurement| at.supports(measurement, false);
-    let processes = supports(Measurement::Processes).then(|| {
+    let split = !device.mig.is_empty();
+    // Those of a split GPU are told with its MIG devices.
+    let processes = (split || supports(Measurement::Processes)).then(|| {
         at.processes()
             .filter(|process| process.index == index)
             .map(|process| gpu_process(at, process, false))
@@ -117,7 +119,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     DeviceSample {
         name: supports(Measurement::Name).then(|| device.name.clone()),
         minor: supports(Measurement::Minor).then_some(device.minor),
-        mig_parent: !device.mig.is_empty(),
+        mig_parent: split,
         measurements: measurements(at, device),
         processes,
         ..blank

@@ -94,7 +94,7 @@ hosts:
                         throttled: Some(
                             {
                                 "applications_clocks_setting": false,
-                                "display_clocks_setting": false,
+                                "display_clock_setting": false,
                                 "hw_power_brake_slowdown": false,
                                 "hw_slowdown": true,
                                 "hw_thermal_slowdown": false,
