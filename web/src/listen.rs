@@ -33,10 +33,10 @@ pub struct ListenAddressError {
 
 /// Why a [`ListenAddress`] cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {why}. {}", next_step(why))]
+#[error("cannot listen on {address}: {source}. {}", next_step(source))]
 pub struct ListenError {
     address: ListenAddress,
-    why: io::Error,
+    source: io::Error,
 }
 
 fn next_step(error: &io::Error) -> &'static str {
@@ -118,9 +118,9 @@ impl fmt::Display for ListenAddress {
 impl ListenAddress {
     /// Listens. Port 0 lets the kernel choose one.
     pub(crate) async fn listen(&self) -> Result<TcpListener, ListenError> {
-        self.try_listen().await.map_err(|why| ListenError {
+        self.try_listen().await.map_err(|source| ListenError {
             address: self.clone(),
-            why,
+            source,
         })
     }
 

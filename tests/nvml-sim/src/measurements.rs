@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use genv_core::scenario::{Measurement, ThrottleReason};
+use genv_core::scenario::{Measurement, ThrottleReason, percent};
 use nvml_wrapper_sys::bindings as nvml;
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlClockType_enum_NVML_CLOCK_GRAPHICS as CLOCK_GRAPHICS,
@@ -23,11 +23,6 @@ pub(crate) const SAMPLE_PERIOD_MICROSECONDS: u32 = 166_667;
 
 /// Version tag of `nvmlMemory_v2_t`: its size, and 2 in the top byte.
 const MEMORY_V2: c_uint = size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24;
-
-/// NVML's whole percent of a ratio.
-pub(crate) fn percent(ratio: f64) -> c_uint {
-    (ratio * 100.0).round() as c_uint
-}
 
 fn clock_megahertz(device: &Device, clock: c_uint) -> Answer<c_uint> {
     let name = match clock {
@@ -150,7 +145,7 @@ gpu_calls! {
         if sensor != nvml::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
             return Err(INVALID_ARGUMENT);
         }
-        put(out, device.measured(Measurement::Temperature)?.temperature_celsius.round() as c_uint)
+        put(out, device.measured(Measurement::Temperature)?.temperature_celsius as c_uint)
     }
 
     fn nvmlDeviceGetTemperatureThreshold(device, threshold: c_uint, out: Out<'_, c_uint>) {

@@ -6,7 +6,7 @@
 use std::ffi::c_uint;
 
 use genv_core::model::ProcessType;
-use genv_core::scenario::{DeviceProcess, Measurement};
+use genv_core::scenario::{DeviceProcess, Measurement, percent};
 use nvml_wrapper_sys::bindings::{
     nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
     nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
@@ -18,7 +18,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
 use crate::device::Device;
-use crate::measurements::{SAMPLE_PERIOD_MICROSECONDS, percent};
+use crate::measurements::SAMPLE_PERIOD_MICROSECONDS;
 
 /// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;

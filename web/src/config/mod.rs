@@ -14,7 +14,6 @@
 
 mod client_certificates;
 mod file;
-mod negotiation;
 mod tls;
 mod watched;
 
