@@ -28,8 +28,8 @@ pub(crate) struct View<'a> {
     pub(crate) processes: Option<Processes<'a>>,
     /// Whether it is known whose processes they are.
     pub(crate) owners: bool,
-    /// How many have an environment or a process.
-    pub(crate) users_number: usize,
+    /// How many have an environment or a process; absent while one of the two is wanted and not known.
+    pub(crate) users_number: Option<usize>,
     /// Those with series of their own, by name.
     pub(crate) users: BTreeMap<&'a str, User>,
 }
@@ -137,16 +137,20 @@ impl<'a> View<'a> {
                 !environment.devices.is_empty()
             })
         });
-        let processes = (current("gpu") && snapshot.collectors.contains_key("processes"))
+        let wanted = |collector| snapshot.collectors.contains_key(collector);
+        let processes = (current("gpu") && wanted("processes"))
             .then(|| Processes::new(&snapshot.processes, limits));
         let owners = processes.is_some() && current("processes");
         let users = users(snapshot, state, owners);
+        let state_is_missing = wanted("state") && !state;
+        let owners_are_missing = wanted("gpu") && wanted("processes") && !owners;
+        let complete = (state || owners) && !state_is_missing && !owners_are_missing;
         Self {
             snapshot,
             environments,
             processes,
             owners,
-            users_number: users.len(),
+            users_number: complete.then_some(users.len()),
             users: shown(users, |user| user.processes > 0 || !user.devices.is_empty()),
         }
     }

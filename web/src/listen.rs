@@ -33,10 +33,10 @@ pub struct ListenAddressError {
 
 /// Why a [`ListenAddress`] cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}. {}", next_step(source))]
+#[error("cannot listen on {address}: {why}. {}", next_step(why))]
 pub struct ListenError {
     address: ListenAddress,
-    source: io::Error,
+    why: io::Error,
 }
 
 fn next_step(error: &io::Error) -> &'static str {
@@ -118,9 +118,9 @@ impl fmt::Display for ListenAddress {
 impl ListenAddress {
     /// Listens. Port 0 lets the kernel choose one.
     pub(crate) async fn listen(&self) -> Result<TcpListener, ListenError> {
-        self.try_listen().await.map_err(|source| ListenError {
+        self.try_listen().await.map_err(|why| ListenError {
             address: self.clone(),
-            source,
+            why,
         })
     }
 

@@ -120,10 +120,13 @@ impl ProcReader {
         write_path(&mut self.path, format_args!("{pid}"));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = openat(root.directory, self.path.as_str(), flags, Mode::empty())
-            .map_err(|errno| self.absence(pid, errno))?;
+            .map_err(|errno| absence(self.live, pid, errno))?;
         let directory = directory.as_fd();
 
-        let stat = read_stat(directory, c"stat", &mut self.buffer)?;
+        let stat = match read_stat(directory, c"stat", &mut self.buffer) {
+            Ok(stat) => stat,
+            Err(errno) => return Err(absence(self.live, pid, errno)),
+        };
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
         let zombie = stat.is_zombie();
         let lineage = root.lineage(&stat);
@@ -200,15 +203,7 @@ impl ProcReader {
         write_path(&mut self.path, format_args!("{pid}/stat"));
         match read_stat(root.directory, self.path.as_str(), &mut self.buffer) {
             Ok(stat) => Ok(root.lineage(&stat)),
-            Err(errno) => Err(self.absence(pid, errno)),
-        }
-    }
-
-    fn absence(&self, pid: u32, errno: Errno) -> Absence {
-        match Absence::from(errno) {
-            // With `hidepid=2`, what may not be seen seems not to exist; signal 0 sees it.
-            Absence::Vanished if self.live && exists(pid) => Absence::Hidden,
-            absence => absence,
+            Err(errno) => Err(absence(self.live, pid, errno)),
         }
     }
 
@@ -393,6 +388,15 @@ fn write_path(path: &mut String, arguments: std::fmt::Arguments<'_>) {
     path.clear();
     path.write_fmt(arguments)
         .expect("writing to a string never fails");
+}
+
+/// What it means that a process cannot be opened.
+fn absence(live: bool, pid: u32, errno: Errno) -> Absence {
+    match Absence::from(errno) {
+        // With `hidepid=2`, what may not be seen seems not to exist; signal 0 sees it.
+        Absence::Vanished if live && exists(pid) => Absence::Hidden,
+        absence => absence,
+    }
 }
 
 /// Whether a process exists, whether or not it may be seen (kill(2)).

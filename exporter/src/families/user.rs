@@ -9,9 +9,12 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Users who have an environment or a process that uses a device.",
         samples: |host, out| {
-            let view = host.view();
-            let view = view.filter(|view| view.environments.is_some() || view.owners);
-            out.add(&[], view.map(|view| view.users_number as f64));
+            out.add(
+                &[],
+                host.view()
+                    .and_then(|view| view.users_number)
+                    .map(|users| users as f64),
+            );
         },
     },
     Family {

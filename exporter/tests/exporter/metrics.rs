@@ -154,6 +154,9 @@ fn what_no_collector_tells_is_absent() {
             let family = shown.iter().find(|family| family.name.starts_with(gone));
             assert!(family.is_none(), "{collector} {on}: {family:?}");
         }
+        // Half of the users is no number of users, unless the other half is not wanted.
+        let users = value(&shown, "genv_users", &[]);
+        assert_eq!(users, (!on).then_some(2.0), "{collector} {on}");
         let available = value(&shown, "genv_device_available", &[("index", "4")]);
         let told = (collector, on) == ("processes", true);
         assert_eq!(available, told.then_some(1.0), "{collector} {on}");

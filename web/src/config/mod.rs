@@ -14,6 +14,7 @@
 
 mod client_certificates;
 mod file;
+mod negotiation;
 mod tls;
 mod watched;
 

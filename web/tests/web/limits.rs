@@ -9,7 +9,7 @@ use crate::site::Site;
 
 fn impatient() -> Limits {
     Limits {
-        head_timeout: Duration::from_secs(1),
+        head_timeout: Duration::from_secs(2),
         ..Limits::default()
     }
 }
@@ -56,7 +56,7 @@ async fn a_client_that_leaves_gives_its_place_back() {
 #[tokio::test]
 async fn a_client_that_never_reads_loses_its_connection_and_its_place() {
     let site = Site::start(Limits {
-        response_timeout: Duration::from_millis(100),
+        response_timeout: Duration::from_secs(1),
         ..Limits::new(1)
     })
     .await;
@@ -112,14 +112,14 @@ async fn a_connection_that_never_says_anything_is_closed() {
 #[tokio::test]
 async fn an_idle_connection_outlives_the_time_for_a_head_but_not_for_ever() {
     let site = Site::start(Limits {
-        head_timeout: Duration::from_millis(500),
-        idle_timeout: Duration::from_secs(4),
+        head_timeout: Duration::from_secs(2),
+        idle_timeout: Duration::from_secs(8),
         ..Limits::default()
     })
     .await;
     let mut client = site.connect().await;
     assert_eq!(client.get("/").await.status, 200);
-    sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_secs(3)).await;
     assert_eq!(client.get("/").await.status, 200);
     assert!(client.rest().await.is_empty());
 }
