@@ -106,13 +106,13 @@ impl Progress {
         }
     }
 
-    /// The server stops. Returns whether there is a request to finish.
-    fn stop(&self) -> bool {
+    /// The server stops. Returns what it finds the connection at.
+    fn stop(&self) -> Phase {
         let mut standing = self.standing();
         let last = Instant::now() + self.limits.drain_timeout;
         standing.last_deadline = Some(last);
         standing.deadline = standing.deadline.min(last);
-        standing.phase != Phase::Head
+        standing.phase
     }
 
     fn deadline(&self) -> Instant {
@@ -165,21 +165,26 @@ pub(crate) async fn drive<T, S>(
 
     let mut stopped = pin!(stop.cancelled());
     let mut stopping = false;
+    let mut answered = true;
     let mut alarm = pin!(sleep_until(progress.deadline()));
-    let closed = poll_fn(|cx| {
+    let lingers = poll_fn(|cx| {
         loop {
             if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
                 if let Err(error) = result {
                     tracing::debug!(%error, "a connection ended early");
                 }
-                return Poll::Ready(true);
+                return Poll::Ready(answered);
             }
             if stopping || stopped.as_mut().poll(cx).is_pending() {
                 break;
             }
             stopping = true;
-            if !progress.stop() {
-                return Poll::Ready(false);
+            match progress.stop() {
+                // There is no request, and may never be one.
+                Phase::Head => return Poll::Ready(false),
+                // There is no answer that could get lost.
+                Phase::Idle => answered = false,
+                Phase::Responding | Phase::Flushing => {}
             }
             Pin::new(&mut connection).graceful_shutdown();
         }
@@ -199,7 +204,7 @@ pub(crate) async fn drive<T, S>(
         }
     })
     .await;
-    if closed {
+    if lingers {
         linger(connection.into_parts().io.into_inner().stream).await;
     }
 }

@@ -232,4 +232,13 @@ mod tests {
             assert_eq!(error.reason, reason, "{text:?}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_refused_or_means_what_it_is_shown_as(text in r"[\[\]:.a-z0-9%-]{0,24}|\PC{0,24}") {
+            if let Ok(address) = text.parse::<ListenAddress>() {
+                proptest::prop_assert_eq!(address.to_string().parse(), Ok(address));
+            }
+        }
+    }
 }

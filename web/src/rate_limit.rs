@@ -118,4 +118,18 @@ mod tests {
             assert_eq!(parse_go_duration(text), None, "{text:?}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_duration_or_none(text in r"[0-9.a-zµ+-]{0,12}|\PC{0,12}") {
+            parse_go_duration(&text);
+        }
+
+        #[test]
+        fn a_duration_in_parts_is_their_sum(hours in 0..100u64, minutes in 0..600u64, seconds in 0..9000u64) {
+            let duration = parse_go_duration(&format!("{hours}h{minutes}m{seconds}s"));
+            let sum = Duration::from_secs(hours * 3600 + minutes * 60 + seconds);
+            proptest::prop_assert_eq!(duration, Some(sum));
+        }
+    }
 }

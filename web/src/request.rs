@@ -152,4 +152,20 @@ mod tests {
             assert_eq!(request.query_value("host").as_deref(), value, "{uri}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_a_form_encodes_is_decoded(value in r"\PC{0,16}") {
+            let encoded: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            let uri: Uri = format!("/?a=1&value={encoded}").parse().unwrap();
+            let headers = HeaderMap::new();
+            let request = Request::new(&Method::GET, &uri, &headers);
+            proptest::prop_assert_eq!(request.query_value("value"), Some(value));
+        }
+
+        #[test]
+        fn any_query_is_survived(text in r"[%&=+0-9a-f]{0,24}") {
+            form_decoded(&text);
+        }
+    }
 }
