@@ -128,11 +128,13 @@ impl Window {
         until: None,
     };
 
-    /// When the occurrence that is in force at `seconds` began, if one is.
+    /// When the occurrence that is in force at `seconds` began, if one is: in whole milliseconds, as all
+    /// times of a scenario are, so that it is the same number as long as it is in force.
     #[must_use]
     pub fn since(&self, seconds: f64) -> Option<f64> {
         let into = self.every.map_or(seconds, |every| seconds % every);
-        self.holds(into).then_some(seconds - into + self.from)
+        let began = seconds - into + self.from;
+        self.holds(into).then(|| (began * 1000.0).round() / 1000.0)
     }
 
     /// Whether it is in force `into` seconds of a cycle.
@@ -218,10 +220,11 @@ mod tests {
         )
             .prop_map(|(every, from, until)| {
                 let length = every.unwrap_or(3000.0);
+                let whole = |seconds: f64| (seconds * 1000.0).round() / 1000.0;
                 Window {
-                    every,
-                    from: from * length,
-                    until: until.map(|until| until * length),
+                    every: every.map(whole),
+                    from: whole(from * length),
+                    until: until.map(|until| whole(until * length)),
                 }
             })
     }
@@ -278,6 +281,20 @@ mod tests {
             (Window::ALWAYS, 0.1),
         ];
         assert!((peak_together(&meeting) - 1.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_occurrence_began_at_one_moment_whenever_it_is_asked() {
+        let window = Window {
+            every: Some(0.7),
+            from: 0.1,
+            until: Some(0.6),
+        };
+        let mut began: Vec<f64> = (0..500)
+            .filter_map(|n| window.since(27_932_399.7 + f64::from(n) / 1000.0))
+            .collect();
+        began.dedup();
+        assert_eq!(began, [27_932_399.7]);
     }
 
     proptest! {

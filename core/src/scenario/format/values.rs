@@ -1,218 +1,20 @@
-//! The scenario file as it is written; `docs/scenario.md` explains every key.
+//! Values of a scenario file that are more than a number or a text.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::definition::Calls;
-use super::nvml::{Measurement, NvmlError, ThrottleReason};
-use super::pattern::{Level, Pattern};
-use crate::model::{DeviceIndex, MemoryAmount, ProcessType};
-use crate::yaml::Located;
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct File {
-    pub(super) version: Located<u32>,
-    pub(super) epoch: Option<Timestamp>,
-    #[serde(default)]
-    pub(super) users: BTreeMap<String, Located<u32>>,
-    #[serde(default)]
-    pub(super) hosts: Vec<HostEntry>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HostEntry {
-    pub(super) name: Option<Located<String>>,
-    pub(super) driver_version: Option<String>,
-    pub(super) cuda_version: Option<CudaVersion>,
-    #[serde(default)]
-    pub(super) devices: Vec<DeviceEntry>,
-    pub(super) environments: Option<Vec<EnvironmentEntry>>,
-    #[serde(default)]
-    pub(super) processes: Vec<ProcessEntry>,
-    #[serde(default)]
-    pub(super) faults: Vec<Located<HostFaultEntry>>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeviceEntry {
-    pub(super) name: Option<String>,
-    pub(super) count: Option<Located<u32>>,
-    pub(super) uuid: Option<Located<String>>,
-    pub(super) minor: Option<Located<u32>>,
-    pub(super) pci_bus_id: Option<Located<String>>,
-    pub(super) memory: Option<Amount>,
-    pub(super) memory_reserved: Option<Located<Amount>>,
-    pub(super) memory_used: Option<Located<Amount>>,
-    pub(super) utilization: Option<Pattern>,
-    pub(super) memory_controller: Option<Pattern>,
-    pub(super) encoder: Option<Pattern>,
-    pub(super) decoder: Option<Pattern>,
-    pub(super) temperature: Option<Level>,
-    #[serde(default)]
-    pub(super) temperature_limits: TemperatureLimits,
-    pub(super) power: Option<Located<Level>>,
-    pub(super) power_limit: Option<f64>,
-    #[serde(default)]
-    pub(super) clocks: Clocks,
-    #[serde(default)]
-    pub(super) fans: Vec<Level>,
-    #[serde(default)]
-    pub(super) throttled: Vec<ThrottleReason>,
-    pub(super) ecc: Option<Ecc>,
-    #[serde(default)]
-    pub(super) pcie_replays: u32,
-    #[serde(default)]
-    pub(super) mig: Vec<MigEntry>,
-    #[serde(default)]
-    pub(super) xid: Vec<Located<XidEntry>>,
-    #[serde(default)]
-    pub(super) faults: Vec<Located<DeviceFaultEntry>>,
-}
-
-#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TemperatureLimits {
-    pub(super) shutdown: Option<u32>,
-    pub(super) slowdown: Option<u32>,
-    pub(super) memory_max: Option<u32>,
-    pub(super) gpu_max: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Clocks {
-    pub(super) graphics: Option<u32>,
-    pub(super) sm: Option<u32>,
-    pub(super) memory: Option<u32>,
-    pub(super) video: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct Ecc {
-    pub(super) enabled: Option<bool>,
-    pub(super) corrected: u64,
-    pub(super) uncorrected: u64,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MigEntry {
-    pub(super) profile: String,
-    pub(super) memory: Amount,
-    pub(super) uuid: Option<Located<String>>,
-}
-
-#[derive(Clone, Copy, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct XidEntry {
-    pub(super) xid: u64,
-    pub(super) at: Option<Span>,
-    pub(super) every: Option<Span>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EnvironmentEntry {
-    pub(super) eid: Located<String>,
-    pub(super) user: Located<String>,
-    pub(super) name: Option<String>,
-    pub(super) gpus: Option<u32>,
-    pub(super) gpu_memory: Option<Amount>,
-    pub(super) created: Option<Moment>,
-    #[serde(default)]
-    pub(super) devices: Vec<Located<Index>>,
-    pub(super) pids: Option<Vec<u32>>,
-    #[serde(default)]
-    pub(super) kernel_ids: Vec<String>,
-    pub(super) during: Option<Located<DuringEntry>>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ProcessEntry {
-    pub(super) pid: Located<u32>,
-    pub(super) comm: Option<Located<String>>,
-    pub(super) user: Option<Located<String>>,
-    pub(super) environment: Option<Located<String>>,
-    pub(super) claim: Option<Located<ClaimEntry>>,
-    pub(super) proc: Option<Located<ProcEntry>>,
-    pub(super) container_id: Option<Located<String>>,
-    pub(super) parent: Option<Located<u32>>,
-    pub(super) started: Option<Located<Moment>>,
-    #[serde(rename = "type")]
-    pub(super) process_type: Option<ProcessType>,
-    #[serde(default)]
-    pub(super) devices: Vec<UseEntry>,
-    pub(super) during: Option<Located<DuringEntry>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ClaimEntry {
-    None,
-    Unreadable,
-    Empty,
-    Overwritten,
-    Zombie,
-    Named(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ProcEntry {
-    Vanished,
-    Unreadable,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct UseEntry {
-    pub(super) index: Located<Index>,
-    pub(super) memory: Option<Amount>,
-    pub(super) utilization: Option<Pattern>,
-}
-
-#[derive(Clone, Copy, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DuringEntry {
-    pub(super) every: Option<Span>,
-    pub(super) from: Option<Span>,
-    pub(super) until: Option<Span>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HostFaultEntry {
-    pub(super) init: Option<NvmlError>,
-    pub(super) hang: Option<Calls>,
-    pub(super) reload: Option<u32>,
-    pub(super) insufficient_size: Option<u32>,
-    pub(super) during: Option<Located<DuringEntry>>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DeviceFaultEntry {
-    #[serde(default)]
-    pub(super) lost: bool,
-    pub(super) hang: Option<Calls>,
-    pub(super) not_supported: Option<Vec<Measurement>>,
-    pub(super) during: Option<Located<DuringEntry>>,
-}
+use crate::model::{DeviceIndex, MemoryAmount, ParseDeviceIndexError};
+use crate::scenario::definition::Calls;
+use crate::scenario::pattern::{Level, Pattern};
 
 /// A scalar that is written as text.
 macro_rules! scalar {
     ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
-        pub(super) struct $name(pub(super) $inner);
+        pub(in crate::scenario) struct $name(pub(in crate::scenario) $inner);
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -237,7 +39,7 @@ scalar!(
 scalar!(
     /// A device index.
     Index(DeviceIndex),
-    |text| text.parse().map_err(|e: crate::model::ParseDeviceIndexError| e.to_string())
+    |text| text.parse().map_err(|e: ParseDeviceIndexError| e.to_string())
 );
 scalar!(
     /// Major and minor.
@@ -257,7 +59,7 @@ scalar!(
 
 /// A time: so long before the epoch, or absolute.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Moment {
+pub(in crate::scenario) enum Moment {
     SecondsBeforeEpoch(f64),
     Absolute(Timestamp),
 }
