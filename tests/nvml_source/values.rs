@@ -55,7 +55,7 @@ fn a_device_is_read_in_base_units() {
         };
         let reasons = [
             "applications_clocks_setting",
-            "display_clocks_setting",
+            "display_clock_setting",
             "hw_power_brake_slowdown",
             "hw_slowdown",
             "hw_thermal_slowdown",

@@ -44,7 +44,7 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
         ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
     ),
     (
-        "display_clocks_setting",
+        "display_clock_setting",
         ThrottleReasons::DISPLAY_CLOCK_SETTING,
     ),
     (
@@ -221,7 +221,7 @@ mod tests {
             (0x20, "sw_thermal_slowdown"),
             (0x40, "hw_thermal_slowdown"),
             (0x80, "hw_power_brake_slowdown"),
-            (0x100, "display_clocks_setting"),
+            (0x100, "display_clock_setting"),
         ] {
             assert_eq!(active(bit), [reason]);
         }
