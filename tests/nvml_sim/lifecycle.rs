@@ -161,3 +161,31 @@ fn every_code_has_a_text() {
     assert_eq!(text(15), "GPU is lost");
     assert_eq!(text(12345), "Unknown Error");
 }
+
+#[test]
+fn the_undocumented_table_is_given_to_who_knows_its_id() {
+    type GetTable = unsafe extern "C" fn(*mut *const usize, *const [u8; 16]) -> u32;
+    const ID: [u8; 16] = 0xc4fe_3e6c_c98f_6c4e_a327_ee69_6e12_f7c4_u128.to_be_bytes();
+    const NOT_SUPPORTED: u32 = 3;
+    let driver = Driver::new(TWO);
+    let library = driver
+        .scenario
+        .simulation
+        .library_folder()
+        .join("libnvidia-ml.so.1");
+    // SAFETY: loading the simulated library, which is loaded already, runs no code.
+    let library = unsafe { libloading::os::unix::Library::new(library) }
+        .expect("the simulated library loads");
+    // SAFETY: the function has this type.
+    let get = unsafe { library.get::<GetTable>(b"nvmlInternalGetExportTable") }
+        .expect("the library has the call");
+    let mut table = ptr::null();
+    // SAFETY: the pointers are valid or null; word 0 of a table that is given can be read.
+    unsafe {
+        assert_eq!(get(&raw mut table, &[0; 16]), NOT_SUPPORTED);
+        assert_eq!(get(&raw mut table, ptr::null()), INVALID_ARGUMENT);
+        assert!(table.is_null());
+        assert_eq!(get(&raw mut table, &ID), 0);
+        assert!(*table > 648, "the size in bytes is {}", *table);
+    }
+}

@@ -5,5 +5,4 @@ mod events;
 mod faults;
 mod lifecycle;
 mod processes;
-mod sources;
 mod values;

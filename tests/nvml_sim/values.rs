@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::nvmlMemory_t;
 use crate::driver::{Driver, engine, handle};
 
 /// Nothing here changes but energy.
-pub(crate) const STEADY: &str = "version: 1
+const STEADY: &str = "version: 1
 users: {alice: 1001}
 hosts:
 - name: gpu01
@@ -318,7 +318,7 @@ fn each_refusal_concerns_its_own_calls_alone() {
 }
 
 /// How a scenario names [`Measurement::ALL`].
-pub(crate) const NAMES: [&str; 21] = [
+const NAMES: [&str; 21] = [
     "name",
     "minor",
     "utilization",

@@ -149,3 +149,58 @@ macro_rules! gpu_calls {
 }
 
 pub(crate) use {device_calls, free_calls, gpu_calls, host_calls};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_return_code() {
+        assert_eq!(answer(|| panic!("on purpose")), UNKNOWN);
+        assert_eq!(answer(|| Err(INVALID_ARGUMENT)), INVALID_ARGUMENT);
+        assert_eq!(answer(|| Ok(())), SUCCESS);
+    }
+
+    #[test]
+    fn a_text_needs_room_for_its_end() {
+        let mut buffer = [1; 4];
+        assert_eq!(
+            put_text(buffer.as_mut_ptr(), 3, "abc"),
+            Err(INSUFFICIENT_SIZE)
+        );
+        assert_eq!(buffer, [1; 4]);
+        assert_eq!(put_text(buffer.as_mut_ptr(), 4, "abc"), Ok(()));
+        assert_eq!(text(buffer.as_ptr()), Ok("abc"));
+    }
+
+    #[test]
+    fn a_list_needs_room_and_tells_how_much() {
+        let mut buffer = [0; 3];
+        let mut ask = |capacity: c_uint, items: &[u8]| {
+            let mut count = capacity;
+            let answer = put_list(Some(&mut count), buffer.as_mut_ptr(), items);
+            (answer, count)
+        };
+        assert_eq!(ask(0, &[]), (Ok(()), 0));
+        assert_eq!(ask(3, &[]), (Ok(()), 0));
+        assert_eq!(ask(1, &[7, 8]), (Err(INSUFFICIENT_SIZE), 2));
+        assert_eq!(ask(3, &[7, 8]), (Ok(()), 2));
+        assert_eq!(buffer, [7, 8, 0]);
+        assert_eq!(
+            put_list(None, buffer.as_mut_ptr(), &[7]),
+            Err(INVALID_ARGUMENT)
+        );
+        assert_eq!(
+            put_list(Some(&mut 1), std::ptr::null_mut(), &[7]),
+            Err(INVALID_ARGUMENT)
+        );
+    }
+
+    #[test]
+    fn a_fixed_text_is_cut_and_ended() {
+        let characters =
+            |text: &str| -> [u8; 4] { fixed_text::<4>(text).map(|character| character as u8) };
+        assert_eq!(characters("ab"), *b"ab\0\0");
+        assert_eq!(characters("abcdef"), *b"abc\0");
+    }
+}
