@@ -219,6 +219,38 @@ fn members_and_what_descends_from_them_are_in() {
 }
 
 #[test]
+fn an_ancestor_that_ends_gives_its_descendants_another_line() {
+    // Four generations; the second is ended.
+    let script = "exec 3<&0; sh -c 'echo $$; sh -c \"echo \\$\\$; cat <&3 & echo \\$!; wait\" & wait' & \
+                  wait; echo ended; wait";
+    let mut first = Script::start("sh", script, &[]);
+    let pids: Vec<u32> = (0..3).map(|_| first.line().parse().unwrap()).collect();
+    let [second, third, fourth] = pids[..] else {
+        panic!("{pids:?}")
+    };
+    let mut machine = Machine::new(&[first.pid()]);
+    for _ in 0..3 {
+        let lineage = machine.table(fourth).lineage;
+        assert_eq!(lineage[&fourth].parent, third);
+        assert_eq!(lineage[&third].parent, second);
+        assert_eq!(lineage[&second].parent, first.pid());
+        assert_eq!(machine.answer(fourth), format!("in {EID}"));
+    }
+    genv_tests::process::signal(second, rustix::process::Signal::KILL).unwrap();
+    // The kernel finds new parents before it tells the old one's parent.
+    assert_eq!(first.line(), "ended");
+    for _ in 0..3 {
+        let lineage = machine.table(fourth).lineage;
+        assert_eq!(lineage[&fourth].parent, third);
+        let adoptive = lineage[&third].parent;
+        assert_ne!(adoptive, second);
+        assert!(lineage.contains_key(&adoptive));
+        assert!(!lineage.contains_key(&second));
+        assert_eq!(machine.answer(fourth), "outside no_claim");
+    }
+}
+
+#[test]
 fn a_pid_that_was_reused_after_the_file_was_written_is_no_member() {
     let reused = sleeper(OsStr::new("A"), OsStr::new("1"));
     let mut machine = Machine::new(&[reused.pid()]);

@@ -2,6 +2,8 @@
 
 mod cgroup;
 mod environ;
+mod files;
+mod lineage;
 mod reader;
 mod stat;
 mod usernames;
@@ -35,7 +37,7 @@ pub struct ProcessTable {
     /// By pid, for every process asked for.
     pub processes: HashMap<u32, ProcessRead>,
     /// Start time and parent, by pid, of members that exist, of the processes that are present, and
-    /// of all their ancestors.
+    /// of all their ancestors. The parent of a member that is no ancestor may have changed since it was read.
     pub lineage: HashMap<u32, Lineage>,
     /// Members and ancestors that exist, but of which nothing may be read (`hidepid`).
     pub hidden: HashSet<u32>,

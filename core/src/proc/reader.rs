@@ -7,22 +7,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
-use rustix::path::Arg;
-use rustix::process::{Pid, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, Container};
-use super::stat::{self, Stat};
+use super::files::{Absence, Root, absence, read, read_stat};
+use super::lineage::Lineages;
 use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-    ProcessTable, UsernameMode, Usernames, environ,
+    ProcessTable, UsernameMode, Usernames, environ, stat,
 };
 
 /// Where the kernel shows its processes.
 const PROC: &str = "/proc";
-
-/// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
-const MOST_READ_BYTES: usize = 1 << 20;
 
 /// Reads `/proc`.
 ///
@@ -41,6 +37,7 @@ pub struct ProcReader {
     path: String,
     /// What stays as it is while a process keeps its user, by pid and start time.
     cache: HashMap<(u32, u64), Identity>,
+    lineages: Lineages,
     usernames: Usernames,
 }
 
@@ -58,21 +55,6 @@ struct Identity {
     owner: u32,
     uid: Option<u32>,
     container: Option<Container>,
-}
-
-/// Why nothing is known of a process.
-enum Absence {
-    Vanished,
-    Hidden,
-}
-
-impl From<Errno> for Absence {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::NOENT | Errno::SRCH => Self::Vanished,
-            _ => Self::Hidden,
-        }
-    }
 }
 
 impl Default for ProcReader {
@@ -97,14 +79,16 @@ impl ProcReader {
             reason = "clock ticks per second are 100, or 1024 at most"
         )]
         let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+        let live = root == Path::new(PROC);
         Self {
-            live: root == Path::new(PROC),
+            live,
             root,
             ticks_per_second,
             boot_time: None,
             buffer: vec![0; 16 * 1024],
             path: String::new(),
             cache: HashMap::new(),
+            lineages: Lineages::new(live),
             usernames: Usernames::new(UsernameMode::Name),
         }
     }
@@ -117,7 +101,8 @@ impl ProcReader {
     }
 
     fn process(&mut self, root: &Root<'_>, pid: u32) -> Result<(ProcessFacts, Lineage), Absence> {
-        write_path(&mut self.path, format_args!("{pid}"));
+        self.path.clear();
+        write!(self.path, "{pid}").expect("writing to a string never fails");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = openat(root.directory, self.path.as_str(), flags, Mode::empty())
             .map_err(|errno| absence(self.live, pid, errno))?;
@@ -129,7 +114,7 @@ impl ProcReader {
         };
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
         let zombie = stat.is_zombie();
-        let lineage = root.lineage(&stat);
+        let lineage = root.lineage(stat.start_time_ticks, stat.parent);
         let identity = self.identity(directory, (pid, lineage.start_time_ticks))?;
         let claim = if zombie {
             Claim::Missing(MissingEvidence::Zombie)
@@ -199,14 +184,6 @@ impl ProcReader {
         }
     }
 
-    fn lineage(&mut self, root: &Root<'_>, pid: u32) -> Result<Lineage, Absence> {
-        write_path(&mut self.path, format_args!("{pid}/stat"));
-        match read_stat(root.directory, self.path.as_str(), &mut self.buffer) {
-            Ok(stat) => Ok(root.lineage(&stat)),
-            Err(errno) => Err(absence(self.live, pid, errno)),
-        }
-    }
-
     /// `btime` of `/proc/stat`, or the clocks' difference where that cannot be read.
     fn boot_time_seconds(&mut self, root: BorrowedFd<'_>) -> f64 {
         let clock_seconds = seconds(ClockId::Realtime) - seconds(ClockId::Boottime);
@@ -238,7 +215,7 @@ impl ProcReader {
             }
             let read = match self.process(root, pid) {
                 Ok((facts, lineage)) => {
-                    table.lineage.insert(pid, lineage);
+                    self.lineages.note(pid, lineage, table);
                     ProcessRead::Present(facts)
                 }
                 Err(Absence::Vanished) => ProcessRead::Vanished,
@@ -246,39 +223,14 @@ impl ProcReader {
             };
             table.processes.insert(pid, read);
         }
-        for pid in &request.processes {
-            let mut parent = table.lineage.get(pid).map_or(0, |lineage| lineage.parent);
-            // What is known already has been followed already, so that even a loop ends.
-            while parent != 0 && !table.lineage.contains_key(&parent) {
-                match self.lineage(root, parent) {
-                    Ok(lineage) => {
-                        table.lineage.insert(parent, lineage);
-                        parent = lineage.parent;
-                    }
-                    Err(absence) => {
-                        if matches!(absence, Absence::Hidden) {
-                            table.hidden.insert(parent);
-                        }
-                        break;
-                    }
-                }
-            }
+        for &pid in &request.processes {
+            self.lineages.add_ancestors(root, pid, table);
         }
         // Members come last: their ancestors are not wanted, and must not end a walk above.
         for &pid in &request.members {
-            if table.lineage.contains_key(&pid) {
-                continue;
-            }
-            match self.lineage(root, pid) {
-                Ok(lineage) => {
-                    table.lineage.insert(pid, lineage);
-                }
-                Err(Absence::Hidden) => {
-                    table.hidden.insert(pid);
-                }
-                Err(Absence::Vanished) => {}
-            }
+            self.lineages.add(root, pid, table);
         }
+        self.lineages.end_cycle(table);
     }
 }
 
@@ -318,91 +270,6 @@ impl ProcessSource for ProcReader {
     fn username(&mut self, uid: u32) -> String {
         self.usernames.username(uid)
     }
-}
-
-/// An open `/proc`, and what turns its ticks into time.
-struct Root<'a> {
-    directory: BorrowedFd<'a>,
-    boot_time_seconds: f64,
-    ticks_per_second: f64,
-}
-
-impl Root<'_> {
-    fn lineage(&self, stat: &Stat<'_>) -> Lineage {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a tick is exact for 2 million years of uptime"
-        )]
-        let ticks = stat.start_time_ticks as f64;
-        Lineage {
-            start_time_ticks: stat.start_time_ticks,
-            start_timestamp_seconds: self.boot_time_seconds + ticks / self.ticks_per_second,
-            parent: stat.parent,
-        }
-    }
-}
-
-/// What was read of a file.
-struct Content<'a> {
-    content: &'a [u8],
-    /// Whether this is all of it.
-    whole: bool,
-}
-
-/// Reads a file into the buffer, which grows up to [`MOST_READ_BYTES`].
-///
-/// A read that does not fill the buffer was the last: the files of `/proc` are made in one piece.
-fn read<'a>(
-    directory: BorrowedFd<'_>,
-    name: impl Arg,
-    buffer: &'a mut Vec<u8>,
-) -> Result<Content<'a>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = openat(directory, name, flags, Mode::empty())?;
-    let mut length = 0;
-    loop {
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[length..]))?;
-        length += read;
-        let whole = length < buffer.len();
-        if whole || length >= MOST_READ_BYTES {
-            return Ok(Content {
-                content: &buffer[..length],
-                whole,
-            });
-        }
-        buffer.resize(length * 2, 0);
-    }
-}
-
-fn read_stat<'a>(
-    directory: BorrowedFd<'_>,
-    name: impl Arg,
-    buffer: &'a mut Vec<u8>,
-) -> Result<Stat<'a>, Errno> {
-    let stat = read(directory, name, buffer)?;
-    Stat::parse(stat.content).ok_or(Errno::INVAL)
-}
-
-/// Builds a path in place of the last one.
-fn write_path(path: &mut String, arguments: std::fmt::Arguments<'_>) {
-    path.clear();
-    path.write_fmt(arguments)
-        .expect("writing to a string never fails");
-}
-
-/// What it means that a process cannot be opened.
-fn absence(live: bool, pid: u32, errno: Errno) -> Absence {
-    match Absence::from(errno) {
-        // With `hidepid=2`, what may not be seen seems not to exist; signal 0 sees it.
-        Absence::Vanished if live && exists(pid) => Absence::Hidden,
-        absence => absence,
-    }
-}
-
-/// Whether a process exists, whether or not it may be seen (kill(2)).
-fn exists(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
 }
 
 fn seconds(clock: ClockId) -> f64 {

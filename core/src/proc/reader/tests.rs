@@ -3,6 +3,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
+use crate::proc::files::MOST_READ_BYTES;
 
 /// A directory that is laid out like `/proc`.
 struct FakeProc(TempDir);

@@ -1,0 +1,107 @@
+//! Opening and reading the files of `/proc`.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::path::Arg;
+use rustix::process::{Pid, test_kill_process};
+
+use super::Lineage;
+use super::stat::Stat;
+
+/// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
+pub(super) const MOST_READ_BYTES: usize = 1 << 20;
+
+/// Why nothing is known of a process.
+pub(super) enum Absence {
+    Vanished,
+    Hidden,
+}
+
+impl From<Errno> for Absence {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::SRCH => Self::Vanished,
+            _ => Self::Hidden,
+        }
+    }
+}
+
+/// An open `/proc`, and what turns its ticks into time.
+pub(super) struct Root<'a> {
+    pub(super) directory: BorrowedFd<'a>,
+    pub(super) boot_time_seconds: f64,
+    pub(super) ticks_per_second: f64,
+}
+
+impl Root<'_> {
+    pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32) -> Lineage {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a tick is exact for 2 million years of uptime"
+        )]
+        let ticks = start_time_ticks as f64;
+        Lineage {
+            start_time_ticks,
+            start_timestamp_seconds: self.boot_time_seconds + ticks / self.ticks_per_second,
+            parent,
+        }
+    }
+}
+
+/// What was read of a file.
+pub(super) struct Content<'a> {
+    pub(super) content: &'a [u8],
+    /// Whether this is all of it.
+    pub(super) whole: bool,
+}
+
+/// Reads a file into the buffer, which grows up to [`MOST_READ_BYTES`].
+///
+/// A read that does not fill the buffer was the last: the files of `/proc` are made in one piece.
+pub(super) fn read<'a>(
+    directory: BorrowedFd<'_>,
+    name: impl Arg,
+    buffer: &'a mut Vec<u8>,
+) -> Result<Content<'a>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = openat(directory, name, flags, Mode::empty())?;
+    let mut length = 0;
+    loop {
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[length..]))?;
+        length += read;
+        let whole = length < buffer.len();
+        if whole || length >= MOST_READ_BYTES {
+            return Ok(Content {
+                content: &buffer[..length],
+                whole,
+            });
+        }
+        buffer.resize(length * 2, 0);
+    }
+}
+
+pub(super) fn read_stat<'a>(
+    directory: BorrowedFd<'_>,
+    name: impl Arg,
+    buffer: &'a mut Vec<u8>,
+) -> Result<Stat<'a>, Errno> {
+    let stat = read(directory, name, buffer)?;
+    Stat::parse(stat.content).ok_or(Errno::INVAL)
+}
+
+/// What it means that a process cannot be opened.
+pub(super) fn absence(live: bool, pid: u32, errno: Errno) -> Absence {
+    match Absence::from(errno) {
+        // With `hidepid=2`, what may not be seen seems not to exist; signal 0 sees it.
+        Absence::Vanished if live && exists(pid) => Absence::Hidden,
+        absence => absence,
+    }
+}
+
+/// Whether a process exists, whether or not it may be seen (kill(2)).
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)))
+}

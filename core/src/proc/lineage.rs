@@ -1,0 +1,129 @@
+//! Start times and parents: of members, and of all ancestors of a process.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+use rustix::fs::{AtFlags, statat};
+
+use super::files::{Absence, Root, absence, read_stat};
+use super::{Lineage, ProcessTable};
+
+/// Reads lineages, and remembers those of the last cycle.
+///
+/// The kernel gives the directory of a process an inode of its own, so that the same number in the
+/// next cycle means the same process: looking costs a seventh of reading `stat`. A start time never
+/// changes, and a parent only when it ends; so while both inodes stay, so does the parent.
+#[derive(Debug)]
+pub(super) struct Lineages {
+    live: bool,
+    remembered: HashMap<u32, Remembered>,
+    /// What was read from `stat` in this cycle.
+    anew: HashSet<u32>,
+    /// Whose ancestors were followed in this cycle: each once, so that even a loop ends.
+    followed: HashSet<u32>,
+    path: String,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    inode: u64,
+    start_time_ticks: u64,
+    parent: u32,
+}
+
+impl Lineages {
+    /// Nothing is remembered of directories that only look like `/proc`.
+    pub(super) fn new(live: bool) -> Self {
+        Self {
+            live,
+            remembered: HashMap::new(),
+            anew: HashSet::new(),
+            followed: HashSet::new(),
+            path: String::new(),
+            buffer: vec![0; 4096],
+        }
+    }
+
+    /// Notes the lineage of a process whose `stat` was read elsewhere in this cycle.
+    pub(super) fn note(&mut self, pid: u32, lineage: Lineage, table: &mut ProcessTable) {
+        self.anew.insert(pid);
+        table.lineage.insert(pid, lineage);
+    }
+
+    /// Adds all ancestors of a process whose lineage the table has.
+    pub(super) fn add_ancestors(&mut self, root: &Root<'_>, pid: u32, table: &mut ProcessTable) {
+        let mut child = pid;
+        while let Some(&Lineage { parent, .. }) = table.lineage.get(&child)
+            && parent != 0
+        {
+            self.add(root, parent, table);
+            let known = table.lineage.contains_key(&parent);
+            let stayed = known && !self.anew.contains(&parent);
+            if !stayed && !self.anew.contains(&child) {
+                // The parent that was remembered may have ended, and the child have another one.
+                self.remembered.remove(&child);
+                table.lineage.remove(&child);
+                self.add(root, child, table);
+            } else if known && self.followed.insert(parent) {
+                child = parent;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Adds a process to the table's lineages, or to its hidden processes.
+    pub(super) fn add(&mut self, root: &Root<'_>, pid: u32, table: &mut ProcessTable) {
+        if table.lineage.contains_key(&pid) {
+            return;
+        }
+        match self.lineage(root, pid) {
+            Ok(lineage) => {
+                table.lineage.insert(pid, lineage);
+            }
+            Err(Absence::Hidden) => {
+                table.hidden.insert(pid);
+            }
+            Err(Absence::Vanished) => {}
+        }
+    }
+
+    /// Forgets what this cycle did not see.
+    pub(super) fn end_cycle(&mut self, table: &ProcessTable) {
+        self.remembered
+            .retain(|pid, _| table.lineage.contains_key(pid));
+        self.anew.clear();
+        self.followed.clear();
+    }
+
+    fn lineage(&mut self, root: &Root<'_>, pid: u32) -> Result<Lineage, Absence> {
+        self.path.clear();
+        write!(self.path, "{pid}").expect("writing to a string never fails");
+        // Asked before `stat` is read: if the pid is reused in between, the number fits neither process.
+        let inode = if self.live {
+            let found = statat(root.directory, self.path.as_str(), AtFlags::empty());
+            found.ok().map(|found| found.st_ino)
+        } else {
+            None
+        };
+        if let Some(known) = self.remembered.get(&pid)
+            && Some(known.inode) == inode
+        {
+            return Ok(root.lineage(known.start_time_ticks, known.parent));
+        }
+        self.path.push_str("/stat");
+        let stat = read_stat(root.directory, self.path.as_str(), &mut self.buffer)
+            .map_err(|errno| absence(self.live, pid, errno))?;
+        self.anew.insert(pid);
+        if let Some(inode) = inode {
+            let known = Remembered {
+                inode,
+                start_time_ticks: stat.start_time_ticks,
+                parent: stat.parent,
+            };
+            self.remembered.insert(pid, known);
+        }
+        Ok(root.lineage(stat.start_time_ticks, stat.parent))
+    }
+}
