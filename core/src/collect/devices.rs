@@ -109,9 +109,11 @@ impl Devices {
 /// The attachments of one device, each environment's once.
 fn attachments(held: &DeviceState, total_bytes: Option<u64>, eids: &[&str]) -> Vec<Attachment> {
     let mut attachments: Vec<Attachment> = Vec::with_capacity(held.attachments.len());
+    let mut seen = vec![false; eids.len()];
     for attachment in &held.attachments {
-        let lives = eids.binary_search(&attachment.eid.as_str()).is_ok();
-        if lives && !attachments.iter().any(|other| other.eid == attachment.eid) {
+        if let Ok(position) = eids.binary_search(&attachment.eid.as_str())
+            && !std::mem::replace(&mut seen[position], true)
+        {
             attachments.push(Attachment {
                 eid: attachment.eid.clone(),
                 memory_bytes: attachment.gpu_memory_bytes,
