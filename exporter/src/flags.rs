@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, ValueEnum};
 use genv_core::collect::{CollectOptions, Collectors};
-use genv_core::duration::parse_duration;
+use genv_core::duration::{parse_duration, parse_interval};
 use genv_core::sources::{GpuSourceKind, SourceOptions};
 use genv_web::ListenAddress;
 use tracing::level_filters::LevelFilter;
@@ -16,10 +16,6 @@ use crate::endpoints::TAKEN_PATHS;
 use crate::families::Limits;
 use crate::usernames::Usernames;
 
-/// A collection more often than this would cost more than it tells.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// Prometheus forgets a series after five minutes; nobody means more than this.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// What DNS allows.
 const LONGEST_HOSTNAME: usize = 253;
 
@@ -47,7 +43,7 @@ struct Flags {
     web: WebFlags,
 
     /// Time between two collections.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_interval)]
     interval: Duration,
 
     /// Age at which values that could not be read again are withdrawn; at least the interval.
@@ -250,14 +246,6 @@ impl From<Flags> for Options {
             log_format: flags.log_format,
         }
     }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text).map_err(|error| error.to_string())?;
-    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-        return Ok(interval);
-    }
-    Err("the machine is asked at most ten times a second and at least once an hour: choose 100ms to 1h, such as 10s".to_owned())
 }
 
 fn number(text: &str) -> Result<usize, String> {
