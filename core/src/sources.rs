@@ -1,5 +1,6 @@
 //! Which sources a program reads, as its flags and environment variables choose them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use crate::state::{StateDirectory, directory_path};
 /// Where GPUs are looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuSourceKind {
-    /// The simulated source if a scenario or a number of simulated devices is given, else NVML. Where
-    /// the library does not load there are no devices, the collector reports why, and it is tried
-    /// again each interval.
+    /// NVML if a library is named; else the simulated source if a scenario or a number of simulated
+    /// devices is given; else NVML. Where its library does not load there are no devices, the
+    /// collector reports why, and it is tried again each interval.
     #[default]
     Auto,
     /// NVML.
@@ -70,12 +71,28 @@ pub enum SourceError {
 
 impl SourceOptions {
     /// Fills what is still absent from the environment variables `GENV_NVML_LIBRARY`,
-    /// `GENV_SCENARIO`, `GENV_DEVICES` and `GENV_TMPDIR`; empty ones count as unset.
+    /// `GENV_SCENARIO`, `GENV_DEVICES` and `GENV_TMPDIR`; empty ones count as unset. Of a
+    /// library and a scenario, what is given already wins over a variable.
     ///
     /// # Errors
-    /// `GENV_DEVICES` is not a number of devices.
-    pub fn or_from_environment(mut self) -> Result<Self, SourceError> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    /// `GENV_DEVICES` is not a number of devices, or both a library and a scenario are given.
+    pub fn or_from_environment(self) -> Result<Self, SourceError> {
+        self.or_from(|name| std::env::var_os(name))
+    }
+
+    fn or_from(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SourceError> {
+        let simulated = self.scenario.is_some() || self.simulated_devices.is_some();
+        self.gpu = match (self.gpu, self.nvml_library.is_some(), simulated) {
+            (GpuSourceKind::Auto, true, true) => {
+                return Err(SourceError::Usage(
+                    "both an NVML library and a scenario are given: leave one out".to_owned(),
+                ));
+            }
+            (GpuSourceKind::Auto, true, false) => GpuSourceKind::Nvml,
+            (GpuSourceKind::Auto, false, true) => GpuSourceKind::Simulated,
+            (gpu, _, _) => gpu,
+        };
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
         let path = |name| variable(name).map(PathBuf::from);
         self.nvml_library = self.nvml_library.or_else(|| path("GENV_NVML_LIBRARY"));
         self.scenario = self.scenario.or_else(|| path("GENV_SCENARIO"));
@@ -95,7 +112,10 @@ impl SourceOptions {
     pub fn open(&self) -> Result<Vec<HostSources>, SourceError> {
         let simulated = match self.gpu {
             GpuSourceKind::Nvml => false,
-            GpuSourceKind::Auto => self.scenario.is_some() || self.simulated_devices.is_some(),
+            GpuSourceKind::Auto => {
+                self.nvml_library.is_none()
+                    && (self.scenario.is_some() || self.simulated_devices.is_some())
+            }
             GpuSourceKind::Simulated => true,
         };
         if simulated {
@@ -213,6 +233,64 @@ mod tests {
             ..options
         };
         assert_eq!(hostnames(&unnamed), [machine_name()]);
+    }
+
+    /// What is chosen with these variables set.
+    fn chosen(options: SourceOptions, variables: &[(&str, &str)]) -> SourceOptions {
+        let variable = |name: &str| {
+            let mut variables = variables.iter();
+            variables
+                .find(|(set, _)| *set == name)
+                .map(|(_, value)| value.into())
+        };
+        options
+            .or_from(variable)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn flags_win_over_variables_and_a_named_library_over_a_scenario() {
+        let library = ("GENV_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1");
+        let (scenario, devices) = (
+            ("GENV_SCENARIO", "/nonexistent/lab.yaml"),
+            ("GENV_DEVICES", "2"),
+        );
+        let asks_nvml = |options: SourceOptions| match options.open() {
+            Ok(mut hosts) => hosts[0].gpu.sample().is_err(),
+            Err(_) => false,
+        };
+        let auto = SourceOptions::default;
+        assert!(asks_nvml(chosen(auto(), &[library])));
+        // The simulated library reads the scenario too.
+        assert!(asks_nvml(chosen(auto(), &[library, scenario, devices])));
+        assert!(!asks_nvml(chosen(auto(), &[scenario])));
+        assert!(!asks_nvml(chosen(
+            auto(),
+            &[devices, ("GENV_NVML_LIBRARY", "")]
+        )));
+        let scenario_flag = SourceOptions {
+            scenario: Some("/nonexistent/lab.yaml".into()),
+            ..auto()
+        };
+        assert!(!asks_nvml(chosen(scenario_flag.clone(), &[library])));
+        let both = SourceOptions {
+            nvml_library: Some(library.1.into()),
+            ..scenario_flag
+        };
+        let error = both.or_from(|_| None).unwrap_err();
+        assert!(matches!(error, SourceError::Usage(_)), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_is_no_number_of_devices_is_wrong_usage() {
+        for text in ["two", "-1", "1025", "1.5"] {
+            let variable = |name: &str| (name == "GENV_DEVICES").then(|| text.into());
+            let error = simulated().or_from(variable).unwrap_err();
+            assert!(
+                matches!(&error, SourceError::Usage(message) if message.contains(text)),
+                "{error}"
+            );
+        }
     }
 
     #[test]
