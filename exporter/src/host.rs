@@ -249,7 +249,7 @@ fn users(snapshot: &Snapshot, state: bool, owners: bool) -> BTreeMap<&str, User>
         user.memory_used_bytes = held.map(|index| (*index, Some(0.0))).collect();
     }
     for process in &snapshot.processes {
-        let Some(username) = process.username.as_deref() else {
+        let Some(username) = snapshot.user_of(process) else {
             continue;
         };
         let user = users.entry(username).or_default();

@@ -15,12 +15,13 @@ const LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// One value of every process on every device, and the sum of the processes beyond the limit.
 fn each(host: &Host<'_>, out: &mut Samples, value: impl Fn(&ProcessDevice) -> Option<f64>) {
-    let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
+    let Some(view) = host.view() else { return };
+    let Some(processes) = &view.processes else {
         return;
     };
     for process in &processes.largest {
         let eid = process.attribution.eid().unwrap_or_default();
-        let username = process.username.as_deref().unwrap_or_default();
+        let username = view.snapshot.user_of(process).unwrap_or_default();
         let comm = process.comm.as_deref().unwrap_or_default();
         for device in &process.devices {
             out.add(

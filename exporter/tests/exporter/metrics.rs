@@ -236,6 +236,24 @@ fn a_name_that_two_uids_share_is_one_user() {
 }
 
 #[test]
+fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
+    let mut snapshot = snapshot();
+    // A container of alice's environment, where she is root.
+    snapshot.processes[0].uid = Some(0);
+    snapshot.processes[0].username = Some("root".to_owned());
+    let shown = metrics(vec![host(snapshot)], 64);
+    assert!(!shown.contains("root"), "{shown}");
+    assert!(
+        shown.contains(r#"genv_user_processes{hostname="gpu01",username="alice"} 1"#),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(r#"pid="100",eid="e1",username="alice""#),
+        "{shown}"
+    );
+}
+
+#[test]
 fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
     let mut snapshot = snapshot();
     for number in 0..5000 {
