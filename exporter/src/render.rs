@@ -14,7 +14,7 @@ use prometheus::proto::MetricFamily;
 use tokio::sync::watch;
 
 use crate::OwnProcess;
-use crate::families::{self, Limits, genv1, own};
+use crate::families::{self, Family, Limits, genv1, own};
 use crate::health_log::HealthLog;
 
 /// One text, as it is and compressed.
@@ -133,18 +133,10 @@ impl Rendering {
                 match samples {
                     Some(samples) => append(&mut text, samples),
                     // All of them are gauges.
-                    None => text.extend([
-                        format!(
-                            "# HELP {} {}
-",
-                            family.name, family.help
-                        ),
-                        format!(
-                            "# TYPE {} gauge
-",
-                            family.name
-                        ),
-                    ]),
+                    None => {
+                        let Family { name, help, .. } = family;
+                        text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
+                    }
                 }
             }
             Text::new(text)

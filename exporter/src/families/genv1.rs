@@ -67,16 +67,19 @@ struct Holdings {
     processes: usize,
 }
 
-/// Holdings by eid, with the username; none while the state is not known.
+/// Holdings of every environment by eid, with the username; none while the state is not known.
 fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
-    let environments = host.view().and_then(|view| view.environments.as_ref());
+    let snapshot = known_state(host).map(|view| view.snapshot);
     let mut holdings = BTreeMap::new();
-    for (eid, environment) in environments.into_iter().flatten() {
+    for environment in snapshot.into_iter().flat_map(|it| &it.environments) {
         let held = Holdings {
             devices: attached(environment).collect(),
             ..Holdings::default()
         };
-        holdings.insert(*eid, (environment.username.as_str(), held));
+        holdings.insert(
+            environment.eid.as_str(),
+            (environment.username.as_str(), held),
+        );
     }
     for (process, _) in computing(host) {
         if let Some((_, held)) = process
@@ -90,6 +93,7 @@ fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)>
     holdings
 }
 
+/// Holdings of every user who has an environment.
 fn by_user<'a>(host: &Host<'a>) -> BTreeMap<&'a str, Holdings> {
     let mut users = BTreeMap::<_, Holdings>::new();
     for (username, held) in by_environment(host).into_values() {
@@ -101,8 +105,30 @@ fn by_user<'a>(host: &Host<'a>) -> BTreeMap<&'a str, Holdings> {
     users
 }
 
-fn state_is_known(host: &Host<'_>) -> bool {
-    host.view().is_some_and(|view| view.environments.is_some())
+/// One number of each environment that has series of its own.
+fn of_environments(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
+    let shown = host.view().and_then(|view| view.environments.as_ref());
+    for (eid, (_, held)) in by_environment(host) {
+        if shown.is_some_and(|shown| shown.contains_key(eid)) {
+            out.add(&[&eid], number(&held));
+        }
+    }
+}
+
+/// One number of each user who has series.
+fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Option<f64>) {
+    for (username, held) in by_user(host) {
+        if host
+            .view()
+            .is_some_and(|view| view.users.contains_key(username))
+        {
+            out.add(&[&username], number(&held));
+        }
+    }
+}
+
+fn known_state<'h, 'a>(host: &'h Host<'a>) -> Option<&'h View<'a>> {
+    host.view().filter(|view| view.environments.is_some())
 }
 
 fn owners_are_known(host: &Host<'_>) -> bool {
@@ -117,7 +143,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "GPUs that are attached to an environment.",
         samples: |host, out| {
-            if state_is_known(host) {
+            if known_state(host).is_some() {
                 let held = by_environment(host)
                     .into_values()
                     .flat_map(|(_, held)| held.devices);
@@ -184,7 +210,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Active environments.",
         samples: |host, out| {
-            if state_is_known(host) {
+            if known_state(host).is_some() {
                 out.add(&[], by_environment(host).len() as f64);
             }
         },
@@ -194,11 +220,7 @@ pub const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: &["eid"],
         help: "GPUs that are attached to the environment.",
-        samples: |host, out| {
-            for (eid, (_, held)) in by_environment(host) {
-                out.add(&[&eid], held.devices.len() as f64);
-            }
-        },
+        samples: |host, out| of_environments(host, out, |held| Some(held.devices.len() as f64)),
     },
     Family {
         name: "genv_environment_processes_total",
@@ -206,12 +228,8 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &["eid"],
         help: "Computing processes of the environment.",
         samples: |host, out| {
-            for (eid, (_, held)) in by_environment(host) {
-                out.add(
-                    &[&eid],
-                    owners_are_known(host).then_some(held.processes as f64),
-                );
-            }
+            let known = owners_are_known(host);
+            of_environments(host, out, |held| known.then_some(held.processes as f64))
         },
     },
     Family {
@@ -270,7 +288,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Users with an environment.",
         samples: |host, out| {
-            if state_is_known(host) {
+            if known_state(host).is_some() {
                 out.add(&[], by_user(host).len() as f64);
             }
         },
@@ -280,22 +298,14 @@ pub const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: &["username"],
         help: "GPUs that are attached to the user's environments.",
-        samples: |host, out| {
-            for (username, held) in by_user(host) {
-                out.add(&[&username], held.devices.len() as f64);
-            }
-        },
+        samples: |host, out| of_users(host, out, |held| Some(held.devices.len() as f64)),
     },
     Family {
         name: "genv_user_environments_total",
         kind: Kind::Gauge,
         labels: &["username"],
         help: "Active environments of the user.",
-        samples: |host, out| {
-            for (username, held) in by_user(host) {
-                out.add(&[&username], held.environments as f64);
-            }
-        },
+        samples: |host, out| of_users(host, out, |held| Some(held.environments as f64)),
     },
     Family {
         name: "genv_user_processes_total",
@@ -303,12 +313,8 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "Computing processes in the user's environments.",
         samples: |host, out| {
-            for (username, held) in by_user(host) {
-                out.add(
-                    &[&username],
-                    owners_are_known(host).then_some(held.processes as f64),
-                );
-            }
+            let known = owners_are_known(host);
+            of_users(host, out, |held| known.then_some(held.processes as f64))
         },
     },
 ];

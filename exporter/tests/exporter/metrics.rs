@@ -255,6 +255,43 @@ fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
 
 #[test]
 fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
+    let shown = families(vec![host(crowded())]);
+    assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));
+    assert_eq!(series(&shown, "genv_environment_info"), 1000);
+    assert_eq!(
+        value(&shown, "genv_environment_devices", &[("eid", "e1")]),
+        Some(2.0)
+    );
+    // uid:1001 is among those that were invented.
+    assert_eq!(value(&shown, "genv_users", &[]), Some(5002.0));
+    assert_eq!(series(&shown, "genv_user_environments"), 1000);
+    assert_eq!(
+        value(&shown, "genv_user_processes", &[("username", "bob")]),
+        Some(2.0)
+    );
+}
+
+#[test]
+fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
+    let rendering = rendering(vec![host(crowded())], 0);
+    let shown = exposition::parse(&text(&rendering.genv1().plain)).unwrap();
+    assert_eq!(value(&shown, "genv_environments_total", &[]), Some(5002.0));
+    // Bob has no environment.
+    assert_eq!(value(&shown, "genv_users_total", &[]), Some(5001.0));
+    assert_eq!(
+        series(&shown, "genv_environment_attached_devices_total"),
+        1000
+    );
+    assert!(series(&shown, "genv_user_environments_total") <= 1000);
+    let alice = [("username", "alice")];
+    assert_eq!(
+        value(&shown, "genv_user_attached_devices_total", &alice),
+        Some(2.0)
+    );
+}
+
+/// A host where somebody wrote thousands of environments of thousands of users into the state.
+fn crowded() -> genv_core::model::Snapshot {
     let mut snapshot = snapshot();
     for number in 0..5000 {
         let mut invented = snapshot.environments[1].clone();
@@ -263,27 +300,13 @@ fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
         invented.devices.clear();
         snapshot.environments.push(invented);
     }
-    let shown = families(vec![host(snapshot)]);
-    let series = |name| {
-        let family = shown
-            .iter()
-            .find(|family: &&Family| family.name == name)
-            .unwrap();
-        family.samples.len()
-    };
-    assert_eq!(value(&shown, "genv_environments", &[]), Some(5002.0));
-    assert_eq!(series("genv_environment_info"), 1000);
-    assert_eq!(
-        value(&shown, "genv_environment_devices", &[("eid", "e1")]),
-        Some(2.0)
-    );
-    // uid:1001 is among those that were invented.
-    assert_eq!(value(&shown, "genv_users", &[]), Some(5002.0));
-    assert_eq!(series("genv_user_environments"), 1000);
-    assert_eq!(
-        value(&shown, "genv_user_processes", &[("username", "bob")]),
-        Some(2.0)
-    );
+    snapshot.environments.sort_by(|a, b| a.eid.cmp(&b.eid));
+    snapshot
+}
+
+fn series(families: &[Family], name: &str) -> usize {
+    let family = families.iter().find(|family| family.name == name).unwrap();
+    family.samples.len()
 }
 
 #[test]
