@@ -102,7 +102,7 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let stream = genv_core::collect::spawn(hosts, options.collect).map_err(|error| {
         anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
     })?;
-    let (renderer, latest) = Renderer::new(options.limits);
+    let (renderer, latest) = Renderer::new(options.limits, options.usernames);
     let endpoints = Endpoints::new(latest, &options.telemetry_path, interval);
     let rendering = tokio::spawn(renderer.follow(stream));
 

@@ -13,9 +13,9 @@ use prometheus::TextEncoder;
 use prometheus::proto::MetricFamily;
 use tokio::sync::watch;
 
-use crate::OwnProcess;
 use crate::families::{self, Family, Limits, genv1, own};
 use crate::health_log::HealthLog;
+use crate::{OwnProcess, Usernames};
 
 /// One text, as it is and compressed.
 #[derive(Clone, Debug)]
@@ -212,20 +212,28 @@ fn json_line(snapshot: &Snapshot) -> String {
 #[derive(Debug)]
 pub struct Renderer {
     limits: Limits,
+    usernames: Usernames,
     latest: watch::Sender<Arc<Rendering>>,
 }
 
 impl Renderer {
-    /// A renderer, and where its latest rendering is found: at first that of no publication.
+    /// A renderer of publications whose sources had `usernames` applied, and where its latest rendering is found: at
+    /// first that of no publication.
     #[must_use]
-    pub fn new(limits: Limits) -> (Self, watch::Receiver<Arc<Rendering>>) {
+    pub fn new(limits: Limits, usernames: Usernames) -> (Self, watch::Receiver<Arc<Rendering>>) {
         let nothing = Rendering::new(Arc::default(), limits, &OwnProcess::read());
         let (latest, receiver) = watch::channel(Arc::new(nothing));
-        (Self { limits, latest }, receiver)
+        let this = Self {
+            limits,
+            usernames,
+            latest,
+        };
+        (this, receiver)
     }
 
     /// Renders a publication and replaces the one before.
     pub fn render(&self, publication: Arc<Publication>) {
+        let publication = self.usernames.without_uids_if_hidden(publication);
         let rendering = Rendering::new(publication, self.limits, &OwnProcess::read());
         self.latest.send_replace(Arc::new(rendering));
     }

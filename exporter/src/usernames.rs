@@ -1,6 +1,9 @@
-//! How users are named in metrics: `--usernames`.
+//! How users are named in metrics and snapshots: `--usernames`.
+
+use std::sync::Arc;
 
 use genv_core::collect::HostSources;
+use genv_core::model::Publication;
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use sha2::{Digest, Sha256};
 
@@ -12,8 +15,9 @@ pub enum Usernames {
     Name,
     /// As `uid:1234`.
     Uid,
-    /// By a hash of the name, the same on every host: for dashboards that are shown around.
-    /// Whoever knows a name can recognise it.
+    /// By a hash of the name, the same on every host, and with no uid anywhere: for dashboards that are
+    /// shown around. Whoever knows a name can recognise it; what users name themselves (environments,
+    /// commands) is shown as it is.
     Hash,
 }
 
@@ -29,6 +33,24 @@ impl Usernames {
             usernames: self,
         });
         HostSources { processes, ..host }
+    }
+
+    /// What may be shown of a publication whose sources had these names applied: a uid tells as much as a name.
+    pub(crate) fn without_uids_if_hidden(self, publication: Arc<Publication>) -> Arc<Publication> {
+        if self != Self::Hash {
+            return publication;
+        }
+        let mut publication = Arc::unwrap_or_clone(publication);
+        for snapshot in publication.hosts.iter_mut().flat_map(|it| &mut it.snapshot) {
+            let snapshot = Arc::make_mut(snapshot);
+            for environment in &mut snapshot.environments {
+                environment.uid = None;
+            }
+            for process in &mut snapshot.processes {
+                process.uid = None;
+            }
+        }
+        Arc::new(publication)
     }
 }
 

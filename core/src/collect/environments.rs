@@ -24,7 +24,7 @@ pub(super) fn environments(
             let environment = live.environment;
             Environment {
                 eid: environment.eid.clone(),
-                uid: environment.uid,
+                uid: Some(environment.uid),
                 username: usernames.of(environment.uid),
                 name: environment.name.clone(),
                 created_timestamp_seconds: environment.created_timestamp_seconds,

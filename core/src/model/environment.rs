@@ -10,8 +10,9 @@ use super::DeviceIndex;
 pub struct Environment {
     /// Environment id.
     pub eid: String,
-    /// User who owns it, by the state file.
-    pub uid: u32,
+    /// User who owns it, by the state file; absent where users are shown by hashes of their names.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// The passwd name of `uid`, else `uid:1234`; the name in the state file is only a claim.
     pub username: String,
     /// Name that its user gave it.

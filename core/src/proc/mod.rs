@@ -9,7 +9,6 @@ mod stat;
 mod usernames;
 
 pub use reader::ProcReader;
-pub use usernames::{UsernameMode, Usernames};
 
 use std::collections::{HashMap, HashSet};
 

@@ -12,9 +12,10 @@ use rustix::time::{ClockId, clock_gettime};
 use super::cgroup::{self, Container};
 use super::files::{Absence, Root, absence, read, read_stat};
 use super::lineage::Lineages;
+use super::usernames::Usernames;
 use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-    ProcessTable, UsernameMode, Usernames, environ, stat,
+    ProcessTable, environ, stat,
 };
 
 /// Where the kernel shows its processes.
@@ -89,15 +90,8 @@ impl ProcReader {
             path: String::new(),
             cache: HashMap::new(),
             lineages: Lineages::new(live),
-            usernames: Usernames::new(UsernameMode::Name),
+            usernames: Usernames::default(),
         }
-    }
-
-    /// Lets [`ProcessSource::username`] answer in another form than names.
-    #[must_use]
-    pub fn usernames(mut self, mode: UsernameMode) -> Self {
-        self.usernames = Usernames::new(mode);
-        self
     }
 
     fn process(&mut self, root: &Root<'_>, pid: u32) -> Result<(ProcessFacts, Lineage), Absence> {

@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::time::{Duration, Instant};
-
-use sha2::{Digest, Sha256};
 
 /// How long a name is believed: name services are slow, and names hardly ever change.
 const NAME_LIFETIME: Duration = Duration::from_secs(300);
@@ -16,29 +13,10 @@ const NO_NAME_LIFETIME: Duration = Duration::from_secs(30);
 /// Users remembered at once; whoever starts processes as more uids than this is not a person.
 const MOST_USERS: usize = 4096;
 
-/// Where machine-id(5) is found, and where D-Bus keeps it on machines without systemd.
-const MACHINE_ID_PATHS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
-
-/// What stands for a user in labels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UsernameMode {
-    /// The passwd name, else `uid:1234`.
-    #[default]
-    Name,
-    /// Always `uid:1234`.
-    Uid,
-    /// `hash:` and 12 hexadecimal digits: the SHA-256 of the machine's id and the name, cut off.
-    /// It is stable on one machine, differs between machines, and tells the name only to somebody who
-    /// knows the machine's id and can guess.
-    Hash,
-}
-
 /// Usernames by uid, from the name service switch, remembered for a while.
-#[derive(Debug)]
-pub struct Usernames {
-    mode: UsernameMode,
+#[derive(Debug, Default)]
+pub(super) struct Usernames {
     known: HashMap<u32, Known>,
-    salt: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,20 +26,10 @@ struct Known {
 }
 
 impl Usernames {
-    /// Knows nobody yet.
-    #[must_use]
-    pub fn new(mode: UsernameMode) -> Self {
-        Self {
-            mode,
-            known: HashMap::new(),
-            salt: None,
-        }
-    }
-
-    /// What stands for the user in labels. A name that is empty or not UTF-8 is none.
+    /// What the user is called: the passwd name, else `uid:1234`. A name that is empty or not UTF-8 is none.
     ///
     /// May ask the name service (getpwuid_r(3)), and so wait for the network.
-    pub fn username(&mut self, uid: u32) -> String {
+    pub(super) fn username(&mut self, uid: u32) -> String {
         self.username_at(uid, Instant::now(), |uid| {
             uzers::get_user_by_uid(uid).map(|user| user.name().to_owned())
         })
@@ -73,15 +41,8 @@ impl Usernames {
         now: Instant,
         look_up: impl FnOnce(u32) -> Option<OsString>,
     ) -> String {
-        if self.mode == UsernameMode::Uid {
-            return format!("uid:{uid}");
-        }
         let name = self.name(uid, now, look_up);
-        let label = name.unwrap_or_else(|| format!("uid:{uid}"));
-        match self.mode {
-            UsernameMode::Hash => self.hash(&label),
-            UsernameMode::Name | UsernameMode::Uid => label,
-        }
+        name.unwrap_or_else(|| format!("uid:{uid}"))
     }
 
     fn name(
@@ -118,28 +79,6 @@ impl Usernames {
         );
         name
     }
-
-    fn hash(&mut self, label: &str) -> String {
-        let salt = self.salt.get_or_insert_with(machine_id);
-        let digest = Sha256::new()
-            .chain_update(&*salt)
-            .chain_update(b"\0")
-            .chain_update(label)
-            .finalize();
-        let mut text = "hash:".to_owned();
-        for byte in &digest[..6] {
-            write!(text, "{byte:02x}").expect("writing to a string never fails");
-        }
-        text
-    }
-}
-
-/// The machine's id; empty if it has none, so that the hash is that of the name alone.
-fn machine_id() -> Vec<u8> {
-    let id = MACHINE_ID_PATHS
-        .iter()
-        .find_map(|path| std::fs::read(path).ok());
-    id.unwrap_or_default().trim_ascii().to_vec()
 }
 
 #[cfg(test)]
@@ -159,14 +98,14 @@ mod tests {
 
     #[test]
     fn root_is_called_root_and_a_stranger_by_his_uid() {
-        let mut names = Usernames::new(UsernameMode::Name);
+        let mut names = Usernames::default();
         assert_eq!(names.username(0), "root");
         assert_eq!(names.username(3_999_999_999), "uid:3999999999");
     }
 
     #[test]
     fn a_name_is_asked_for_again_when_it_is_old() {
-        let mut names = Usernames::new(UsernameMode::Name);
+        let mut names = Usernames::default();
         let start = Instant::now();
         assert_eq!(names.username_at(7, start, named("alice")), "alice");
         let later = start + NAME_LIFETIME - Duration::from_secs(1);
@@ -177,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_down_takes_no_name_away() {
-        let mut names = Usernames::new(UsernameMode::Name);
+        let mut names = Usernames::default();
         let start = Instant::now();
         assert_eq!(names.username_at(7, start, |_| None), "uid:7");
         assert_eq!(names.username_at(7, start, never), "uid:7");
@@ -189,7 +128,7 @@ mod tests {
 
     #[test]
     fn names_that_are_no_label_are_none() {
-        let mut names = Usernames::new(UsernameMode::Name);
+        let mut names = Usernames::default();
         let now = Instant::now();
         assert_eq!(names.username_at(7, now, named("")), "uid:7");
         let broken = |_| Some(OsString::from_vec(vec![0xff]));
@@ -197,25 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn people_can_be_hidden_behind_numbers_and_hashes() {
-        let now = Instant::now();
-        let mut uids = Usernames::new(UsernameMode::Uid);
-        assert_eq!(uids.username_at(7, now, never), "uid:7");
-
-        let mut hashes = Usernames::new(UsernameMode::Hash);
-        hashes.salt = Some(b"salt".to_vec());
-        let alice = hashes.username_at(7, now, named("alice"));
-        // printf 'salt\0alice' | sha256sum
-        assert_eq!(alice, "hash:3bf7ce5bd09d");
-        assert_eq!(hashes.username_at(7, now, never), alice);
-        assert_ne!(hashes.username_at(8, now, named("bob")), alice);
-        hashes.salt = Some(b"other".to_vec());
-        assert_ne!(hashes.username_at(7, now, never), alice);
-    }
-
-    #[test]
     fn ever_new_users_do_not_fill_the_memory() {
-        let mut names = Usernames::new(UsernameMode::Name);
+        let mut names = Usernames::default();
         let now = Instant::now();
         for uid in 0..20_000 {
             names.username_at(uid, now, |_| None);

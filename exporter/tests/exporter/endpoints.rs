@@ -4,7 +4,10 @@ use std::io::Read;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
+use genv_core::collect::{self, CollectOptions};
 use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_exporter::Usernames;
 use genv_exporter::endpoints::Endpoints;
 use genv_exporter::families::Limits;
 use genv_exporter::render::Renderer;
@@ -20,7 +23,11 @@ struct Exporter {
 
 impl Exporter {
     fn new() -> Self {
-        let (renderer, latest) = Renderer::new(Limits { processes: 64 });
+        Self::naming(Usernames::Name)
+    }
+
+    fn naming(usernames: Usernames) -> Self {
+        let (renderer, latest) = Renderer::new(Limits { processes: 64 }, usernames);
         let endpoints = Endpoints::new(latest, "/metrics", Duration::from_secs(10));
         Self {
             renderer,
@@ -206,5 +213,49 @@ fn there_is_nothing_elsewhere() {
         "/metrics/genv1/",
     ] {
         assert_eq!(exporter.get(path).0, 404, "{path}");
+    }
+}
+
+/// What is served of the built-in lab, on every path that tells of users.
+fn lab(usernames: Usernames) -> String {
+    let lab = SourceOptions {
+        gpu: GpuSourceKind::Simulated,
+        ..SourceOptions::default()
+    };
+    let hosts = lab.open().unwrap().into_iter();
+    let hosts = hosts.map(|host| usernames.applied_to(host)).collect();
+    let mut stream = collect::spawn(hosts, CollectOptions::default()).unwrap();
+    let exporter = Exporter::naming(usernames);
+    exporter.renderer.render(stream.next_blocking().unwrap());
+    let paths = [
+        "/metrics",
+        "/metrics?host=gpu01",
+        "/metrics/genv1",
+        "/snapshot",
+    ];
+    paths.map(|path| exporter.get(path).1).concat()
+}
+
+#[test]
+fn hidden_users_are_named_nowhere() {
+    let users = [
+        r#""alice""#,
+        r#""bob""#,
+        r#""carol""#,
+        r#""dave""#,
+        r#""erin""#,
+    ];
+    let named = lab(Usernames::Name);
+    for name in users {
+        assert!(named.contains(name), "{name}");
+    }
+    assert!(named.contains(r#""uid":20"#));
+    for (usernames, uids) in [(Usernames::Uid, true), (Usernames::Hash, false)] {
+        let shown = lab(usernames);
+        for name in users {
+            assert!(!shown.contains(name), "{usernames:?} {name}");
+        }
+        assert_eq!(shown.contains("uid:"), uids, "{usernames:?}");
+        assert_eq!(shown.contains(r#""uid":20"#), uids, "{usernames:?}");
     }
 }

@@ -103,7 +103,7 @@ fn environment() -> impl Strategy<Value = Environment> {
     (name(), name(), of(name()), of(number()), vec(device, 0..3)).prop_map(
         |(eid, username, name, created_timestamp_seconds, devices)| Environment {
             eid,
-            uid: 1,
+            uid: Some(1),
             username,
             name,
             created_timestamp_seconds,
