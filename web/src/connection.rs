@@ -37,13 +37,16 @@ enum Phase {
 
 /// Where a connection stands. Its bytes ([`Tracked`]), its requests (the service) and its answers
 /// ([`TrackedBody`]) each report what they see; its clock ([`drive`]) ends what takes too long.
+#[derive(Debug)]
 pub(crate) struct Progress {
     limits: Limits,
     standing: Mutex<Standing>,
 }
 
+#[derive(Debug)]
 struct Standing {
     phase: Phase,
+    since: Instant,
     deadline: Instant,
     /// No deadline lies beyond this: set when the server stops.
     last_deadline: Option<Instant>,
@@ -52,12 +55,15 @@ struct Standing {
 }
 
 impl Progress {
+    /// A connection that has just been opened.
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        let now = Instant::now();
         Arc::new(Self {
             limits: limits.clone(),
             standing: Mutex::new(Standing {
                 phase: Phase::Head,
-                deadline: Instant::now() + limits.head_timeout,
+                since: now,
+                deadline: now + limits.head_timeout,
                 last_deadline: None,
                 in_flight: None,
             }),
@@ -81,6 +87,12 @@ impl Progress {
             standing.in_flight = acquire();
         }
         standing.in_flight.is_some()
+    }
+
+    /// Since when the client is waited for; absent while it waits itself.
+    pub(crate) fn waiting_since(&self) -> Option<Instant> {
+        let standing = self.standing();
+        matches!(standing.phase, Phase::Idle | Phase::Head).then_some(standing.since)
     }
 
     fn bytes_arrived(&self) {
@@ -128,7 +140,8 @@ impl Progress {
 impl Standing {
     fn enter(&mut self, phase: Phase, time_allowed: Duration) {
         self.phase = phase;
-        self.deadline = Instant::now() + time_allowed;
+        self.since = Instant::now();
+        self.deadline = self.since + time_allowed;
         if let Some(last) = self.last_deadline {
             self.deadline = self.deadline.min(last);
         }

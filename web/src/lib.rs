@@ -11,6 +11,7 @@
 mod basic_auth;
 mod config;
 mod connection;
+mod connections;
 mod landing_page;
 mod listen;
 mod rate_limit;

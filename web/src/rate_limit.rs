@@ -1,4 +1,4 @@
-//! The web configuration's `rate_limit`.
+//! A limit in time: the web configuration's `rate_limit`, and what goes to the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

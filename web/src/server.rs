@@ -21,6 +21,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::basic_auth::Gatekeeper;
 use crate::connection::{Progress, TrackedBody, drive, linger};
+use crate::connections::{Connections, OpenConnection};
+use crate::rate_limit::RateLimiter;
 use crate::{ListenAddress, ListenError, Request, Response, WebConfig};
 
 /// What clients may ask of a [`Server`] before it says no.
@@ -29,7 +31,8 @@ pub struct Limits {
     /// Requests in flight, from a complete head until the answer has been handed to the kernel; one
     /// more is answered 503 at once. 0: no such limit. Paths below `/-/` (health) are not counted.
     pub max_requests: usize,
-    /// Connections open at once; more wait in the kernel's queue until one ends.
+    /// Connections open at once; one more closes that which has waited longest for its client's next
+    /// request, or waits itself while all are being answered.
     pub max_connections: usize,
     /// How long a TLS handshake may take, and a request's head from its first byte (or from the opening of the connection).
     pub head_timeout: Duration,
@@ -91,10 +94,12 @@ struct Shared<H> {
     handler: H,
     config: Option<WebConfig>,
     gatekeeper: Gatekeeper,
+    /// Anybody can make handshakes fail: a log that tells of each could be flooded.
+    handshake_log: RateLimiter,
     limits: Limits,
     /// `None`: unlimited.
     in_flight: Option<Arc<Semaphore>>,
-    connections: Arc<Semaphore>,
+    connections: Arc<Connections>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -133,12 +138,11 @@ impl Server {
                     limits.max_requests.min(Semaphore::MAX_PERMITS),
                 ))
             }),
-            connections: Arc::new(Semaphore::new(
-                limits.max_connections.min(Semaphore::MAX_PERMITS),
-            )),
+            connections: Connections::new(limits.max_connections),
             handler,
             config: self.config,
             gatekeeper: Gatekeeper::new(),
+            handshake_log: RateLimiter::new(Duration::from_secs(60), 1),
             limits,
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -164,15 +168,12 @@ impl<H: Handler> Shared<H> {
         let stop = self.stop.clone();
         let accepting = async {
             loop {
-                let Ok(slot) = Arc::clone(&self.connections).acquire_owned().await else {
-                    return;
-                };
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, client)) => {
+                        let connection = self.connections.open(&self.limits, &self.stop).await;
                         let shared = Arc::clone(&self);
                         self.tasks.spawn(async move {
-                            shared.serve_connection(stream).await;
-                            drop(slot);
+                            shared.serve_connection(stream, client, &connection).await;
                         });
                     }
                     Err(error) => {
@@ -187,25 +188,70 @@ impl<H: Handler> Shared<H> {
         stop.run_until_cancelled(accepting).await;
     }
 
-    async fn serve_connection(&self, stream: TcpStream) {
+    async fn serve_connection(
+        &self,
+        stream: TcpStream,
+        client: SocketAddr,
+        connection: &OpenConnection,
+    ) {
         // Answers are whole when they are written: waiting to fill a packet would only delay them. Should the
         // option fail, the connection is gone already.
         let _ = stream.set_nodelay(true);
         match &self.config {
             Some(config) if config.speaks_tls() => {
-                let handshake = timeout(self.limits.head_timeout, handshake(config, stream));
-                if let Some(Ok(Some(stream))) = self.stop.run_until_cancelled(handshake).await {
-                    self.serve_requests(stream).await;
+                let handshake = self.handshake(config, stream, client);
+                let handshake = timeout(self.limits.head_timeout, handshake);
+                if let Some(Ok(Some(stream))) = connection.stop.run_until_cancelled(handshake).await
+                {
+                    self.serve_requests(stream, connection).await;
                 }
             }
-            _ => self.serve_requests(stream).await,
+            _ => self.serve_requests(stream, connection).await,
         }
     }
 
-    async fn serve_requests(&self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let progress = Progress::new(&self.limits);
-        let service = service_fn(|request| self.answer(request, &progress));
-        drive(stream, Arc::clone(&progress), service, &self.stop).await;
+    async fn serve_requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        connection: &OpenConnection,
+    ) {
+        let progress = &connection.progress;
+        let service = service_fn(|request| self.answer(request, progress));
+        drive(stream, Arc::clone(progress), service, &connection.stop).await;
+    }
+
+    /// Shakes hands as the file asks now.
+    async fn handshake(
+        &self,
+        config: &WebConfig,
+        mut stream: TcpStream,
+        client: SocketAddr,
+    ) -> Option<TlsStream<TcpStream>> {
+        let mut first = [0];
+        if stream.peek(&mut first).await.ok()? == 0 {
+            // Somebody only looked whether the port is open.
+            return None;
+        }
+        // A TLS record begins with its type, 22 for a handshake; a request begins with a method.
+        if first[0].is_ascii_uppercase() {
+            let answer = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
+                          This port speaks HTTPS: ask again with https://.\n";
+            let _ = stream.write_all(answer.as_bytes()).await;
+            linger(stream).await;
+            return None;
+        }
+        let acceptor = TlsAcceptor::from(config.server_config()?);
+        match acceptor.accept(stream).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                if self.handshake_log.allow(Instant::now()) {
+                    tracing::warn!(%client, %error, "a TLS handshake failed; others are logged at level debug for a minute");
+                } else {
+                    tracing::debug!(%client, %error, "a TLS handshake failed");
+                }
+                None
+            }
+        }
     }
 
     async fn answer(
@@ -295,26 +341,5 @@ impl<H: Handler> Shared<H> {
             ),
         )
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
-    }
-}
-
-/// Shakes hands as the file asks now.
-async fn handshake(config: &WebConfig, mut stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-    let mut first = [0];
-    // A TLS record begins with its type, 22 for a handshake; a request begins with a method.
-    if stream.peek(&mut first).await.ok()? == 1 && first[0].is_ascii_uppercase() {
-        let answer = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\
-                      This port speaks HTTPS: ask again with https://.\n";
-        let _ = stream.write_all(answer.as_bytes()).await;
-        linger(stream).await;
-        return None;
-    }
-    let acceptor = TlsAcceptor::from(config.server_config()?);
-    match acceptor.accept(stream).await {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            tracing::debug!(%error, "a TLS handshake failed");
-            None
-        }
     }
 }

@@ -12,7 +12,7 @@
 //! HTTP/1.1 is all that is spoken: `http2: true`, the toolkit's default, changes nothing. Versions below TLS 1.2,
 //! and the curves and cipher suites that rustls lacks, are left out with a warning, as long as something remains.
 //! A client's certificate must not be an authority itself (`CA:TRUE`, as `openssl req -x509` makes them): rustls takes
-//! none such. Why a handshake failed is logged at level debug, for anybody can make one fail.
+//! none such. Why a handshake failed is logged once a minute, and beyond that at level debug, for anybody can make one fail.
 
 mod client_certificates;
 mod file;

@@ -179,26 +179,61 @@ async fn a_small_unexpected_body_costs_nothing() {
     assert_eq!(client.get("/").await.status, 200);
 }
 
-#[tokio::test]
-async fn connections_beyond_the_maximum_wait_for_one_to_end() {
-    let site = Site::start(Limits {
+fn two_connections() -> Limits {
+    Limits {
         max_connections: 2,
         ..Limits::default()
-    })
-    .await;
-    let mut first = site.connect().await;
-    let mut second = site.connect().await;
-    assert_eq!(first.get("/").await.status, 200);
-    assert_eq!(second.get("/").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn clients_that_keep_idle_connections_keep_nobody_out() {
+    let site = Site::start(two_connections()).await;
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        let mut client = site.connect().await;
+        assert_eq!(client.get("/").await.status, 200);
+        idle.push(client);
+    }
+    let mut last = idle.pop().unwrap();
+    assert_eq!(last.get("/").await.status, 200);
+    // Whoever waited longest made room.
+    assert!(idle[0].rest().await.is_empty());
+}
+
+#[tokio::test]
+async fn clients_that_never_say_anything_keep_nobody_out() {
+    let site = Site::start(two_connections()).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(site.connect().await);
+    }
+    assert_eq!(site.get("/").await.status, 200);
+    assert!(silent[0].rest().await.is_empty());
+}
+
+#[tokio::test]
+async fn connections_beyond_the_maximum_wait_while_all_are_being_answered() {
+    let site = Site::start(two_connections()).await;
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut client = site.connect().await;
+        client.request("/large", "").await;
+        busy.push(client);
+    }
+    site.until_handled(2).await;
     let mut third = site.connect().await;
     third.request("/", "").await;
-    let mut answer = std::pin::pin!(third.answer());
-    tokio::select! {
-        biased;
-        _ = &mut answer => panic!("a third connection was accepted"),
-        again = first.get("/") => assert_eq!(again.status, 200),
+    {
+        let mut answer = std::pin::pin!(third.answer());
+        tokio::select! {
+            biased;
+            _ = &mut answer => panic!("a third connection was accepted"),
+            () = sleep(Duration::from_millis(300)) => {}
+        }
     }
-    drop(second);
-    assert_eq!(answer.await.status, 200);
-    assert_eq!(site.handled(), 4);
+    assert_eq!(site.handled(), 2);
+    // As soon as one is answered and idle, it makes room.
+    assert_eq!(busy[0].answer().await.body.len(), 64 << 20);
+    assert_eq!(third.answer().await.status, 200);
 }

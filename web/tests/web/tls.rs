@@ -1,7 +1,8 @@
 //! HTTPS and client certificates.
 
-use std::fs;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fs, io};
 
 use genv_web::Limits;
 use rcgen::SanType;
@@ -67,6 +68,50 @@ async fn plain_http_on_the_https_port_is_told_so() {
         answer.ends_with("This port speaks HTTPS: ask again with https://.\n"),
         "{answer}"
     );
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_log_tells_who_failed_to_shake_hands_and_cannot_be_flooded() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    let _logging = tracing::subscriber::set_default(log);
+
+    let authority = Authority::new("the lab");
+    let file = config(&authority, "");
+    let mut site = file.serve(Limits::default()).await;
+    // Who only looks whether the port is open has not failed.
+    site.connect().await.end_sending().await;
+    let stranger = Authority::new("somebody else");
+    for _ in 0..5 {
+        let refused = TlsClient::trusting(&stranger).connect(&site).await;
+        assert!(refused.is_err());
+    }
+    site.stop().await.unwrap();
+    let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(said.matches("a TLS handshake failed").count(), 1, "{said}");
+    assert!(
+        said.contains("WARN") && said.contains("client=127.0.0.1:"),
+        "{said}"
+    );
+    assert!(said.contains("UnknownCA"), "{said}");
 }
 
 #[tokio::test]
