@@ -1,9 +1,9 @@
 //! One snapshot from the three sources, every interval.
 //!
-//! Each source lives on a thread of its own ([`worker`]), because a call into a driver, a network file
-//! system or a user database may hang. The [`supervisor`] asks all of them each interval, waits for
-//! a part of it, and publishes with what it has. What a [`host`]'s sources said last stands until it is
-//! older than the maximum age; the [`view`] makes it a snapshot.
+//! Each source lives on a thread of its own (`worker`), because a call into a driver, a network file
+//! system or a user database may hang. The `supervisor` asks all of them each interval, waits for
+//! a part of it, and publishes with what it has. What a `host`'s sources said last stands until it is
+//! older than the maximum age; the `view` makes it a snapshot.
 
 mod devices;
 mod environments;
