@@ -143,7 +143,7 @@ struct CollectorFlags {
 
 /// Form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// A line for people.
     Text,
     /// An object a line.
@@ -152,27 +152,27 @@ pub enum LogFormat {
 
 /// What the program works with.
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Where to listen; at least one.
-    pub listen_addresses: Vec<ListenAddress>,
+    pub(crate) listen_addresses: Vec<ListenAddress>,
     /// The exporter-toolkit's configuration.
-    pub web_config_file: Option<PathBuf>,
+    pub(crate) web_config_file: Option<PathBuf>,
     /// Path of the metrics, which is none of the exporter's other paths.
-    pub telemetry_path: String,
+    pub(crate) telemetry_path: String,
     /// Requests in flight; 0 means no limit.
-    pub max_requests: usize,
+    pub(crate) max_requests: usize,
     /// What is read.
-    pub sources: SourceOptions,
+    pub(crate) sources: SourceOptions,
     /// How it is collected.
-    pub collect: CollectOptions,
+    pub(crate) collect: CollectOptions,
     /// How users are named.
-    pub usernames: Usernames,
+    pub(crate) usernames: Usernames,
     /// What of it is shown.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// How much is logged.
-    pub log_level: LevelFilter,
+    pub(crate) log_level: LevelFilter,
     /// Form of the log.
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
 }
 
 impl Options {
@@ -180,7 +180,7 @@ impl Options {
     ///
     /// # Errors
     /// It is wrong, or asks for help or the version: [`clap::Error::exit_code`] tells which.
-    pub fn parse<T: Into<std::ffi::OsString> + Clone>(
+    pub(crate) fn parse<T: Into<std::ffi::OsString> + Clone>(
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
         let flags = Flags::try_parse_from(arguments)?;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use genv_core::model::{
-    Attribution, Device, DeviceIndex, Environment, HostSnapshot, Process, Snapshot,
+    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, HostSnapshot,
+    Process, Snapshot,
 };
 
 use crate::families::Limits;
@@ -112,6 +113,28 @@ impl<'a> Host<'a> {
     /// Its snapshot, if there is one.
     pub(crate) fn view(&self) -> Option<&View<'a>> {
         self.view.as_ref()
+    }
+
+    /// Its snapshot, if that tells which environments there are.
+    pub(crate) fn known_state(&self) -> Option<&View<'a>> {
+        self.view().filter(|view| view.environments.is_some())
+    }
+
+    /// Its processes, if it is known which there are.
+    pub(crate) fn processes(&self) -> Option<&Processes<'a>> {
+        self.view()?.processes.as_ref()
+    }
+
+    /// Its collectors by name, if there is a snapshot.
+    pub(crate) fn collectors(&self) -> impl Iterator<Item = (&'a String, &'a CollectorStatus)> {
+        let snapshot = self.host.snapshot.iter();
+        snapshot.flat_map(|snapshot| &snapshot.collectors)
+    }
+
+    /// One kind of its counters, if there is a snapshot.
+    pub(crate) fn counters<T>(&self, of: impl Fn(&'a Counters) -> &'a [T]) -> &'a [T] {
+        let snapshot = self.host.snapshot.as_deref();
+        snapshot.map_or(&[], |snapshot| of(&snapshot.counters))
     }
 
     /// Its devices, if there is a snapshot.

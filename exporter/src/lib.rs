@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub mod endpoints;
 pub mod families;
-pub mod flags;
+mod flags;
 mod health_log;
 mod host;
 mod own_process;

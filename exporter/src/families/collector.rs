@@ -16,7 +16,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Whether genv is installed on the host (a state directory exists, or genv is on PATH): 1 if it is, 0 if not.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.environments.is_some());
+            let view = host.known_state();
             out.add(&[], view.map(|view| f64::from(view.snapshot.installed)));
         },
     },
@@ -33,11 +33,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["collector"],
         help: "Whether the collector's last attempt succeeded: 1 if it did, 0 if not.",
         samples: |host, out| {
-            for (name, status) in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.collectors)
-            {
+            for (name, status) in host.collectors() {
                 out.add(&[name], f64::from(status.success));
             }
         },
@@ -48,11 +44,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["collector"],
         help: "How long the collector's last finished attempt took, in seconds.",
         samples: |host, out| {
-            for (name, status) in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.collectors)
-            {
+            for (name, status) in host.collectors() {
                 out.add(&[name], status.duration_seconds);
             }
         },
@@ -63,11 +55,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["collector"],
         help: "When the collector's last values were read, in seconds of Unix time by the host's clock.",
         samples: |host, out| {
-            for (name, status) in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.collectors)
-            {
+            for (name, status) in host.collectors() {
                 out.add(&[name], status.timestamp_seconds);
             }
         },

@@ -30,9 +30,9 @@ fn memory(host: &Host<'_>, out: &mut Samples, bytes: impl Fn(&DeviceMemory) -> O
 
 /// Whole GPUs of a host whose state is known: those that can be attached.
 fn attachable<'h>(host: &'h Host<'_>) -> impl Iterator<Item = &'h Device> {
-    let state = host.view().is_some_and(|view| view.environments.is_some());
+    let state_is_known = host.known_state().is_some();
     host.devices()
-        .filter(move |device| state && device.index.mig.is_none())
+        .filter(move |device| state_is_known && device.index.mig.is_none())
 }
 
 /// Whether the device is up, not attached and used by nobody; absent if that cannot be told.
@@ -224,11 +224,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["index"],
         help: "Energy used since the collection began, in joules; equals the sum over users of genv_user_energy_joules_total.",
         samples: |host, out| {
-            for energy in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.device_energy)
-            {
+            for energy in host.counters(|counters| &counters.device_energy) {
                 out.add(&[&energy.index], energy.energy_joules);
             }
         },
@@ -295,11 +291,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["index", "xid"],
         help: "Errors that the driver reported with the XID code since the collection began.",
         samples: |host, out| {
-            for xid in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.device_xid_errors)
-            {
+            for xid in host.counters(|counters| &counters.device_xid_errors) {
                 out.add(&[&xid.index, &xid.xid], xid.errors as f64);
             }
         },
@@ -310,11 +302,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["index", "xid"],
         help: "When the driver last reported the XID code, in seconds of Unix time.",
         samples: |host, out| {
-            for xid in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.device_xid_errors)
-            {
+            for xid in host.counters(|counters| &counters.device_xid_errors) {
                 out.add(&[&xid.index, &xid.xid], xid.last_timestamp_seconds);
             }
         },
@@ -359,7 +347,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["index", "state"],
         help: "Processes that use the device, by where they belong (environment, outside or unknown).",
         samples: |host, out| {
-            let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) else {
+            let Some(processes) = host.processes() else {
                 return;
             };
             for device in host.devices().filter(|device| device.processes_measured) {

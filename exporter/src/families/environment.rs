@@ -32,7 +32,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Active environments.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.environments.is_some());
+            let view = host.known_state();
             out.add(
                 &[],
                 view.map(|view| view.snapshot.environments.len() as f64),
@@ -45,7 +45,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "GPUs that are attached to at least one environment.",
         samples: |host, out| {
-            if let Some(view) = host.view().filter(|view| view.environments.is_some()) {
+            if let Some(view) = host.known_state() {
                 let held = view.snapshot.environments.iter().flat_map(attached);
                 out.add(&[], held.collect::<BTreeSet<_>>().len() as f64);
             }

@@ -46,8 +46,8 @@ fn gpus<'a>(host: &Host<'a>) -> impl Iterator<Item = &'a Device> {
 
 /// Processes that compute, with where they do.
 fn computing<'a>(host: &Host<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> {
-    let processes = host.view().and_then(|view| view.processes.as_ref());
-    let processes = processes.iter().flat_map(|processes| &processes.largest);
+    let processes = host.processes().into_iter();
+    let processes = processes.flat_map(|processes| &processes.largest);
     processes
         .filter_map(|process| {
             let devices = process.devices.iter();
@@ -69,7 +69,7 @@ struct Holdings {
 
 /// Holdings of every environment by eid, with the username; none while the state is not known.
 fn by_environment<'a>(host: &Host<'a>) -> BTreeMap<&'a str, (&'a str, Holdings)> {
-    let snapshot = known_state(host).map(|view| view.snapshot);
+    let snapshot = host.known_state().map(|view| view.snapshot);
     let mut holdings = BTreeMap::new();
     for environment in snapshot.into_iter().flat_map(|it| &it.environments) {
         let held = Holdings {
@@ -127,10 +127,6 @@ fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Op
     }
 }
 
-fn known_state<'h, 'a>(host: &'h Host<'a>) -> Option<&'h View<'a>> {
-    host.view().filter(|view| view.environments.is_some())
-}
-
 fn owners_are_known(host: &Host<'_>) -> bool {
     host.view().and_then(View::owned_processes).is_some()
 }
@@ -143,7 +139,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "GPUs that are attached to an environment.",
         samples: |host, out| {
-            if known_state(host).is_some() {
+            if host.known_state().is_some() {
                 let held = by_environment(host)
                     .into_values()
                     .flat_map(|(_, held)| held.devices);
@@ -210,7 +206,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Active environments.",
         samples: |host, out| {
-            if known_state(host).is_some() {
+            if host.known_state().is_some() {
                 out.add(&[], by_environment(host).len() as f64);
             }
         },
@@ -240,7 +236,8 @@ pub const FAMILIES: &[HostFamily] = &[
         samples: |host, out| {
             out.add(
                 &[],
-                host.view().map(|view| f64::from(view.snapshot.installed)),
+                host.known_state()
+                    .map(|view| f64::from(view.snapshot.installed)),
             );
         },
     },
@@ -250,7 +247,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Computing processes.",
         samples: |host, out| {
-            let known = host.view().is_some_and(|view| view.processes.is_some());
+            let known = host.processes().is_some();
             out.add(&[], known.then(|| computing(host).len() as f64));
         },
     },
@@ -288,7 +285,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Users with an environment.",
         samples: |host, out| {
-            if known_state(host).is_some() {
+            if host.known_state().is_some() {
                 out.add(&[], by_user(host).len() as f64);
             }
         },

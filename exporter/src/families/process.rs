@@ -48,7 +48,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["state"],
         help: "Processes that use a device, by where they belong (environment, outside or unknown).",
         samples: |host, out| {
-            if let Some(processes) = host.view().and_then(|view| view.processes.as_ref()) {
+            if let Some(processes) = host.processes() {
                 for (state, number) in processes.states.each() {
                     out.add(&[&state], number);
                 }

@@ -23,7 +23,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "Active environments of the user.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.environments.is_some());
+            let view = host.known_state();
             for (name, user) in view.iter().flat_map(|view| &view.users) {
                 out.add(&[name], user.environments as f64);
             }
@@ -35,7 +35,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "GPUs that are attached to at least one of the user's environments.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.environments.is_some());
+            let view = host.known_state();
             for (name, user) in view.iter().flat_map(|view| &view.users) {
                 out.add(&[name], user.devices.len() as f64);
             }
@@ -72,11 +72,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index", "state"],
         help: "Seconds for which the user held the GPU, each counted by the share held, while the user's processes kept it busy, left it idle or could not be measured, and seconds of use outside environments.",
         samples: |host, out| {
-            for usage in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.user_device_use)
-            {
+            for usage in host.counters(|counters| &counters.user_device_use) {
                 let Some(seconds) = usage.device_seconds else {
                     continue;
                 };
@@ -97,11 +93,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Seconds of the GPU that the user's processes utilized, at full utilization; all users of a GPU together get at most one a second.",
         samples: |host, out| {
-            for usage in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.user_device_use)
-            {
+            for usage in host.counters(|counters| &counters.user_device_use) {
                 out.add(
                     &[&usage.username, &usage.index],
                     usage.utilized_device_seconds,
@@ -115,11 +107,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Energy of the GPU that the user caused, in joules; username (none) carries what nobody caused.",
         samples: |host, out| {
-            for usage in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.user_device_use)
-            {
+            for usage in host.counters(|counters| &counters.user_device_use) {
                 out.add(&[&usage.username, &usage.index], usage.energy_joules);
             }
         },
@@ -130,11 +118,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index", "xid"],
         help: "Errors that the driver reported with the XID code on a GPU that the user held; each counts for every holder.",
         samples: |host, out| {
-            for xid in host
-                .view()
-                .iter()
-                .flat_map(|view| &view.snapshot.counters.user_xid_errors)
-            {
+            for xid in host.counters(|counters| &counters.user_xid_errors) {
                 out.add(&[&xid.username, &xid.index, &xid.xid], xid.errors as f64);
             }
         },
