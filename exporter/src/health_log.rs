@@ -1,12 +1,16 @@
 //! Says in the log when something that is collected fails, and when it is well again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use genv_core::model::{CollectorStatus, Publication};
+use genv_core::model::{CollectorStatus, Publication, Snapshot};
 
-/// What was last said of each collector, by host.
+/// What was last said of each host.
 #[derive(Debug, Default)]
-pub(crate) struct HealthLog(HashMap<(String, String), Health>);
+pub(crate) struct HealthLog {
+    /// By host and collector.
+    collectors: HashMap<(String, String), Health>,
+    without_genv: HashSet<String>,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Health {
@@ -31,6 +35,9 @@ impl HealthLog {
     /// Says what has changed since the last publication, once: an error that stays is not repeated.
     pub(crate) fn note(&mut self, publication: &Publication) {
         for host in &publication.hosts {
+            if let Some(snapshot) = &host.snapshot {
+                self.note_installed(&host.hostname, snapshot);
+            }
             for (collector, status) in host
                 .snapshot
                 .iter()
@@ -38,7 +45,7 @@ impl HealthLog {
             {
                 let health = Health::of(status);
                 let key = (host.hostname.clone(), collector.clone());
-                if self.0.insert(key, health).unwrap_or_default() == health {
+                if self.collectors.insert(key, health).unwrap_or_default() == health {
                     continue;
                 }
                 let (hostname, error) =
@@ -57,6 +64,22 @@ impl HealthLog {
             }
         }
     }
+
+    fn note_installed(&mut self, hostname: &str, snapshot: &Snapshot) {
+        let state = snapshot.collectors.get("state");
+        if !state.is_some_and(|state| state.current) {
+            return;
+        }
+        if snapshot.installed {
+            self.without_genv.remove(hostname);
+        } else if self.without_genv.insert(hostname.to_owned()) {
+            tracing::info!(
+                hostname,
+                "genv is not installed: its state directory does not exist, and it is not on PATH. Devices and \
+                 processes are told all the same; if the directory is elsewhere, set GENV_TMPDIR"
+            );
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +87,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{Counters, HostSnapshot, SNAPSHOT_VERSION, Snapshot};
+    use genv_core::model::{Counters, HostSnapshot, SNAPSHOT_VERSION};
 
     use super::*;
 
@@ -74,14 +97,18 @@ mod tests {
             error: error.map(str::to_owned),
             ..CollectorStatus::default()
         };
+        publish("gpu", status, true)
+    }
+
+    fn publish(collector: &str, status: CollectorStatus, installed: bool) -> Publication {
         let snapshot = Snapshot {
             version: SNAPSHOT_VERSION,
             hostname: "gpu01".to_owned(),
             timestamp_seconds: 1.0,
             interval_seconds: 1.0,
-            installed: true,
+            installed,
             driver_version: None,
-            collectors: [("gpu".to_owned(), status)].into(),
+            collectors: [(collector.to_owned(), status)].into(),
             devices: Vec::new(),
             environments: Vec::new(),
             processes: Vec::new(),
@@ -112,8 +139,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_failure_and_its_end_are_said_once() {
+    /// What is said of these, one after the other.
+    fn said(publications: impl IntoIterator<Item = Publication>) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
@@ -124,22 +151,48 @@ mod tests {
             .finish();
         tracing::subscriber::with_default(log, || {
             let mut health = HealthLog::default();
-            for publication in [
-                publication(true, None),
-                publication(false, Some("no answer for 1 s")),
-                publication(false, Some("no answer for 2 s")),
-                publication(true, Some("envs.json: an entry is damaged")),
-                publication(true, None),
-                publication(true, None),
-            ] {
+            for publication in publications {
                 health.note(&publication);
             }
         });
-        let said = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_failure_and_its_end_are_said_once() {
+        let said = said([
+            publication(true, None),
+            publication(false, Some("no answer for 1 s")),
+            publication(false, Some("no answer for 2 s")),
+            publication(true, Some("envs.json: an entry is damaged")),
+            publication(true, None),
+            publication(true, None),
+        ]);
         insta::assert_snapshot!(said, @r#"
         WARN a collector fails hostname="gpu01" collector="gpu" error="no answer for 1 s"
         WARN a collector found a fault hostname="gpu01" collector="gpu" error="envs.json: an entry is damaged"
         INFO a collector is well again hostname="gpu01" collector="gpu"
         "#);
+    }
+
+    #[test]
+    fn that_there_is_no_genv_is_said_once_and_only_when_it_is_known() {
+        let state = |current, installed| {
+            let status = CollectorStatus {
+                success: true,
+                current,
+                ..CollectorStatus::default()
+            };
+            publish("state", status, installed)
+        };
+        assert_eq!(said([state(false, false), state(true, true)]), "");
+        let said = said([
+            state(true, false),
+            state(true, false),
+            state(false, false),
+            state(true, true),
+            state(true, false),
+        ]);
+        assert_eq!(said.matches("genv is not installed").count(), 2, "{said}");
     }
 }
