@@ -16,6 +16,9 @@ pub(super) struct DeviceAccount {
     xid_errors: BTreeMap<u64, XidAccount>,
     /// Whether energy or power was ever measured, so that 0 joules is a measurement.
     energy_measured: bool,
+    /// Whether the utilization of processes was ever measured, so that 0 is a measurement.
+    utilization_measured: bool,
+    utilization_published: bool,
     meter: Option<EnergyMeter>,
 }
 
@@ -114,6 +117,9 @@ impl DeviceAccount {
     }
 
     fn charge_utilization(&mut self, now: &ObservedDevice, elapsed_seconds: f64) {
+        let mut users = now.users.iter();
+        self.utilization_measured |=
+            users.any(|users| users.is_empty() || users.iter().any(|user| !user.unmeasured));
         let scale = 1.0 / total_utilization(now).max(1.0);
         for user in now.users.iter().flatten() {
             if user.user != UserId::NOBODY && user.utilization_ratio > 0.0 {
@@ -234,11 +240,18 @@ impl DeviceAccount {
                 username: users.name(*user).to_owned(),
                 index,
                 device_seconds: somebody.then_some(shown.seconds),
-                utilized_device_seconds: somebody.then_some(shown.utilized_device_seconds),
-                energy_joules: shown.energy_joules,
+                utilized_device_seconds: (somebody && self.utilization_measured).then_some(
+                    if self.utilization_published {
+                        shown.utilized_device_seconds
+                    } else {
+                        0.0
+                    },
+                ),
+                energy_joules: self.energy_measured.then_some(shown.energy_joules),
             });
             account.published = true;
         }
+        self.utilization_published = self.utilization_measured;
         if self.energy_measured {
             counters.device_energy.push(DeviceEnergy {
                 index,

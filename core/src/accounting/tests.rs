@@ -89,7 +89,7 @@ fn seconds(counters: &Counters, name: &str) -> DeviceSeconds {
 }
 
 fn joules(counters: &Counters, name: &str) -> f64 {
-    of(counters, name).energy_joules
+    of(counters, name).energy_joules.unwrap()
 }
 
 #[test]
@@ -280,8 +280,23 @@ fn a_device_that_tells_neither_energy_nor_power_has_no_energy() {
         counters
             .user_device_use
             .iter()
-            .all(|row| row.username != NOBODY)
+            .all(|row| row.username != NOBODY && row.energy_joules.is_none())
     );
+}
+
+#[test]
+fn a_driver_that_never_tells_utilization_gives_no_utilized_time_and_0_once_it_does() {
+    let mut case = Case::new();
+    let alice = case.alice;
+    case = case.holds(alice, 1.0);
+    case.uses(&[(alice, None)]);
+    let utilized = |counters: &Counters| of(counters, "alice").utilized_device_seconds;
+    case.observe(true);
+    assert_eq!(utilized(&case.observe(true)), None);
+    case.uses(&[(alice, Some(1.0))]);
+    assert_eq!(utilized(&case.observe(true)), Some(0.0));
+    let shown = utilized(&case.observe(true)).unwrap();
+    assert!(shown > 0.0, "{shown}");
 }
 
 #[test]

@@ -73,11 +73,12 @@ pub struct UserDeviceUse {
     #[serde(default)]
     pub device_seconds: Option<DeviceSeconds>,
     /// Utilization of the user's processes × seconds; all users of a device together at most
-    /// 1 per second; absent for [`NOBODY`].
+    /// 1 per second; absent for [`NOBODY`], and where the driver never told the utilization of a process.
     #[serde(default)]
     pub utilized_device_seconds: Option<f64>,
-    /// Joules caused by the user.
-    pub energy_joules: f64,
+    /// Joules caused by the user; absent where the driver never told energy or power.
+    #[serde(default)]
+    pub energy_joules: Option<f64>,
 }
 
 /// Share × seconds, by what happened during them; `outside` has no share.

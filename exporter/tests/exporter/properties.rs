@@ -193,7 +193,7 @@ fn counters() -> impl Strategy<Value = Counters> {
                     ..DeviceSeconds::default()
                 }),
                 utilized_device_seconds: seconds,
-                energy_joules,
+                energy_joules: Some(energy_joules),
             })
             .collect(),
         user_xid_errors: xid

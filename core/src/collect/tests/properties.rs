@@ -268,7 +268,9 @@ fn flat(counters: &Counters) -> BTreeMap<String, f64> {
     }
     for row in &counters.user_device_use {
         let key = format!("{} {}", row.username, row.index);
-        add(format!("energy {key}"), row.energy_joules);
+        if let Some(joules) = row.energy_joules {
+            add(format!("energy {key}"), joules);
+        }
         assert_eq!(row.username == NOBODY, row.device_seconds.is_none());
         if let Some(seconds) = row.device_seconds {
             add(format!("busy {key}"), seconds.busy);
@@ -325,7 +327,7 @@ proptest! {
 
             for energy in &snapshot.counters.device_energy {
                 let users = snapshot.counters.user_device_use.iter().filter(|row| row.index == energy.index);
-                let sum: f64 = users.map(|row| row.energy_joules).sum();
+                let sum: f64 = users.filter_map(|row| row.energy_joules).sum();
                 prop_assert_eq!(sum, energy.energy_joules);
             }
             for gpu in 0..GPUS {
