@@ -10,8 +10,8 @@
 //! publication later. A device's energy is the sum of what is published of its users, so that
 //! this delay never breaks the equality.
 //!
-//! Counters live as long as the ledger. There are at most users × devices of them, of real
-//! users on this host, and each is a few numbers.
+//! Counters live as long as the ledger. There are at most users × devices of them, each a few numbers,
+//! and at most [`MOST_USERS`] users.
 
 mod device;
 mod observed;
@@ -24,6 +24,10 @@ use device::DeviceAccount;
 pub(crate) use observed::{Observed, Reading};
 
 use crate::model::{Counters, NOBODY};
+
+/// Users who are told apart. Whoever may write the state may invent any number; those who come after so many
+/// count as nobody.
+const MOST_USERS: usize = 4096;
 
 /// A user of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,10 +53,13 @@ impl Users {
         }
     }
 
-    /// The id of a name, the same each time.
+    /// The id of a name, the same each time; nobody's, if there are too many.
     pub(crate) fn id(&mut self, name: &str) -> UserId {
         if let Some(id) = self.ids.get(name) {
             return *id;
+        }
+        if self.names.len() > MOST_USERS {
+            return UserId::NOBODY;
         }
         let id = UserId(self.names.len());
         self.names.push(name.to_owned());

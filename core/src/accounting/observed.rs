@@ -63,17 +63,6 @@ pub(crate) struct UserUse {
 impl Observed {
     /// What a snapshot shows. MIG devices are accounted as parts of their GPU.
     pub(crate) fn of(snapshot: &Snapshot, reading: Reading, users: &mut Users) -> Self {
-        let environment_users: Vec<UserId> = snapshot
-            .environments
-            .iter()
-            .map(|environment| users.id(&environment.username))
-            .collect();
-        let user_of_environment = |eid: &str| {
-            snapshot
-                .environment_position(eid)
-                .map(|position| environment_users[position])
-        };
-
         let mut devices: Vec<ObservedDevice> = Vec::new();
         for device in &snapshot.devices {
             if device.index.mig.is_some() {
@@ -96,8 +85,10 @@ impl Observed {
                     .attachments
                     .iter()
                     .filter_map(|attachment| {
-                        Some(Holder {
-                            user: user_of_environment(&attachment.eid)?,
+                        let environment = snapshot.environment(&attachment.eid)?;
+                        let user = users.id(&environment.username);
+                        (user != UserId::NOBODY).then_some(Holder {
+                            user,
                             share_ratio: attachment.share_ratio,
                             attached_timestamp_seconds: attachment.attached_timestamp_seconds,
                         })
@@ -117,11 +108,9 @@ impl Observed {
         }
 
         for process in &snapshot.processes {
-            let user = match process.attribution.eid() {
-                Some(eid) => user_of_environment(eid),
-                None => process.username.as_deref().map(|name| users.id(name)),
-            };
-            let user = user.unwrap_or(UserId::NOBODY);
+            let user = snapshot
+                .user_of(process)
+                .map_or(UserId::NOBODY, |name| users.id(name));
             let outside = matches!(process.attribution, Attribution::Outside { .. });
             for row in &process.devices {
                 if let Some(device) = find(&mut devices, row.index.gpu)

@@ -189,8 +189,14 @@ impl View {
 #[derive(Debug, Default)]
 pub(super) struct Usernames(HashMap<u32, String>);
 
+/// Names remembered beside those of the last answer; whoever may write the state may invent any number of users.
+const MOST_NAMES: usize = 4096;
+
 impl Usernames {
     fn learn(&mut self, usernames: &HashMap<u32, String>) {
+        if self.0.len() > MOST_NAMES {
+            self.0.clear();
+        }
         for (uid, name) in usernames {
             if self.0.get(uid) != Some(name) {
                 self.0.insert(*uid, name.clone());

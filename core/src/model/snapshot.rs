@@ -43,14 +43,9 @@ impl Snapshot {
     /// An environment by its id.
     #[must_use]
     pub fn environment(&self, eid: &str) -> Option<&Environment> {
-        self.environment_position(eid)
-            .map(|position| &self.environments[position])
-    }
-
-    pub(crate) fn environment_position(&self, eid: &str) -> Option<usize> {
-        self.environments
-            .binary_search_by(|environment| environment.eid.as_str().cmp(eid))
-            .ok()
+        let environments = &self.environments;
+        let position = environments.binary_search_by(|it| it.eid.as_str().cmp(eid));
+        position.ok().map(|position| &environments[position])
     }
 
     /// The name of the user for whom a process runs: in an environment its user, who in a container

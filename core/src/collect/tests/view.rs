@@ -417,6 +417,36 @@ fn an_xid_error_is_charged_to_each_user_who_held_the_device_when_it_happened() {
 }
 
 #[test]
+fn invented_users_fill_no_memory_and_take_no_account_away() {
+    const INVENTED: u32 = 12_000;
+    let mut lab = Lab::new();
+    lab.gpu.as_mut().unwrap().devices.truncate(1);
+    lab.process(100, 1, Claim::Absent);
+    for first in (0..INVENTED).step_by(3_000) {
+        let uids: Vec<u32> = (first..first + 3_000).map(|n| 10_000 + n).collect();
+        let eids: Vec<String> = uids.iter().map(|uid| format!("e{uid}")).collect();
+        let mut environments = vec![environment("10", 1, &[100])];
+        let mut attachments = vec![("10", None)];
+        for (uid, eid) in uids.iter().zip(&eids) {
+            environments.push(environment(eid, *uid, &[100]));
+            attachments.push((eid, None));
+        }
+        lab.state = Some(state(environments, vec![attached(0, &attachments)]));
+        lab.device(0).measurements.energy_joules = Some(f64::from(first));
+        lab.after(10.0);
+    }
+    let counters = lab.after(10.0).counters;
+    assert!(counters.user_device_use.len() < 5_000);
+    let users = counters.user_device_use.iter();
+    let of_alice = users.clone().find(|one| one.username == "alice").unwrap();
+    let alice_seconds = of_alice.device_seconds.unwrap();
+    assert!(alice_seconds.idle > 0.0, "{alice_seconds:?}");
+    let joules: f64 = users.map(|one| one.energy_joules).sum();
+    assert!((joules - 9_000.0).abs() < 1e-6, "{joules}");
+    assert_eq!(counters.device_energy[0].energy_joules, joules);
+}
+
+#[test]
 fn a_snapshot_reads_back_from_its_json() {
     let mut lab = Lab::new();
     alice_computes(&mut lab);
