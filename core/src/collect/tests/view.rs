@@ -441,7 +441,7 @@ fn invented_users_fill_no_memory_and_take_no_account_away() {
     let of_alice = users.clone().find(|one| one.username == "alice").unwrap();
     let alice_seconds = of_alice.device_seconds.unwrap();
     assert!(alice_seconds.idle > 0.0, "{alice_seconds:?}");
-    let joules: f64 = users.map(|one| one.energy_joules).sum();
+    let joules: f64 = users.filter_map(|one| one.energy_joules).sum();
     assert!((joules - 9_000.0).abs() < 1e-6, "{joules}");
     assert_eq!(counters.device_energy[0].energy_joules, joules);
 }
