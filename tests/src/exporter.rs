@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -15,15 +15,16 @@ use crate::nvml_sim::Simulation;
 use crate::process;
 
 /// How long anything may take to happen before a test is given up: much longer than it takes.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How an exporter is to be started.
 #[derive(Debug)]
 pub struct Setup {
     folder: tempfile::TempDir,
     command: Command,
+    flags: Vec<String>,
     port: u16,
-    scheme_is_plain: bool,
+    guarded: bool,
 }
 
 /// A running exporter; it ends with the value.
@@ -47,15 +48,14 @@ impl Setup {
         for name in ["GENV_DEVICES", "GENV_NVML_LIBRARY", "GENV_SCENARIO"] {
             command.env_remove(name);
         }
-        command
-            .env("GENV_TMPDIR", folder.path().join("state"))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .arg("--interval=100ms");
+        command.env("GENV_TMPDIR", folder.path().join("state"));
+        let listen = format!("--web.listen-address=127.0.0.1:{port}");
         Ok(Self {
             folder,
             command,
+            flags: vec![listen, "--interval=100ms".to_owned()],
             port,
-            scheme_is_plain: true,
+            guarded: false,
         })
     }
 
@@ -76,15 +76,16 @@ impl Setup {
     /// # Errors
     /// As [`Setup::new`].
     pub fn with_scenario(simulation: &Simulation) -> Result<Self> {
-        let mut flag = std::ffi::OsString::from("--gpu.scenario=");
-        flag.push(simulation.scenario());
-        Ok(Self::new()?.flag("--gpu.source=simulated").flag(flag))
+        let scenario = format!("--gpu.scenario={}", simulation.scenario().display());
+        Ok(Self::new()?.flag("--gpu.source=simulated").flag(&scenario))
     }
 
-    /// Adds a flag.
+    /// Adds a flag, `--name=value`, in place of an earlier one of that name.
     #[must_use]
-    pub fn flag(mut self, flag: impl AsRef<std::ffi::OsStr>) -> Self {
-        self.command.arg(flag);
+    pub fn flag(mut self, flag: &str) -> Self {
+        let name = |flag: &str| flag.split('=').next().map(str::to_owned);
+        self.flags.retain(|earlier| name(earlier) != name(flag));
+        self.flags.push(flag.to_owned());
         self
     }
 
@@ -92,6 +93,20 @@ impl Setup {
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// Runs this copy of the program.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Self {
+        let mut copy = Command::new(program);
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => copy.env(name, value),
+                None => copy.env_remove(name),
+            };
+        }
+        self.command = copy;
         self
     }
 
@@ -105,7 +120,7 @@ impl Setup {
     /// Says that the exporter speaks TLS or wants a password, so that readiness is an open port.
     #[must_use]
     pub fn guarded(mut self) -> Self {
-        self.scheme_is_plain = false;
+        self.guarded = true;
         self
     }
 
@@ -122,6 +137,7 @@ impl Setup {
     pub fn start(mut self) -> Result<Exporter> {
         let log = File::create(self.folder.path().join("exporter.log"))?;
         self.command
+            .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -133,10 +149,10 @@ impl Setup {
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let ready = if self.scheme_is_plain {
-                matches!(http::get(exporter.port, "/-/ready"), Ok(answer) if answer.status == 200)
-            } else {
+            let ready = if self.guarded {
                 http::connect(exporter.port).is_ok()
+            } else {
+                matches!(http::get(exporter.port, "/-/ready"), Ok(answer) if answer.status == 200)
             };
             if ready {
                 return Ok(exporter);
@@ -156,7 +172,11 @@ impl Setup {
     /// # Errors
     /// It cannot be started.
     pub fn fails(mut self) -> Result<(Option<i32>, String)> {
-        let output = self.command.stdin(Stdio::null()).output()?;
+        let output = self
+            .command
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .output()?;
         Ok((output.status.code(), String::from_utf8(output.stderr)?))
     }
 }
@@ -236,6 +256,23 @@ impl Exporter {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The first scrape of values that `collector` began to read after this call.
+    ///
+    /// # Errors
+    /// There is none: the collector stands still.
+    pub fn next_collection(&self, collector: &str) -> Result<Scrape> {
+        // One that ends right now began before.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)? + Duration::from_millis(50);
+        self.wait_for("the next collection", |scrape| {
+            scrape
+                .value(
+                    "genv_collector_timestamp_seconds",
+                    &[("collector", collector)],
+                )
+                .is_ok_and(|timestamp| timestamp > now.as_secs_f64())
+        })
     }
 
     /// Asks it to end with SIGTERM, and waits.

@@ -4,6 +4,8 @@ pub mod exporter;
 pub mod http;
 pub mod metrics;
 pub mod nvml_sim;
+pub mod peer;
 pub mod process;
 pub mod prometheus;
+pub mod state;
 pub mod tools;

@@ -48,6 +48,57 @@ pub fn anonymous_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "RssAnon:").map(|kibibytes| kibibytes * 1024)
 }
 
+/// CPU time that a process has used so far, in seconds: its threads' by `/proc/PID/task/TID/schedstat`, and that of
+/// the children that it has waited for (`cutime` and `cstime` of `/proc/PID/stat`).
+///
+/// # Errors
+/// There is no such process.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let mut seconds = 0.0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let schedstat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let nanoseconds = schedstat.split(' ').next().context("no schedstat")?;
+        seconds += nanoseconds.parse::<f64>()? / 1e9;
+    }
+    let ticks = stat_field(pid, 16)? + stat_field(pid, 17)?;
+    Ok(seconds + ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// A field of `/proc/PID/stat`, numbered as in proc(5).
+fn stat_field(pid: u32, number: usize) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, after_name) = stat.rsplit_once(')').context("no name in stat")?;
+    let field = after_name.split_whitespace().nth(number - 3);
+    Ok(field.context("too few fields in stat")?.parse()?)
+}
+
+/// Resident memory of the parts of a file that a process has mapped, in bytes: `Rss` of `/proc/PID/smaps`.
+///
+/// # Errors
+/// There is no such process.
+pub fn mapped_bytes(pid: u32, file: &str) -> Result<u64> {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let mut of_file = false;
+    let mut kibibytes = 0;
+    for line in smaps.lines() {
+        match line.strip_prefix("Rss:") {
+            Some(rss) if of_file => {
+                let number = rss.split_whitespace().next().context("no Rss")?;
+                kibibytes += number.parse::<u64>()?;
+            }
+            // The head of a mapping begins with its addresses in lower-case digits.
+            None if line.starts_with(|first: char| {
+                first.is_ascii_digit() || first.is_ascii_lowercase()
+            }) =>
+            {
+                of_file = line.ends_with(file);
+            }
+            _ => {}
+        }
+    }
+    Ok(kibibytes * 1024)
+}
+
 fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -68,14 +119,7 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     let child_signal = 1 << (Signal::CHILD.as_raw() - 1);
     ensure!(ignored & child_signal == 0, "{pid} ignores SIGCHLD");
 
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, after_name) = stat.rsplit_once(')').context("no name in stat")?;
-    let faults_of_children: u64 = after_name
-        .split_whitespace()
-        .nth(8)
-        .context("no cminflt")?
-        .parse()?;
-    if faults_of_children > 0 {
+    if stat_field(pid, 11)? > 0 {
         return Ok(true);
     }
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

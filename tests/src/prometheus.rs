@@ -28,9 +28,18 @@ impl Prometheus {
     /// # Errors
     /// It ended, or never became ready.
     pub fn start(tool: &str, target: u16) -> Result<Self> {
+        Self::start_with(tool, target, "")
+    }
+
+    /// As [`Prometheus::start`], with further lines of the scrape configuration.
+    ///
+    /// # Errors
+    /// As [`Prometheus::start`].
+    pub fn start_with(tool: &str, target: u16, more: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
         let configuration = folder.path().join("prometheus.yml");
+        let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
         std::fs::write(
             &configuration,
             format!(
@@ -38,7 +47,7 @@ impl Prometheus {
                  scrape_configs:\n\
                  - job_name: genv\n\
                  \x20 honor_labels: true\n\
-                 \x20 static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n"
+                 \x20 static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n{more}"
             ),
         )?;
         let log = File::create(folder.path().join("prometheus.log"))?;

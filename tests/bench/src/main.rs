@@ -1,3 +1,33 @@
-//! Measures the budgets of genv programs.
+//! Measures the budgets of genv's programs and prints them as tables.
 
-fn main() {}
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+mod budgets;
+mod floor;
+mod growth;
+mod load;
+mod measured;
+mod pair;
+mod scrape;
+mod table;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut out = std::io::stdout().lock();
+    match arguments.as_slice() {
+        [] => {
+            writeln!(out, "{}", budgets::table()?)?;
+            writeln!(out, "{}", growth::table()?)?;
+        }
+        ["pair"] => writeln!(out, "{}", pair::table()?)?,
+        ["--measure", task] => {
+            let task: measured::Task = serde_json::from_str(task)?;
+            writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
+        }
+        other => bail!("unknown arguments {other:?}: give none, or 'pair'"),
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! What the exporter is told wrong, beside its flags, and that it writes nothing anywhere.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::{Sleeper, program};
+use genv_tests::state::{self, Environment};
+
+/// What the program says, with the folder's name taken out.
+fn refused(setup: Setup, simulation: &Simulation) -> Result<(Option<i32>, String)> {
+    let (code, said) = setup.fails()?;
+    let folder = simulation.scenario();
+    let folder = folder.parent().context("no folder")?.display().to_string();
+    Ok((code, said.replace(&folder, "FOLDER")))
+}
+
+#[test]
+fn a_mistake_in_a_scenario_is_pointed_at() -> Result<()> {
+    let mut all = String::new();
+    for scenario in [
+        "version: 1\nhosts:\n- name: gpu01\n  devices:\n  - {name: A100, memroy: 40gi}\n",
+        "version: 2\n",
+        "version: 1\nhosts: [{devices: [{utilization: 50}]}]\n",
+        "version: 1\nhosts: [{name: a}, {name: a}]\n",
+        "version: 1\nhosts:\n- environments: [{eid: '1', user: nobody-known}]\n",
+        "version: 1\nhosts: [\n",
+    ] {
+        let simulation = Simulation::new(scenario);
+        let (code, said) = refused(Setup::with_scenario(&simulation)?, &simulation)?;
+        assert_eq!(code, Some(1), "{said}");
+        ensure!(said.contains("FOLDER/scenario.yaml:"), "{said}");
+        all.push_str(&said);
+        all.push('\n');
+    }
+    insta::assert_snapshot!(all);
+    Ok(())
+}
+
+#[test]
+fn a_scenario_that_is_not_there_is_named() -> Result<()> {
+    let setup = Setup::new()?
+        .flag("--gpu.source=simulated")
+        .flag("--gpu.scenario=/nonexistent/scenario.yaml");
+    let (code, said) = setup.fails()?;
+    assert_eq!(code, Some(1));
+    ensure!(said.contains("/nonexistent/scenario.yaml"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_wrong_number_of_simulated_devices_is_wrong_usage() -> Result<()> {
+    let (code, said) = Setup::new()?.env("GENV_DEVICES", "many").fails()?;
+    assert_eq!(code, Some(2), "{said}");
+    ensure!(said.contains("GENV_DEVICES is 'many'"), "{said}");
+    Ok(())
+}
+
+fn simulated_devices() -> Result<Setup> {
+    Ok(Setup::new()?
+        .flag("--gpu.source=simulated")
+        .env("GENV_DEVICES", "2"))
+}
+
+fn state_works(exporter: &Exporter, works: bool) -> Result<String> {
+    exporter.wait_for("the state collector", |scrape| {
+        let success = scrape.value("genv_collector_success", &[("collector", "state")]);
+        success.ok() == Some(f64::from(u8::from(works)))
+            && scrape
+                .value("genv_collector_success", &[("collector", "gpu")])
+                .ok()
+                == Some(1.0)
+    })?;
+    let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
+    Ok(snapshot["collectors"]["state"]["error"].to_string())
+}
+
+#[test]
+fn a_state_directory_that_does_not_exist_is_a_machine_without_environments() -> Result<()> {
+    let exporter = simulated_devices()?.start()?;
+    assert_eq!(state_works(&exporter, true)?, "null");
+    let scrape = exporter.scrape()?;
+    assert_eq!(scrape.value("genv_environments", &[])?, 0.0);
+    assert_eq!(scrape.value("genv_attached_devices", &[])?, 0.0);
+    Ok(())
+}
+
+#[test]
+fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -> Result<()> {
+    let folder = tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(0o755))
+        .tempdir()?;
+    let member = Sleeper::start(&[])?;
+    let state = folder.path().join("state");
+    let environment = Environment {
+        eid: "e1".to_owned(),
+        uid: 54_321,
+        pids: vec![member.pid()],
+        devices: vec![0],
+        gpu_memory: None,
+    };
+    state::write(&state, 2, &[environment])?;
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o000))?;
+
+    let mut setup = simulated_devices()?.env("GENV_TMPDIR", &state);
+    // Root may read everything: then somebody else runs it, from where he may.
+    if rustix::process::getuid().is_root() {
+        let copy = folder.path().join("genv-exporter");
+        std::fs::copy(program("genv-exporter")?, &copy)?;
+        setup = setup.program(&copy).user(54_321);
+    }
+    let exporter = setup.start()?;
+    let error = state_works(&exporter, false)?;
+    ensure!(error.contains(&state.display().to_string()), "{error}");
+    // What is not known is not told: neither environments nor that there are none.
+    ensure!(exporter.scrape()?.all("genv_environments", &[]).is_empty());
+
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755))?;
+    state_works(&exporter, true)?;
+    Ok(())
+}
+
+type Listing = Vec<(std::path::PathBuf, SystemTime, u64)>;
+
+/// Every file and folder below, with its time of change and its length.
+fn listing(folder: &Path) -> Result<Listing> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        found.push((entry.path(), metadata.modified()?, metadata.len()));
+        if metadata.is_dir() {
+            found.extend(listing(&entry.path())?);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Files that a process has open for writing, other than sockets, pipes and the kernel's own.
+fn open_for_writing(pid: u32) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        let (Ok(target), Some(number)) = (std::fs::read_link(&path), path.file_name()) else {
+            continue;
+        };
+        let info = Path::new(&format!("/proc/{pid}/fdinfo")).join(number);
+        let info = std::fs::read_to_string(info).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = u32::from_str_radix(flags.unwrap_or("0").trim(), 8)?;
+        if flags & 0b11 != 0 && target.is_absolute() {
+            found.push(target.display().to_string());
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn nothing_is_ever_written() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    // A damaged file, a dead member, a torn write: all that a writer would be tempted to mend.
+    let environment = Environment {
+        eid: "e1".to_owned(),
+        uid: rustix::process::getuid().as_raw(),
+        pids: vec![1 << 22],
+        devices: vec![0],
+        gpu_memory: Some("1gi"),
+    };
+    state::write(&state, 2, &[environment])?;
+    std::fs::write(state.join("devices.json"), "{\"devices\": [")?;
+    std::fs::write(state.join("genv.lock"), "")?;
+    let (home, temporary) = (folder.path().join("home"), folder.path().join("tmp"));
+    std::fs::create_dir(&home)?;
+    std::fs::create_dir(&temporary)?;
+
+    let setup = simulated_devices()?;
+    let log = setup.folder().join("exporter.log").display().to_string();
+    let mut exporter = setup
+        .env("GENV_TMPDIR", &state)
+        .env("HOME", &home)
+        .env("TMPDIR", &temporary)
+        .start()?;
+    let before = listing(folder.path())?;
+    for path in [
+        "/",
+        "/metrics",
+        "/metrics/genv1",
+        "/snapshot",
+        "/sd",
+        "/-/ready",
+    ] {
+        ensure!(exporter.get(path)?.status == 200, "{path}");
+    }
+    for _ in 0..3 {
+        exporter.next_collection("gpu")?;
+        let writing = open_for_writing(exporter.pid())?;
+        let other = writing.iter().find(|target| **target != log);
+        ensure!(other.is_none(), "open for writing: {other:?}");
+    }
+    exporter.terminate()?;
+    assert_eq!(before, listing(folder.path())?);
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Measurements that need a process of their own: this program starts itself again for each, so that
+//! none is touched by what another left behind, and reads one line of JSON from it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_core::collect::{self, CollectOptions};
+use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_tests::process::resident_bytes;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::floor::{Driver, Files};
+
+/// What to measure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// CPU of a collection.
+    Collection {
+        gpu_is_simulated: bool,
+        library: PathBuf,
+        scenario: PathBuf,
+        state_directory: PathBuf,
+        pace: Pace,
+    },
+    /// CPU of the same calls and reads.
+    Floor {
+        library: PathBuf,
+        state_directory: PathBuf,
+        pids: Vec<u32>,
+        pace: Pace,
+    },
+    /// Memory that the library takes when it is initialized.
+    Library { library: PathBuf },
+}
+
+/// How often, and how many times.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Pace {
+    pub(crate) interval: Duration,
+    pub(crate) cycles: u32,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// CPU of one cycle, all threads.
+    pub(crate) cpu_seconds: f64,
+    /// Devices, processes and environments that were seen, so that nobody measures nothing.
+    pub(crate) devices: usize,
+    pub(crate) processes: usize,
+    pub(crate) environments: usize,
+    /// Resident memory.
+    pub(crate) bytes: u64,
+}
+
+impl Task {
+    /// Runs this in a process of its own.
+    pub(crate) fn run(&self, scenario: &Path) -> Result<Outcome> {
+        let output = Command::new(std::env::current_exe()?)
+            .arg("--measure")
+            .arg(serde_json::to_string(self)?)
+            .env("GENV_SCENARIO", scenario)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "measuring ended with {}",
+            output.status
+        );
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Measures in this process.
+    pub(crate) fn measure(self) -> Result<Outcome> {
+        match self {
+            Self::Collection {
+                gpu_is_simulated,
+                library,
+                scenario,
+                state_directory,
+                pace,
+            } => {
+                let options = if gpu_is_simulated {
+                    SourceOptions {
+                        gpu: GpuSourceKind::Simulated,
+                        scenario: Some(scenario),
+                        ..SourceOptions::default()
+                    }
+                } else {
+                    SourceOptions {
+                        gpu: GpuSourceKind::Nvml,
+                        nvml_library: Some(library),
+                        ..SourceOptions::default()
+                    }
+                };
+                collection(
+                    SourceOptions {
+                        state_directory: Some(state_directory),
+                        ..options
+                    },
+                    pace,
+                )
+            }
+            Self::Floor {
+                library,
+                state_directory,
+                pids,
+                pace,
+            } => floor(&library, &state_directory, pids, pace),
+            Self::Library { library } => {
+                let before = resident_bytes(std::process::id())?;
+                let _driver = Driver::open(&library)?;
+                Ok(Outcome {
+                    bytes: resident_bytes(std::process::id())?.saturating_sub(before),
+                    ..Outcome::default()
+                })
+            }
+        }
+    }
+}
+
+fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
+    let stream = collect::spawn(
+        options.open()?,
+        CollectOptions {
+            interval: pace.interval,
+            ..CollectOptions::default()
+        },
+    )?;
+    // The first cycles open what later ones use.
+    std::thread::sleep(pace.interval * 5);
+    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds());
+    std::thread::sleep(pace.interval * pace.cycles);
+    let cpu = cpu_seconds() - cpu;
+    let last = stream.latest();
+    let cycles = last.sequence - sequence;
+    ensure!(
+        cycles + 2 >= u64::from(pace.cycles),
+        "only {cycles} of {} cycles were done in time",
+        pace.cycles
+    );
+    let host = last.hosts.first().context("no host")?;
+    let snapshot = host.snapshot.as_ref().context("no snapshot")?;
+    for (collector, status) in &snapshot.collectors {
+        ensure!(status.success, "{collector} failed: {:?}", status.error);
+    }
+    Ok(Outcome {
+        cpu_seconds: cpu / cycles as f64,
+        devices: snapshot.devices.len(),
+        processes: snapshot.processes.len(),
+        environments: snapshot.environments.len(),
+        bytes: resident_bytes(std::process::id())?,
+    })
+}
+
+fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> Result<Outcome> {
+    let mut driver = Driver::open(library)?;
+    let files = Files::of(pids, state_directory)?;
+    let mut buffer = Vec::new();
+    let began = Instant::now();
+    let mut listed = 0;
+    let mut cpu = 0.0;
+    for cycle in 0..pace.cycles + 5 {
+        if cycle == 5 {
+            cpu = cpu_seconds();
+        }
+        listed = driver.sweep()?;
+        let bytes = files.read(&mut buffer)?;
+        ensure!(bytes > 0, "nothing was read");
+        let next = pace.interval * (cycle + 1);
+        std::thread::sleep(next.saturating_sub(began.elapsed()));
+    }
+    Ok(Outcome {
+        cpu_seconds: (cpu_seconds() - cpu) / f64::from(pace.cycles),
+        processes: listed,
+        ..Outcome::default()
+    })
+}
+
+/// CPU of this process so far, all threads.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,129 @@
+//! What a scrape costs whoever scrapes: latency on one connection, and rate on several.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::http;
+
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
+
+/// How scrapes went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scrapes {
+    /// Half of them were faster, on one connection.
+    pub(crate) median: Duration,
+    /// 99 % of them were.
+    pub(crate) percentile_99: Duration,
+    /// Requests a second on two connections at once.
+    pub(crate) per_second: f64,
+    /// Size of one answer.
+    pub(crate) bytes: usize,
+}
+
+/// Scrapes for some seconds: first one after the other, then on two connections at once.
+pub(crate) fn scrapes(port: u16, time: Duration) -> Result<Scrapes> {
+    let mut client = Client::new(port)?;
+    let bytes = client.fetch()?;
+    let mut latencies = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let asked = Instant::now();
+        client.fetch()?;
+        latencies.push(asked.elapsed());
+    }
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[(latencies.len() as f64 * part) as usize];
+
+    let fetch_all = || -> Result<usize> {
+        let mut client = Client::new(port)?;
+        let mut done = 0;
+        let began = Instant::now();
+        while began.elapsed() < time {
+            client.fetch()?;
+            done += 1;
+        }
+        Ok(done)
+    };
+    let done: usize = std::thread::scope(|scope| {
+        let threads = [scope.spawn(fetch_all), scope.spawn(fetch_all)];
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("a client panicked"))?
+            })
+            .sum::<Result<usize>>()
+    })?;
+    Ok(Scrapes {
+        median: at(0.5),
+        percentile_99: at(0.99),
+        per_second: done as f64 / time.as_secs_f64(),
+        bytes,
+    })
+}
+
+/// A client that keeps its connection where the server does.
+struct Client {
+    port: u16,
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    fn new(port: u16) -> Result<Self> {
+        let stream = http::connect(port)?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            port,
+            stream,
+            buffer: vec![0; 1 << 20],
+        })
+    }
+
+    /// Fetches once; size of the body.
+    fn fetch(&mut self) -> Result<usize> {
+        self.stream.write_all(REQUEST)?;
+        let mut length = 0;
+        let (head, body) = loop {
+            let read = self.stream.read(&mut self.buffer[length..])?;
+            ensure!(read > 0, "the connection ended within a head");
+            length += read;
+            let end = self.buffer[..length]
+                .windows(4)
+                .position(|at| at == b"\r\n\r\n");
+            if let Some(end) = end {
+                break (
+                    std::str::from_utf8(&self.buffer[..end])?.to_ascii_lowercase(),
+                    end + 4,
+                );
+            }
+        };
+        ensure!(head.contains(" 200 "), "an answer that is not 200: {head}");
+        let stated = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"))
+            .map(|value| value.trim().parse::<usize>())
+            .transpose()?;
+        let wanted = stated.map_or(usize::MAX, |size| body + size);
+        while length < wanted {
+            let read = self.stream.read(&mut self.buffer[length..])?;
+            if read == 0 {
+                break;
+            }
+            length += read;
+        }
+        ensure!(
+            stated.is_none() || length == wanted,
+            "an answer was cut short"
+        );
+        let kept =
+            stated.is_some() && head.starts_with("http/1.1") && !head.contains("connection: close");
+        if !kept {
+            self.stream = http::connect(self.port).context("connecting again")?;
+        }
+        Ok(length - body)
+    }
+}

@@ -1,0 +1,207 @@
+//! Beside the real genv 1.4.3.
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::peer::{Peer, Shell};
+
+const DEVICES: &str = "{count: 3, memory: 40gi, utilization: 0.37, temperature: 51}";
+
+fn lab(processes: &str) -> String {
+    format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n  processes: [{processes}]\n")
+}
+
+fn exporter_beside(peer: &Peer, simulation: &Simulation) -> Result<Exporter> {
+    let setup = Setup::with_driver(simulation)?;
+    setup
+        .env("GENV_TMPDIR", peer.state_directory())
+        .flag("--interval=1s")
+        .start()
+}
+
+fn username() -> Result<String> {
+    let output = std::process::Command::new("id").arg("-un").output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// A process in the background of a shell, in its environment if it has one.
+fn background(shell: &mut Shell) -> Result<u32> {
+    let pid = shell.run("sleep 1000000 >/dev/null & echo $!")?;
+    Ok(pid.trim().parse()?)
+}
+
+fn environments(scrape: &Scrape) -> Result<f64> {
+    scrape.value("genv_environments", &[])
+}
+
+#[test]
+fn environments_of_genv_1_4_3_appear_and_vanish_within_one_interval() -> Result<()> {
+    let simulation = Simulation::new(&lab(""));
+    let peer = Peer::new(&simulation)?;
+    let user = username()?;
+    let exporter = exporter_beside(&peer, &simulation)?;
+    let scrape = exporter.next_collection("state")?;
+    ensure!(scrape.value("genv_attached_devices", &[])? == 0.0);
+    ensure!(environments(&scrape)? == 0.0);
+
+    let mut shell = peer.shell()?;
+    let eid = shell.pid().to_string();
+    let eid = eid.as_str();
+    shell.run("genv activate --name training --gpus 2")?;
+    let scrape = exporter.next_collection("state")?;
+    ensure!(environments(&scrape)? == 1.0);
+    ensure!(scrape.value("genv_users", &[])? == 1.0);
+    let info = [
+        ("eid", eid),
+        ("env_name", "training"),
+        ("username", user.as_str()),
+    ];
+    ensure!(scrape.value("genv_environment_info", &info)? == 1.0);
+    ensure!(scrape.value("genv_environment_devices", &[("eid", eid)])? == 2.0);
+    ensure!(scrape.value("genv_attached_devices", &[])? == 2.0);
+    for index in ["0", "1"] {
+        let share = [("eid", eid), ("index", index)];
+        ensure!(scrape.value("genv_environment_device_share_ratio", &share)? == 1.0);
+        ensure!(scrape.value("genv_device_available", &[("index", index)])? == 0.0);
+    }
+    ensure!(scrape.value("genv_device_available", &[("index", "2")])? == 1.0);
+
+    shell.run("genv detach --index 0")?;
+    let scrape = exporter.next_collection("state")?;
+    ensure!(scrape.value("genv_environment_devices", &[("eid", eid)])? == 1.0);
+    ensure!(scrape.value("genv_device_available", &[("index", "0")])? == 1.0);
+
+    // Another one takes a part of a device.
+    let mut other = peer.shell()?;
+    other.run("genv activate --gpus 1 --gpu-memory 10gi")?;
+    let scrape = exporter.next_collection("state")?;
+    let other_eid = other.pid().to_string();
+    let share = [("eid", other_eid.as_str())];
+    ensure!(scrape.value("genv_environment_device_share_ratio", &share)? == 0.25);
+    ensure!(environments(&scrape)? == 2.0);
+
+    // One environment is ended, the other one's shell dies: nobody tells genv 1.4.3, which still lists it.
+    shell.run("genv deactivate")?;
+    let scrape = exporter.next_collection("state")?;
+    ensure!(environments(&scrape)? == 1.0);
+    ensure!(!scrape.mentions("eid", eid), "{eid} is still there");
+
+    other.kill()?;
+    let scrape = exporter.next_collection("state")?;
+    let file = std::fs::read_to_string(peer.state_directory().join("envs.json"))?;
+    ensure!(
+        file.contains(&other_eid),
+        "genv 1.4.3 has dropped it: {file}"
+    );
+    ensure!(environments(&scrape)? == 0.0);
+    ensure!(scrape.value("genv_users", &[])? == 0.0);
+    ensure!(scrape.value("genv_attached_devices", &[])? == 0.0);
+    ensure!(
+        !scrape.mentions("eid", &other_eid),
+        "{other_eid} is still there"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
+    let simulation = Simulation::new(&lab(""));
+    let peer = Peer::new(&simulation)?;
+
+    // Three environments, one with a name and a memory limit, one that has nothing; and processes in two of
+    // them and in none, on one device and on several.
+    let mut first = peer.shell()?;
+    first.run("genv activate --name training --gpus 1 --gpu-memory 10gi")?;
+    let mut second = peer.shell()?;
+    second.run("genv activate --gpus 2")?;
+    let mut third = peer.shell()?;
+    third.run("genv activate")?;
+    let mut outside = peer.shell()?;
+    let pids = [
+        background(&mut first)?,
+        background(&mut first)?,
+        background(&mut second)?,
+        background(&mut outside)?,
+    ];
+    let [a, b, c, d] = pids;
+    simulation.rewrite(&lab(&format!(
+        "{{pid: {a}, devices: [{{index: 0, memory: 5gi}}]}}, \
+         {{pid: {b}, devices: [{{index: 0, memory: 1500mi}}, {{index: 1, memory: 300mi}}]}}, \
+         {{pid: {c}, devices: [{{index: 1, memory: 7000mi}}, {{index: 2, memory: 7001mi}}]}}, \
+         {{pid: {d}, devices: [{{index: 2, memory: 123456789b}}]}}"
+    )));
+
+    let exporter = exporter_beside(&peer, &simulation)?;
+    let monitor = peer.monitor()?;
+    let processes = |scrape: &Scrape| scrape.value("genv_processes_total", &[]).ok() == Some(4.0);
+    let deadline = std::time::Instant::now() + genv_tests::exporter::PATIENCE;
+    let theirs = loop {
+        let scrape = monitor.scrape()?;
+        if processes(&scrape) {
+            break scrape;
+        }
+        ensure!(
+            std::time::Instant::now() < deadline,
+            "genv monitor sees no processes"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    exporter.wait_for("the processes", |scrape| {
+        let states = scrape.all("genv_processes", &[]);
+        states.iter().map(|(_, processes)| processes).sum::<f64>() == 4.0
+    })?;
+    let ours = exporter.scrape_path("/metrics/genv1")?;
+
+    ensure!(
+        theirs.samples.len() > 30,
+        "only {} samples to compare",
+        theirs.samples.len()
+    );
+    let first_difference = theirs
+        .samples
+        .iter()
+        .find(|(series, value)| ours.samples.get(series) != Some(value))
+        .map(|(series, value)| (series, value, ours.samples.get(series)));
+    ensure!(
+        first_difference.is_none(),
+        "genv 1.4.3 and we differ: {first_difference:?}"
+    );
+    let more = ours
+        .samples
+        .keys()
+        .find(|series| !theirs.samples.contains_key(series));
+    ensure!(more.is_none(), "we tell more than genv 1.4.3: {more:?}");
+    assert_eq!(ours.types, theirs.types);
+    Ok(())
+}
+
+#[test]
+fn the_exporter_leaves_the_state_of_genv_1_4_3_alone() -> Result<()> {
+    let simulation = Simulation::new(&lab(""));
+    let peer = Peer::new(&simulation)?;
+    let mut shell = peer.shell()?;
+    shell.run("genv activate --gpus 1")?;
+    let state = || -> Result<Vec<_>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(peer.state_directory())? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            files.push((entry.file_name(), metadata.modified()?, metadata.len()));
+        }
+        files.sort();
+        Ok(files)
+    };
+    let before = state()?;
+    let exporter = exporter_beside(&peer, &simulation)?;
+    // A dead member is dropped in memory only.
+    shell.kill()?;
+    exporter.wait_for("the end of the environment", |scrape| {
+        environments(scrape).ok() == Some(0.0)
+    })?;
+    assert_eq!(before, state()?);
+    // And genv 1.4.3 goes on with it.
+    let printed = peer.genv(&["envs"]).context("genv 1.4.3 after us")?;
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    Ok(())
+}

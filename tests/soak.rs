@@ -1,0 +1,192 @@
+//! Ten minutes of a busy lab, or as many seconds as `GENV_SOAK_SECONDS` says: what stays the same.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::{
+    Sleeper, anonymous_bytes, has_started_a_process, mapped_bytes, resident_bytes,
+};
+use genv_tests::state::{self, Environment};
+
+const DEVICES: usize = 8;
+const ENVIRONMENTS: usize = 100;
+const PROCESSES: usize = 200;
+/// Processes, and half as many environments, that are replaced each second.
+const CHURN: usize = 10;
+const USERS: u32 = 20;
+
+/// Beyond what the driver's library maps; a simulated one also takes heap, which is not subtracted.
+const BUDGET_BYTES: u64 = 15 << 20;
+/// What counts as flat: allocators keep a little more or less.
+const FLAT_BYTES: u64 = 1 << 20;
+
+/// A lab in which somebody is always coming or going.
+struct Lab {
+    simulation: Simulation,
+    state: std::path::PathBuf,
+    round: usize,
+    processes: Vec<(Sleeper, String)>,
+}
+
+impl Lab {
+    fn turn(&mut self) -> Result<()> {
+        self.round += 1;
+        self.processes.drain(..CHURN.min(self.processes.len()));
+        while self.processes.len() < PROCESSES {
+            // Two processes an environment, which lives as long as the first of them.
+            let number = (self.round * PROCESSES + self.processes.len()) / 2;
+            let eid = format!("e{number}");
+            let process = Sleeper::start(&[("PATH", "/bin"), ("GENV_ENVIRONMENT_ID", &eid)])?;
+            self.processes.push((process, eid));
+        }
+        let mut environments = Vec::<Environment>::with_capacity(ENVIRONMENTS);
+        for (process, eid) in &self.processes {
+            if environments.iter().all(|known| known.eid != *eid) {
+                let number = eid[1..].parse::<u32>()?;
+                environments.push(Environment {
+                    eid: eid.clone(),
+                    uid: if number % 2 == 0 {
+                        rustix::process::getuid().as_raw()
+                    } else {
+                        50_000 + number % USERS
+                    },
+                    pids: vec![process.pid()],
+                    devices: vec![number as usize % DEVICES],
+                    gpu_memory: Some("1gi"),
+                });
+            }
+        }
+        state::write(&self.state, DEVICES, &environments)?;
+        self.simulation.rewrite(&self.scenario());
+        Ok(())
+    }
+
+    fn scenario(&self) -> String {
+        // Each minute a device is lost for some seconds, and the driver is reloaded.
+        let lost = if self.round % 60 > 50 {
+            ", faults: [{lost: true}]"
+        } else {
+            ""
+        };
+        let generation = self.round / 60;
+        let uses: Vec<_> = (0..DEVICES)
+            .map(|index| format!("{{index: {index}, memory: 42mi, utilization: 0.004}}"))
+            .collect();
+        let uses = uses.join(", ");
+        let mut scenario = format!(
+            "version: 1\nhosts:\n- faults: [{{reload: {generation}}}]\n  devices:\n  - {{xid: [{{xid: 31, every: 10s}}]{lost}}}\n  - {{count: {}}}\n  processes:\n",
+            DEVICES - 1
+        );
+        for (process, _) in &self.processes {
+            scenario.push_str(&format!(
+                "  - {{pid: {}, devices: [{uses}]}}\n",
+                process.pid()
+            ));
+        }
+        scenario
+    }
+}
+
+/// What must not grow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    anonymous: u64,
+    threads: usize,
+    files: usize,
+}
+
+impl Size {
+    fn of(exporter: &Exporter) -> Result<Self> {
+        let count = |folder: &str| -> Result<usize> {
+            Ok(std::fs::read_dir(format!("/proc/{}/{folder}", exporter.pid()))?.count())
+        };
+        Ok(Self {
+            anonymous: anonymous_bytes(exporter.pid())?,
+            threads: count("task")?,
+            files: count("fd")?,
+        })
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            anonymous: self.anonymous.max(other.anonymous),
+            threads: self.threads.max(other.threads),
+            files: self.files.max(other.files),
+        }
+    }
+}
+
+#[test]
+fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
+    let seconds = match std::env::var("GENV_SOAK_SECONDS") {
+        Ok(seconds) => seconds.parse().context("GENV_SOAK_SECONDS")?,
+        Err(_) => 600,
+    };
+    let simulation = Simulation::new("version: 1\n");
+    let setup = Setup::with_driver(&simulation)?.flag("--interval=1s");
+    let mut lab = Lab {
+        state: setup.folder().join("state"),
+        simulation,
+        round: 0,
+        processes: Vec::new(),
+    };
+    lab.turn()?;
+    let exporter = setup.start()?;
+    exporter.wait_for("the lab", |scrape| {
+        scrape.all("genv_device_up", &[]).len() == DEVICES
+    })?;
+
+    let began = Instant::now();
+    let time = Duration::from_secs(seconds);
+    let (mut early, mut late, mut resident) = (Size::default(), Size::default(), 0);
+    let mut in_environments = 0.0_f64;
+    while began.elapsed() < time {
+        lab.turn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let scrape = exporter.scrape()?;
+        let zipped = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+        assert_eq!(zipped.header("content-encoding"), Some("gzip"));
+        let belonging = scrape.value("genv_processes", &[("state", "environment")]);
+        in_environments = in_environments.max(belonging.unwrap_or(0.0));
+
+        let size = Size::of(&exporter)?;
+        let library = mapped_bytes(exporter.pid(), "libnvml_sim.so")?;
+        resident = resident_bytes(exporter.pid())?
+            .saturating_sub(library)
+            .max(resident);
+        // The first third is for everything to have happened once.
+        match began.elapsed().as_secs_f64() / time.as_secs_f64() {
+            part if part < 1.0 / 3.0 => {}
+            part if part < 2.0 / 3.0 => early = early.max(size),
+            _ => late = late.max(size),
+        }
+    }
+    ensure!(
+        in_environments >= CHURN as f64,
+        "the lab was empty: {in_environments} processes"
+    );
+    ensure!(
+        late.anonymous <= early.anonymous + FLAT_BYTES,
+        "memory grew from {early:?} to {late:?}"
+    );
+    ensure!(
+        late.threads <= early.threads,
+        "threads: from {early:?} to {late:?}"
+    );
+    ensure!(
+        late.files <= early.files + 4,
+        "files: from {early:?} to {late:?}"
+    );
+    ensure!(
+        resident <= BUDGET_BYTES,
+        "{resident} bytes resident beyond the library, of {BUDGET_BYTES}"
+    );
+    ensure!(
+        !has_started_a_process(exporter.pid())?,
+        "a program was started"
+    );
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! The real genv 1.4.3 from PyPI, with the real nvidia-smi on a simulated driver.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::exporter::{PATIENCE, free_port};
+use crate::http;
+use crate::metrics::Scrape;
+use crate::nvml_sim::Simulation;
+use crate::tools;
+
+/// genv 1.4.3 on a simulated machine, with a state directory of its own.
+#[derive(Debug)]
+pub struct Peer {
+    folder: tempfile::TempDir,
+    venv: PathBuf,
+    library_folder: PathBuf,
+    scenario: PathBuf,
+}
+
+impl Peer {
+    /// Prepares it; the state directory comes with the first command.
+    ///
+    /// # Errors
+    /// It was not installed; the message says how to.
+    pub fn new(simulation: &Simulation) -> Result<Self> {
+        let build = tools::build_folder();
+        let mut places = build.ancestors().map(|folder| folder.join("peer/venv"));
+        let venv = places
+            .find(|venv| venv.join("bin/genv").exists())
+            .context("there is no target/peer/venv: run scripts/peer-venv, which installs genv 1.4.3 from PyPI")?;
+        let folder = tempfile::tempdir()?;
+        std::fs::create_dir(folder.path().join("bin"))?;
+        // Of the generations it is this one that cuts used memory off to whole MiB, as all do with
+        // processes' memory; 550 rounds it up.
+        symlink(
+            tools::program("nvidia-smi-535", "nvidia-smi"),
+            folder.path().join("bin/nvidia-smi"),
+        )?;
+        Ok(Self {
+            folder,
+            venv,
+            library_folder: simulation.library_folder(),
+            scenario: simulation.scenario(),
+        })
+    }
+
+    /// Its state directory.
+    #[must_use]
+    pub fn state_directory(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// A program that finds genv, nvidia-smi and the simulated driver.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let (own, venv) = (self.folder.path().join("bin"), self.venv.join("bin"));
+        let mut command = Command::new(program);
+        command
+            .env(
+                "PATH",
+                format!("{}:{}:{path}", own.display(), venv.display()),
+            )
+            .env("LD_LIBRARY_PATH", &self.library_folder)
+            .env("GENV_SCENARIO", &self.scenario)
+            .env("GENV_TMPDIR", self.state_directory())
+            .env_remove("GENV_ENVIRONMENT_ID");
+        command
+    }
+
+    /// Runs `genv` with these arguments, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn genv(&self, arguments: &[&str]) -> Result<String> {
+        let output = self
+            .command(&self.venv.join("bin/genv").to_string_lossy())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "genv {arguments:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A bash in which genv is initialized.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn shell(&self) -> Result<Shell> {
+        let mut child = self
+            .command("bash")
+            .args(["--norc", "-s"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take().context("no stdin")?;
+        let output = BufReader::new(child.stdout.take().context("no stdout")?);
+        let mut shell = Shell {
+            child,
+            input,
+            output,
+        };
+        shell.run(r#"eval "$(genv shell --init)""#)?;
+        Ok(shell)
+    }
+
+    /// Its exporter, `genv monitor`, collecting every second.
+    ///
+    /// # Errors
+    /// It never answers.
+    pub fn monitor(&self) -> Result<Monitor> {
+        let port = free_port()?;
+        let log = File::create(self.folder.path().join("monitor.log"))?;
+        let child = self
+            .monitor_command(port)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let monitor = Monitor { child, port };
+        let deadline = Instant::now() + PATIENCE;
+        while http::get(port, "/metrics").is_err() {
+            let log = self.folder.path().join("monitor.log");
+            ensure!(
+                Instant::now() < deadline,
+                "genv monitor never answered: {}",
+                std::fs::read_to_string(&log)?
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(monitor)
+    }
+
+    /// The command that [`Peer::monitor`] runs.
+    #[must_use]
+    pub fn monitor_command(&self, port: u16) -> Command {
+        let mut command = self.command(&self.venv.join("bin/genv").to_string_lossy());
+        command
+            .args(["monitor", "--interval", "1", "--port", &port.to_string()])
+            .arg("--config-dir")
+            .arg(self.folder.path().join("metrics"));
+        command
+    }
+
+    /// A folder of its own.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// A shell that runs line after line; it ends with the value.
+#[derive(Debug)]
+pub struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    /// Runs one line, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails, or the shell has ended.
+    pub fn run(&mut self, line: &str) -> Result<String> {
+        const END: &str = "=== ended with ";
+        writeln!(self.input, "{{ {line}\n}} </dev/null\necho '{END}'$?")?;
+        let mut printed = String::new();
+        loop {
+            let mut next = String::new();
+            let bytes = self.output.read_line(&mut next)?;
+            ensure!(bytes > 0, "the shell ended at {line:?}");
+            if let Some(code) = next.strip_prefix(END) {
+                ensure!(code.trim() == "0", "{line:?} ended with {code}");
+                return Ok(printed);
+            }
+            printed.push_str(&next);
+        }
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with all that it started, so that nothing of it is run any more.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub fn kill(&mut self) -> Result<()> {
+        let group = Pid::from_raw(i32::try_from(self.child.id())?).context("pid 0")?;
+        kill_process_group(group, Signal::KILL)?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.kill();
+        }
+    }
+}
+
+/// A running `genv monitor`; it ends with the value.
+#[derive(Debug)]
+pub struct Monitor {
+    child: Child,
+    port: u16,
+}
+
+impl Monitor {
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The families of genv that it serves, without those of Python and of the process.
+    ///
+    /// # Errors
+    /// It does not answer with metrics.
+    pub fn scrape(&self) -> Result<Scrape> {
+        let mut scrape = Scrape::parse(&http::get(self.port, "/metrics")?.text()?)?;
+        scrape
+            .samples
+            .retain(|(name, _), _| name.starts_with("genv_"));
+        scrape.types.retain(|name, _| name.starts_with("genv_"));
+        Ok(scrape)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

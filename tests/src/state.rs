@@ -1,0 +1,60 @@
+//! State directories in the shape of genv 1.4.3.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+/// When everything happened, by the files.
+const TIME: &str = "20/11/2026 12:00:00";
+
+/// One environment, attached to some devices.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Its id.
+    pub eid: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its members.
+    pub pids: Vec<u32>,
+    /// Devices that it is attached to.
+    pub devices: Vec<usize>,
+    /// Memory that it claims of each, as the file has it; none: all.
+    pub gpu_memory: Option<&'static str>,
+}
+
+/// Writes the state of a machine with so many devices of 80 GiB.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Result<()> {
+    let envs: Vec<_> = environments
+        .iter()
+        .map(|environment| {
+            json!({
+                "eid": environment.eid, "uid": environment.uid, "creation": TIME, "username": "somebody",
+                "config": {"name": null, "gpu_memory": environment.gpu_memory, "gpus": null},
+                "pids": environment.pids, "kernel_ids": [],
+            })
+        })
+        .collect();
+    let devices: Vec<_> = (0..devices)
+        .map(|index| {
+            let attached = environments.iter().filter(|it| it.devices.contains(&index));
+            let attachments: Vec<_> = attached
+                .map(|it| json!({"eid": it.eid, "gpu_memory": it.gpu_memory, "time": TIME}))
+                .collect();
+            json!({"index": index, "total_memory": "81920mi", "attachments": attachments})
+        })
+        .collect();
+    std::fs::create_dir_all(folder).context("creating a state directory")?;
+    for (name, content) in [
+        ("envs.json", json!({ "envs": envs })),
+        ("devices.json", json!({ "devices": devices })),
+    ] {
+        let temporary = folder.join(format!(".{name}.new"));
+        std::fs::write(&temporary, serde_json::to_string_pretty(&content)?)?;
+        std::fs::rename(temporary, folder.join(name))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Processes of several users, which only root can start.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::Setup;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
+
+/// Users without a name on any machine.
+const ALICE: u32 = 54_321;
+const BOB: u32 = 54_322;
+
+fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
+    let mut command = Command::new("/bin/sleep");
+    let of_user = command.env_clear().env("GENV_ENVIRONMENT_ID", claim);
+    Sleeper::spawn(of_user.uid(uid).gid(uid).arg("1000000"))
+}
+
+fn used_by(processes: &[&Sleeper]) -> String {
+    let uses: Vec<_> = processes
+        .iter()
+        .map(|it| {
+            format!(
+                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
+                it.pid()
+            )
+        })
+        .collect();
+    format!(
+        "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{}]\n",
+        uses.join(", ")
+    )
+}
+
+fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
+    Environment {
+        eid: eid.to_owned(),
+        uid,
+        pids: vec![member.pid()],
+        devices: vec![0],
+        gpu_memory: Some("10gi"),
+    }
+}
+
+#[test]
+fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
+    ensure!(
+        rustix::process::getuid().is_root(),
+        "this starts processes of other users: run it as root"
+    );
+    let (alices, bobs) = (process_of(ALICE, "a")?, process_of(BOB, "b")?);
+    let intruder = process_of(BOB, "a")?;
+    let simulation = Simulation::new(&used_by(&[&alices, &bobs, &intruder]));
+    let setup = Setup::with_driver(&simulation)?;
+    let environments = [
+        environment("a", ALICE, &alices),
+        environment("b", BOB, &bobs),
+    ];
+    state::write(&setup.folder().join("state"), 1, &environments)?;
+    let exporter = setup.start()?;
+
+    let scrape = exporter.wait_for("three processes", |scrape| {
+        scrape.all("genv_process_memory_used_bytes", &[]).len() == 3
+    })?;
+    for (process, eid, uid) in [
+        (&alices, "a", ALICE),
+        (&bobs, "b", BOB),
+        (&intruder, "", BOB),
+    ] {
+        let (pid, username) = (process.pid().to_string(), format!("uid:{uid}"));
+        let labels = [
+            ("pid", pid.as_str()),
+            ("eid", eid),
+            ("username", username.as_str()),
+        ];
+        scrape.value("genv_process_memory_used_bytes", &labels)?;
+    }
+    ensure!(scrape.value("genv_processes", &[("state", "outside")])? == 1.0);
+    ensure!(scrape.value("genv_environment_processes", &[("eid", "a")])? == 1.0);
+    ensure!(scrape.value("genv_user_processes", &[("username", "uid:54322")])? == 2.0);
+    Ok(())
+}
+
+#[test]
+fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
+    ensure!(
+        rustix::process::getuid().is_root(),
+        "this starts processes of other users: run it as root"
+    );
+    let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
+    let simulation = Simulation::new(&used_by(&[&own, &others]));
+    // What alice's exporter reads must be readable for her.
+    let folder = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir()?;
+    let (program, library, scenario) = (
+        folder.path().join("genv-exporter"),
+        folder.path().join("libnvidia-ml.so.1"),
+        folder.path().join("scenario.yaml"),
+    );
+    std::fs::copy(genv_tests::process::program("genv-exporter")?, &program)?;
+    std::fs::copy(
+        simulation.library_folder().join("libnvidia-ml.so.1"),
+        &library,
+    )?;
+    std::fs::copy(simulation.scenario(), &scenario)?;
+    let state = folder.path().join("state");
+    state::write(&state, 1, &[environment("a", ALICE, &own)])?;
+
+    let exporter = Setup::with_driver(&simulation)?
+        .program(&program)
+        .user(ALICE)
+        .env("GENV_NVML_LIBRARY", &library)
+        .env("GENV_SCENARIO", &scenario)
+        .env("GENV_TMPDIR", &state)
+        .start()?;
+    let scrape = exporter.wait_for("two processes", |scrape| {
+        scrape.all("genv_process_memory_used_bytes", &[]).len() == 2
+    })?;
+    ensure!(scrape.value("genv_processes", &[("state", "environment")])? == 1.0);
+    ensure!(scrape.value("genv_processes", &[("state", "unknown")])? == 1.0);
+    let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
+    let processes = snapshot["processes"].as_array().context("no processes")?;
+    let unreadable = processes.iter().find(|it| it["pid"] == others.pid());
+    let attribution = &unreadable.context("not listed")?["attribution"];
+    assert_eq!(attribution["reason"], "environ_unreadable");
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! The exporter on the network: secrets, floods, and its end.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::anonymous_bytes;
+use genv_tests::prometheus::Prometheus;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// Writes an authority, and a certificate of it for a server and for a client, into a folder.
+fn write_certificates(folder: &Path) -> Result<()> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+    std::fs::write(folder.join("authority.pem"), authority.pem())?;
+    for name in ["server", "client"] {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &authority)?;
+        std::fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
+        std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}
+
+/// How Prometheus is to sign in.
+fn sign_in(folder: &Path, password: &str, with_certificate: bool) -> String {
+    let folder = folder.display();
+    let certificate = if with_certificate {
+        format!(", cert_file: {folder}/client.pem, key_file: {folder}/client.key")
+    } else {
+        String::new()
+    };
+    format!(
+        "scheme: https\n\
+         tls_config: {{ca_file: {folder}/authority.pem{certificate}}}\n\
+         basic_auth: {{username: prometheus, password: '{password}'}}\n"
+    )
+}
+
+#[test]
+fn prometheus_needs_the_certificate_and_the_password_to_scrape() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    write_certificates(folder.path())?;
+    let web_config = folder.path().join("web.yml");
+    std::fs::write(
+        &web_config,
+        format!(
+            "tls_server_config:\n\
+             \x20 cert_file: server.pem\n\
+             \x20 key_file: server.key\n\
+             \x20 client_auth_type: RequireAndVerifyClientCert\n\
+             \x20 client_ca_file: authority.pem\n\
+             basic_auth_users:\n\
+             \x20 prometheus: '{}'\n",
+            bcrypt::hash("correct horse", 4)?
+        ),
+    )?;
+    let simulation = Simulation::new("version: 1\nhosts: [{name: gpu01, devices: [{count: 2}]}]\n");
+    let exporter = Setup::with_scenario(&simulation)?
+        .flag(&format!("--web.config.file={}", web_config.display()))
+        .guarded()
+        .start()?;
+    for (password, with_certificate, complaint) in [
+        ("correct horse", true, None),
+        ("wrong horse", true, Some("401")),
+        ("correct horse", false, Some("certificate")),
+    ] {
+        let more = sign_in(folder.path(), password, with_certificate);
+        let prometheus = Prometheus::start_with("prometheus", exporter.port(), &more)?;
+        if let Some(complaint) = complaint {
+            prometheus.wait_for_value("up", 0.0)?;
+            let targets = prometheus.ask("/api/v1/targets", &[])?.to_string();
+            ensure!(targets.contains(complaint), "{password}: {targets}");
+            ensure!(prometheus.query("genv_host_up")?.is_empty());
+        } else {
+            prometheus.wait_for_value("sum(genv_device_up)", 2.0)?;
+        }
+    }
+    Ok(())
+}
+
+/// An exporter whose metrics are too large for the buffers of a connection.
+fn large() -> Result<(Simulation, Exporter)> {
+    let mut scenario = String::from(
+        "version: 1\nusers: {somebody: 2001}\nhosts:\n- environments: []\n  devices: [{count: 8}]\n  processes:\n",
+    );
+    for pid in 100_000..105_000 {
+        let devices: String = (0..8)
+            .map(|index| format!("{{index: {index}, memory: 1mi}}, "))
+            .collect();
+        writeln!(
+            scenario,
+            "  - {{pid: {pid}, user: somebody, claim: none, devices: [{devices}]}}"
+        )?;
+    }
+    let simulation = Simulation::new(&scenario);
+    let exporter = Setup::with_scenario(&simulation)?
+        .flag("--interval=2s")
+        .flag("--collector.processes.limit=100000")
+        .start()?;
+    exporter.wait_for("all processes", |scrape| {
+        scrape.all("genv_process_memory_used_bytes", &[]).len() == 8 * 5000
+    })?;
+    Ok((simulation, exporter))
+}
+
+/// A client that has asked, and reads the first part of the answer only.
+fn slow_client(exporter: &Exporter) -> Result<TcpStream> {
+    let mut client = http::connect(exporter.port())?;
+    client.write_all(REQUEST)?;
+    let mut beginning = [0; 12];
+    client.read_exact(&mut beginning)?;
+    ensure!(
+        &beginning == b"HTTP/1.1 200",
+        "{}",
+        String::from_utf8_lossy(&beginning)
+    );
+    Ok(client)
+}
+
+#[test]
+fn the_41st_request_at_once_is_refused_and_health_is_still_told() -> Result<()> {
+    let (_simulation, exporter) = large()?;
+    let slow = (0..40)
+        .map(|_| slow_client(&exporter))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(exporter.get("/metrics")?.status == 503);
+    ensure!(exporter.get("/-/healthy")?.status == 200);
+    drop(slow);
+    while exporter.get("/metrics")?.status != 200 {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scrape_that_runs_is_finished_before_the_exporter_ends() -> Result<()> {
+    let (_simulation, mut exporter) = large()?;
+    let whole = exporter.get("/metrics")?;
+    let mut running = slow_client(&exporter)?;
+    exporter.signal_terminate()?;
+    // It listens no more, and still writes.
+    while http::connect(exporter.port()).is_ok() {
+        std::thread::yield_now();
+    }
+    let mut rest = Vec::new();
+    running.read_to_end(&mut rest)?;
+    let answer = http::read_response([b"HTTP/1.1 200".as_slice(), &rest].concat().as_slice())?;
+    let stated: usize = answer
+        .header("content-length")
+        .context("no length")?
+        .parse()?;
+    assert_eq!(answer.body.len(), stated);
+    ensure!(answer.body.len() > whole.body.len() / 2);
+    let status = exporter.terminate()?;
+    ensure!(status.success(), "{status}: {}", exporter.log());
+    Ok(())
+}
+
+#[test]
+fn a_port_in_use_is_an_error_that_says_so() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?;
+    let setup = Setup::new()?.flag(&format!("--web.listen-address={address}"));
+    let (code, said) = setup.fails()?;
+    assert_eq!(code, Some(1));
+    for words in [
+        "genv-exporter: cannot listen on",
+        &address.to_string(),
+        "in use",
+        "--web.listen-address",
+    ] {
+        ensure!(said.contains(words), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn clients_that_say_nothing_or_too_much_do_not_disturb_others() -> Result<()> {
+    let exporter = Setup::new()?.flag("--gpu.source=simulated").start()?;
+    let resident = anonymous_bytes(exporter.pid())?;
+    let silent = (0..100)
+        .map(|_| http::connect(exporter.port()))
+        .collect::<Result<Vec<_>>>()?;
+    let mut half = (0..100)
+        .map(|_| http::connect(exporter.port()))
+        .collect::<Result<Vec<_>>>()?;
+    for client in &mut half {
+        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ")?;
+    }
+    let huge = "x".repeat(1 << 20);
+    for _ in 0..20 {
+        // The server may hang up before it has read all of it.
+        if let Ok(answer) = http::get_with(exporter.port(), "/metrics", &[("X-Huge", &huge)]) {
+            assert_eq!(answer.status, 431);
+        }
+        ensure!(exporter.get("/metrics")?.status == 200);
+    }
+    let grown = anonymous_bytes(exporter.pid())?.saturating_sub(resident);
+    ensure!(grown < 8 << 20, "{grown} bytes more");
+    drop((silent, half));
+    Ok(())
+}
