@@ -75,23 +75,34 @@ impl SourceOptions {
     /// library and a scenario, what is given already wins over a variable.
     ///
     /// # Errors
-    /// `GENV_DEVICES` is not a number of devices, or both a library and a scenario are given.
+    /// `GENV_DEVICES` is not a number of devices, or what is given contradicts itself.
     pub fn or_from_environment(self) -> Result<Self, SourceError> {
         self.or_from(|name| std::env::var_os(name))
     }
 
     fn or_from(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SourceError> {
-        let simulated = self.scenario.is_some() || self.simulated_devices.is_some();
-        self.gpu = match (self.gpu, self.nvml_library.is_some(), simulated) {
-            (GpuSourceKind::Auto, true, true) => {
-                return Err(SourceError::Usage(
-                    "both an NVML library and a scenario are given: leave one out".to_owned(),
-                ));
+        let contrary = match (self.gpu, &self.nvml_library, &self.scenario) {
+            (GpuSourceKind::Auto, Some(_), Some(_)) => {
+                Some("--gpu.nvml-library and --gpu.scenario exclude each other: leave one out")
             }
-            (GpuSourceKind::Auto, true, false) => GpuSourceKind::Nvml,
-            (GpuSourceKind::Auto, false, true) => GpuSourceKind::Simulated,
-            (gpu, _, _) => gpu,
+            (GpuSourceKind::Nvml, _, Some(_)) => Some(
+                "--gpu.scenario means nothing to --gpu.source=nvml: leave one out, or choose --gpu.source=simulated",
+            ),
+            (GpuSourceKind::Simulated, Some(_), _) => Some(
+                "--gpu.nvml-library means nothing to --gpu.source=simulated: leave one out, or choose --gpu.source=nvml",
+            ),
+            _ => None,
         };
+        if let Some(contrary) = contrary {
+            return Err(SourceError::Usage(contrary.to_owned()));
+        }
+        if self.gpu == GpuSourceKind::Auto {
+            if self.nvml_library.is_some() {
+                self.gpu = GpuSourceKind::Nvml;
+            } else if self.scenario.is_some() || self.simulated_devices.is_some() {
+                self.gpu = GpuSourceKind::Simulated;
+            }
+        }
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         let path = |name| variable(name).map(PathBuf::from);
         self.nvml_library = self.nvml_library.or_else(|| path("GENV_NVML_LIBRARY"));

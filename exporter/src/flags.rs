@@ -184,28 +184,13 @@ impl Options {
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
         let flags = Flags::try_parse_from(arguments)?;
-        let wrong =
-            |message: String| Err(Flags::command().error(ErrorKind::ValueValidation, message));
         if flags.max_age < flags.interval {
-            return wrong(format!(
+            let message = format!(
                 "--snapshot.max-age={:?} is shorter than --interval={:?}, so that values would be withdrawn \
                  before they could be read again: raise it to a few intervals",
                 flags.max_age, flags.interval
-            ));
-        }
-        let contrary = match flags.gpu_source {
-            GpuSourceKind::Nvml if flags.scenario.is_some() => {
-                Some(("gpu.scenario", "nvml", "simulated"))
-            }
-            GpuSourceKind::Simulated if flags.nvml_library.is_some() => {
-                Some(("gpu.nvml-library", "simulated", "nvml"))
-            }
-            _ => None,
-        };
-        if let Some((flag, source, other)) = contrary {
-            return wrong(format!(
-                "--{flag} means nothing to --gpu.source={source}: leave one out, or choose --gpu.source={other}"
-            ));
+            );
+            return Err(Flags::command().error(ErrorKind::ValueValidation, message));
         }
         Ok(flags.into())
     }

@@ -83,6 +83,7 @@ fn serve(options: Options) -> anyhow::Result<()> {
 }
 
 async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
+    let sources = options.sources.or_from_environment()?;
     let web_config = options
         .web_config_file
         .as_deref()
@@ -93,8 +94,8 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let limits = genv_web::Limits::new(options.max_requests);
     let server = Server::bind(&options.listen_addresses, web_config, limits).await?;
 
-    let hosts = options.sources.or_from_environment()?.open()?;
-    let hosts = hosts
+    let hosts = sources
+        .open()?
         .into_iter()
         .map(|host| options.usernames.applied_to(host))
         .collect();

@@ -8,11 +8,15 @@ use genv_core::sources::SourceError;
 
 use crate::commands::Command;
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.";
+const EXAMPLE: &str =
+    "Example: what is known of the built-in simulation, on a machine without a GPU
+  genv snapshot --gpu.source=simulated
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 /// Share the GPUs of a machine: see who holds and who uses them.
 #[derive(Debug, Parser)]
-#[command(name = "genv", version, after_help = EXIT_CODES)]
+#[command(name = "genv", version, after_help = EXAMPLE)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -160,3 +160,32 @@ fn wrong_usage_ends_with_2_and_anything_else_with_1() {
         "{text}"
     );
 }
+
+#[test]
+fn sources_that_contradict_each_other_are_wrong_usage() {
+    let folder = folder();
+    for (arguments, words) in [
+        (
+            ["--gpu.source=nvml", "--gpu.scenario=x"],
+            "choose --gpu.source=simulated",
+        ),
+        (
+            ["--gpu.source=simulated", "--gpu.nvml-library=x"],
+            "choose --gpu.source=nvml",
+        ),
+        (
+            ["--gpu.nvml-library=x", "--gpu.scenario=x"],
+            "leave one out",
+        ),
+    ] {
+        let output = genv(&folder)
+            .arg("snapshot")
+            .args(arguments)
+            .assert()
+            .code(2)
+            .get_output()
+            .clone();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+}
