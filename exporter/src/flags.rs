@@ -19,6 +19,9 @@ use crate::usernames::Usernames;
 /// What DNS allows.
 const LONGEST_HOSTNAME: usize = 253;
 
+/// What `--snapshot.max-age` is unless three intervals are longer.
+const SHORTEST_DEFAULT_MAX_AGE: Duration = Duration::from_secs(30);
+
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (revision ",
@@ -46,9 +49,10 @@ struct Flags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_interval)]
     interval: Duration,
 
-    /// Age at which values that could not be read again are withdrawn; at least the interval.
-    #[arg(long = "snapshot.max-age", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
-    max_age: Duration,
+    /// Age at which values that could not be read again are withdrawn; at least the interval
+    /// [default: 30s, or three intervals if that is longer].
+    #[arg(long = "snapshot.max-age", value_name = "DURATION", value_parser = parse_duration)]
+    max_age: Option<Duration>,
 
     /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
     #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
@@ -184,11 +188,11 @@ impl Options {
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
         let flags = Flags::try_parse_from(arguments)?;
-        if flags.max_age < flags.interval {
+        if let Some(max_age) = flags.max_age.filter(|max_age| *max_age < flags.interval) {
             let message = format!(
-                "--snapshot.max-age={:?} is shorter than --interval={:?}, so that values would be withdrawn \
+                "--snapshot.max-age={max_age:?} is shorter than --interval={:?}, so that values would be withdrawn \
                  before they could be read again: raise it to a few intervals",
-                flags.max_age, flags.interval
+                flags.interval
             );
             return Err(Flags::command().error(ErrorKind::ValueValidation, message));
         }
@@ -215,7 +219,9 @@ impl From<Flags> for Options {
             },
             collect: CollectOptions {
                 interval: flags.interval,
-                max_age: flags.max_age,
+                max_age: flags
+                    .max_age
+                    .unwrap_or_else(|| SHORTEST_DEFAULT_MAX_AGE.max(flags.interval * 3)),
                 busy_above: flags.busy_above,
                 collectors: Collectors {
                     gpu: !collectors.no_gpu,
@@ -290,4 +296,20 @@ fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
 fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["error", "warn", "info", "debug"])
         .try_map(|text| text.parse::<LevelFilter>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_interval_lengthens_the_age_at_which_values_are_withdrawn() {
+        let max_age = |arguments: &[&str]| {
+            let options = Options::parse(["genv-exporter"].iter().chain(arguments));
+            options.unwrap().collect.max_age.as_secs()
+        };
+        assert_eq!(max_age(&[]), 30);
+        assert_eq!(max_age(&["--interval=1m"]), 180);
+        assert_eq!(max_age(&["--interval=1m", "--snapshot.max-age=1m"]), 60);
+    }
 }

@@ -66,7 +66,7 @@ fn flags_that_contradict_each_other_are_refused() {
             "choose --gpu.source=nvml",
         ),
         (
-            &["--interval=1m"],
+            &["--interval=1m", "--snapshot.max-age=30s"],
             "--snapshot.max-age=30s is shorter than --interval=60s",
         ),
         (&["extra"], "unexpected argument 'extra'"),
