@@ -97,10 +97,12 @@ impl Observed {
                 users: device.processes_measured.then(Vec::new),
             });
         }
-        // One MIG device whose processes are not told leaves those of its GPU untold.
+        // One MIG device whose processes are not told leaves those of its GPU untold; one that is gone, since the GPU
+        // was split in another way, has none.
         for device in &snapshot.devices {
             if device.index.mig.is_some()
-                && !(device.up && device.processes_measured)
+                && device.up
+                && !device.processes_measured
                 && let Some(parent) = find(&mut devices, device.index.gpu)
             {
                 parent.users = None;

@@ -259,6 +259,80 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
 }
 
 #[test]
+fn a_hung_state_keeps_its_environments_until_they_are_too_old_and_calls_nobody_outside() {
+    let moods = Moods::default();
+    let mut stream = start(&moods);
+    until(&mut stream, all_well);
+    moods.state.hang();
+    let publication = until(&mut stream, |snapshot| {
+        snapshot.environments.is_empty() && status(snapshot, "gpu").success
+    });
+    let snapshot = first(&publication);
+    assert!(device(snapshot, 0).up && device(snapshot, 0).attachments.is_empty());
+    assert!(!status(snapshot, "state").success && !status(snapshot, "state").current);
+    assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
+    moods.state.recover();
+    until(&mut stream, all_well);
+}
+
+/// A process that was started in an environment which is as old as itself makes a credible claim.
+#[test]
+fn the_state_is_read_after_the_devices_and_processes_after_both() {
+    struct Noting<T>(T, &'static str, Arc<Mutex<Vec<&'static str>>>);
+    impl<T> Noting<T> {
+        fn note(&self) {
+            self.2.lock().unwrap().push(self.1);
+        }
+    }
+    impl GpuSource for Noting<Gpu> {
+        fn sample(&mut self) -> Result<GpuSample, GpuError> {
+            let sample = self.0.sample();
+            self.note();
+            sample
+        }
+    }
+    impl StateSource for Noting<Environments> {
+        fn read(&mut self) -> Result<State, StateError> {
+            self.note();
+            self.0.read()
+        }
+    }
+    impl ProcessSource for Noting<Processes> {
+        fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+            self.note();
+            assert_eq!(
+                (&request.processes[..], &request.members[..]),
+                (&[101][..], &[101][..])
+            );
+            self.0.read(request)
+        }
+
+        fn username(&mut self, uid: u32) -> String {
+            self.0.username(uid)
+        }
+    }
+    let (moods, order) = (Moods::default(), Arc::default());
+    let sources = HostSources {
+        hostname: "lab".to_owned(),
+        gpu: Box::new(Noting(Gpu(moods.gpu), "gpu", Arc::clone(&order))),
+        processes: Box::new(Noting(
+            Processes(moods.processes),
+            "processes",
+            Arc::clone(&order),
+        )),
+        state: Box::new(Noting(
+            Environments(moods.state),
+            "state",
+            Arc::clone(&order),
+        )),
+    };
+    // The first cycle waits for seconds, and the next is far away.
+    let mut stream = spawn(vec![sources], CollectOptions::default()).unwrap();
+    assert!(all_well(first(&stream.next_blocking().unwrap())));
+    assert_eq!(*order.lock().unwrap(), ["gpu", "state", "processes"]);
+}
+
+#[test]
 fn a_failing_source_says_why_and_recovers() {
     let moods = Moods::default();
     let mut stream = start(&moods);

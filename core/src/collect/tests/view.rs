@@ -338,6 +338,52 @@ fn mig_devices_have_processes_and_their_gpu_has_the_attachments() {
 }
 
 #[test]
+fn a_gpu_that_is_split_anew_or_no_more_is_accounted_by_what_it_has_now() {
+    let mut lab = Lab::new();
+    alice_computes(&mut lab);
+    let split = DeviceSample {
+        mig_parent: true,
+        processes: Some(Vec::new()),
+        ..gpu(0)
+    };
+    let whole = lab.gpu.clone();
+    let untold = DeviceSample {
+        processes: None,
+        ..mig(0, 1)
+    };
+    // What device 0 looks like for 10 seconds, and whether alice's time on it is idle, busy or unmeasured then.
+    let looks = [
+        (
+            Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])),
+            [10.0, 0.0, 0.0],
+        ),
+        (
+            Some(sample(vec![split.clone(), mig(0, 0), untold])),
+            [0.0, 0.0, 10.0],
+        ),
+        (Some(sample(vec![split, mig(0, 0)])), [10.0, 0.0, 0.0]),
+        (whole, [0.0, 10.0, 0.0]),
+    ];
+    lab.after(10.0);
+    let mut before = [0.0; 3];
+    for (looks, expected) in looks {
+        lab.gpu = looks;
+        let snapshot = lab.after(10.0);
+        let row = &snapshot.counters.user_device_use[1];
+        assert_eq!(row.username, "alice");
+        let seconds = row.device_seconds.unwrap();
+        let now = [seconds.idle, seconds.busy, seconds.unmeasured];
+        let gained: Vec<f64> = now
+            .iter()
+            .zip(before)
+            .map(|(now, before)| now - before)
+            .collect();
+        assert_eq!(gained, expected.map(|held| held / 4.0));
+        before = now;
+    }
+}
+
+#[test]
 fn a_process_in_both_lists_and_on_two_devices_is_one_process() {
     let mut lab = Lab::new();
     lab.process(7, 9, Claim::Absent);
