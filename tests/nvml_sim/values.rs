@@ -114,16 +114,17 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
     let host = scenario.hosts[0].at(SystemTime::now());
     let expected = host.device(0).expect("the scenario has a device");
     let facts = expected.device();
+    let expected = expected.measured();
     let device = driver.gpu(0);
 
     let utilization = device.utilization_rates()?;
-    assert_eq!(utilization.gpu, percent(expected.utilization_ratio()));
+    assert_eq!(utilization.gpu, percent(expected.utilization_ratio));
     assert_eq!((utilization.gpu, utilization.memory), (37, 21));
     assert_eq!(device.encoder_utilization()?.utilization, 12);
     assert_eq!(device.decoder_utilization()?.utilization, 34);
 
     let memory = device.memory_info()?;
-    let expected_memory = expected.memory();
+    let expected_memory = expected.memory;
     assert_eq!(
         (
             memory.total,
@@ -141,7 +142,7 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
     assert_eq!((memory.used, memory.reserved), (3 << 30, 600 << 20));
 
     let celsius = device.temperature(TemperatureSensor::Gpu)?;
-    assert_eq!(celsius, expected.temperature_celsius() as u32);
+    assert_eq!(celsius, expected.temperature_celsius as u32);
     for (threshold, limit) in [
         (TemperatureThreshold::Shutdown, 96),
         (TemperatureThreshold::Slowdown, 93),
@@ -151,10 +152,7 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
         assert_eq!(device.temperature_threshold(threshold)?, limit);
     }
 
-    assert_eq!(
-        u64::from(device.power_usage()?),
-        expected.power_milliwatts()
-    );
+    assert_eq!(u64::from(device.power_usage()?), expected.power_milliwatts);
     assert_eq!(device.enforced_power_limit()?, 350_250);
 
     for (clock, megahertz) in [
@@ -172,7 +170,7 @@ fn every_value_of_a_device_is_the_engines() -> Result<(), NvmlError> {
 
     assert_eq!(
         device.current_throttle_reasons()?.bits(),
-        expected.throttle_reasons()
+        expected.throttle_reasons
     );
     assert_eq!(
         device.current_throttle_reasons()?,
@@ -206,7 +204,8 @@ fn energy_rises_with_the_engines_clock() -> Result<(), NvmlError> {
         let host = scenario.hosts[0].at(time);
         host.device(0)
             .expect("the scenario has a device")
-            .energy_millijoules()
+            .measured()
+            .energy_millijoules
     };
     // The library's clock stands still for some milliseconds at a time.
     let before = engine_millijoules(SystemTime::now() - std::time::Duration::from_millis(100));

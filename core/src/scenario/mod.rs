@@ -24,4 +24,4 @@ pub use engine::{Engine, ScenarioError};
 pub use nvml::{Measurement, NvmlError, ThrottleReason};
 pub use pattern::{Level, Pattern, Window};
 pub use sources::{Clock, RealSources, sources};
-pub use view::{DeviceAt, DeviceProcess, HostAt, ProcessAt, percent};
+pub use view::{DeviceAt, DeviceProcess, HostAt, Measured, ProcessAt, percent};

@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use genv_core::model::{DeviceIndex, DeviceMemory};
-use genv_core::scenario::{DeviceAt, DeviceProcess, Measurement, MigDevice};
+use genv_core::scenario::{DeviceAt, DeviceProcess, Measured, Measurement, MigDevice};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
@@ -44,40 +44,6 @@ impl Handle {
     /// As NVML's own type.
     pub(crate) fn as_nvml(self) -> nvmlDevice_t {
         std::ptr::without_provenance_mut(self.0)
-    }
-}
-
-/// What a whole GPU measures at one moment, computed once.
-pub(crate) struct Measured {
-    pub(crate) utilization_ratio: f64,
-    pub(crate) memory_controller_busy_ratio: f64,
-    pub(crate) encoder_utilization_ratio: f64,
-    pub(crate) decoder_utilization_ratio: f64,
-    pub(crate) temperature_celsius: f64,
-    pub(crate) fan_speed_ratios: Vec<f64>,
-    pub(crate) power_milliwatts: u64,
-    pub(crate) energy_millijoules: u64,
-    pub(crate) memory: DeviceMemory,
-    pub(crate) throttle_reasons: u64,
-    /// Of the GPU and of its MIG devices.
-    pub(crate) processes: Vec<DeviceProcess>,
-}
-
-impl Measured {
-    pub(crate) fn new(device: DeviceAt<'_>) -> Self {
-        Self {
-            utilization_ratio: device.utilization_ratio(),
-            memory_controller_busy_ratio: device.memory_controller_busy_ratio(),
-            encoder_utilization_ratio: device.encoder_utilization_ratio(),
-            decoder_utilization_ratio: device.decoder_utilization_ratio(),
-            temperature_celsius: device.temperature_celsius(),
-            fan_speed_ratios: device.fan_speed_ratios(),
-            power_milliwatts: device.power_milliwatts(),
-            energy_millijoules: device.energy_millijoules(),
-            memory: device.memory(),
-            throttle_reasons: device.throttle_reasons(),
-            processes: device.processes().collect(),
-        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use genv_core::scenario::{DeviceAt, Host, HostAt, Scenario};
+use genv_core::scenario::{DeviceAt, Host, HostAt, Measured, Scenario};
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::abi::Answer;
-use crate::device::{Device, Handle, Measured};
+use crate::device::{Device, Handle};
 use crate::events;
 use crate::scenario_file::ScenarioFile;
 
@@ -59,7 +59,7 @@ impl Moment {
 
     /// What a whole GPU, which exists, measures at this moment.
     pub(crate) fn measured(&self, device: DeviceAt<'_>) -> &Measured {
-        self.measured[device.device().index as usize].get_or_init(|| Measured::new(device))
+        self.measured[device.device().index as usize].get_or_init(|| device.measured())
     }
 
     /// The moment itself.

@@ -8,7 +8,7 @@ use crate::gpu::{DeviceSample, GpuError, GpuProcess, GpuSample, GpuSource, XidEv
 use crate::model::{DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors};
 use crate::scenario::definition::Device;
 use crate::scenario::nvml::{Measurement, NvmlError, ThrottleReason};
-use crate::scenario::view::{DeviceAt, DeviceProcess, HostAt, percent};
+use crate::scenario::view::{DeviceAt, DeviceProcess, HostAt, Measured, percent};
 
 /// A source of simulated devices.
 pub(super) struct SimulatedGpus {
@@ -109,18 +109,20 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     }
     let supports = |measurement| at.supports(measurement, false);
     let split = !device.mig.is_empty();
+    let measured = at.measured();
     // Those of a split GPU are told with its MIG devices.
     let processes = (split || supports(Measurement::Processes)).then(|| {
-        at.processes()
+        let processes = measured.processes.iter();
+        processes
             .filter(|process| process.index == index)
-            .map(|process| gpu_process(at, process, false))
+            .map(|process| gpu_process(at, *process, false))
             .collect()
     });
     DeviceSample {
         name: supports(Measurement::Name).then(|| device.name.clone()),
         minor: supports(Measurement::Minor).then_some(device.minor),
         mig_parent: split,
-        measurements: measurements(at, device),
+        measurements: measurements(at, device, &measured),
         processes,
         ..blank
     }
@@ -186,20 +188,21 @@ fn in_percent(ratio: f64) -> f64 {
     f64::from(percent(ratio)) / 100.0
 }
 
-fn measurements(at: DeviceAt<'_>, device: &Device) -> DeviceMeasurements {
+fn measurements(at: DeviceAt<'_>, device: &Device, measured: &Measured) -> DeviceMeasurements {
     let supports = |measurement| at.supports(measurement, false);
     let ecc = device.ecc_errors.filter(|_| supports(Measurement::Ecc));
     let utilization = supports(Measurement::Utilization);
     DeviceMeasurements {
-        utilization_ratio: utilization.then(|| in_percent(at.utilization_ratio())),
+        utilization_ratio: utilization.then(|| in_percent(measured.utilization_ratio)),
         memory_controller_busy_ratio: utilization
-            .then(|| in_percent(at.memory_controller_busy_ratio())),
+            .then(|| in_percent(measured.memory_controller_busy_ratio)),
         encoder_utilization_ratio: supports(Measurement::Encoder)
-            .then(|| in_percent(at.encoder_utilization_ratio())),
+            .then(|| in_percent(measured.encoder_utilization_ratio)),
         decoder_utilization_ratio: supports(Measurement::Decoder)
-            .then(|| in_percent(at.decoder_utilization_ratio())),
-        memory: told_memory(at, at.memory(), false),
-        temperature_celsius: supports(Measurement::Temperature).then(|| at.temperature_celsius()),
+            .then(|| in_percent(measured.decoder_utilization_ratio)),
+        memory: told_memory(at, measured.memory, false),
+        temperature_celsius: supports(Measurement::Temperature)
+            .then_some(measured.temperature_celsius),
         temperature_limits_celsius: if supports(Measurement::TemperatureLimits) {
             let limits = device.temperature_limits_celsius.iter();
             limits
@@ -208,9 +211,10 @@ fn measurements(at: DeviceAt<'_>, device: &Device) -> DeviceMeasurements {
         } else {
             BTreeMap::new()
         },
-        power_watts: supports(Measurement::Power).then(|| thousandths(at.power_milliwatts())),
+        power_watts: supports(Measurement::Power).then(|| thousandths(measured.power_milliwatts)),
         power_limit_watts: supports(Measurement::PowerLimit).then_some(device.power_limit_watts),
-        energy_joules: supports(Measurement::Energy).then(|| thousandths(at.energy_millijoules())),
+        energy_joules: supports(Measurement::Energy)
+            .then(|| thousandths(measured.energy_millijoules)),
         clocks_hertz: if supports(Measurement::Clocks) {
             let clocks = device.clocks_megahertz.iter();
             clocks
@@ -221,13 +225,13 @@ fn measurements(at: DeviceAt<'_>, device: &Device) -> DeviceMeasurements {
         },
         fan_speed_ratios: if supports(Measurement::Fans) {
             (0..)
-                .zip(at.fan_speed_ratios().into_iter().map(in_percent))
+                .zip(measured.fan_speed_ratios.iter().copied().map(in_percent))
                 .collect()
         } else {
             BTreeMap::new()
         },
         throttled: supports(Measurement::Throttled).then(|| {
-            let bits = at.throttle_reasons();
+            let bits = measured.throttle_reasons;
             let reasons = ThrottleReason::ALL.into_iter();
             reasons
                 .map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0))

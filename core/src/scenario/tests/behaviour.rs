@@ -33,16 +33,16 @@ hosts:
     let scenario = engine(text).scenario();
     let host = &scenario.hosts[0];
     let device = |seconds| host.at(at(seconds)).device(0).unwrap();
-    assert_eq!(device(50.0).utilization_ratio(), 0.25);
-    assert_eq!(device(150.0).utilization_ratio(), 0.75);
-    assert_eq!(device(150.0).memory().used_bytes, 12 << 30);
-    assert_eq!(device(200.0).memory().free_bytes, 71 << 30);
-    assert_eq!(device(150.0).power_milliwatts(), 250_000);
+    assert_eq!(device(50.0).measured().utilization_ratio, 0.25);
+    assert_eq!(device(150.0).measured().utilization_ratio, 0.75);
+    assert_eq!(device(150.0).measured().memory.used_bytes, 12 << 30);
+    assert_eq!(device(200.0).measured().memory.free_bytes, 71 << 30);
+    assert_eq!(device(150.0).measured().power_milliwatts, 250_000);
     // 100 s at 150 W, 100 s at 250 W, 100 s at 150 W.
-    assert_eq!(device(300.0).energy_millijoules(), 55_000_000);
-    assert_eq!(device(99.0).temperature_celsius(), 43.0);
-    assert_eq!(device(160.0).temperature_celsius(), 68.0);
-    assert_eq!(device(130.0).temperature_celsius(), 55.0);
+    assert_eq!(device(300.0).measured().energy_millijoules, 55_000_000);
+    assert_eq!(device(99.0).measured().temperature_celsius, 43.0);
+    assert_eq!(device(160.0).measured().temperature_celsius, 68.0);
+    assert_eq!(device(130.0).measured().temperature_celsius, 55.0);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn a_power_limit_is_never_exceeded() {
     let text = "version: 1\nhosts: [{devices: [{power: {idle: 50, max: 400}, power_limit: 250, utilization: 1}]}]";
     let scenario = engine(text).scenario();
     let device = scenario.hosts[0].at(at(10.0)).device(0).unwrap();
-    assert_eq!(device.power_milliwatts(), 250_000);
-    assert_eq!(device.energy_millijoules(), 2_500_000);
+    assert_eq!(device.measured().power_milliwatts, 250_000);
+    assert_eq!(device.measured().energy_millijoules, 2_500_000);
 }
 
 #[test]
@@ -63,7 +63,8 @@ fn a_device_at_its_slowdown_temperature_is_throttled() {
             .at(at(seconds))
             .device(0)
             .unwrap()
-            .throttle_reasons()
+            .measured()
+            .throttle_reasons
     };
     assert_eq!((reasons(290.0), reasons(590.0)), (0, 0x20));
 }

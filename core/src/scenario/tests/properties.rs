@@ -61,7 +61,7 @@ proptest! {
                 let now = at(0.0) + Duration::from_millis(milliseconds);
                 scenario.hosts[0].at(now).device(index).unwrap()
             };
-            let energy = |milliseconds| device(milliseconds).energy_millijoules();
+            let energy = |milliseconds| device(milliseconds).measured().energy_millijoules;
             prop_assert!(energy(start + 1) >= energy(start));
             let gained = energy(start + milliseconds) - energy(start);
             prop_assert!(gained >= milliseconds.saturating_sub(1), "less than idle: {gained}");
@@ -75,7 +75,7 @@ proptest! {
         for device in scenario.hosts[0].at(at(seconds)).devices() {
             let sum: f64 = device.processes().map(|process| process.utilization_ratio).sum();
             prop_assert!(sum <= 1.0 + 1e-9, "{sum}");
-            prop_assert!((device.utilization_ratio() - sum).abs() < 1e-9);
+            prop_assert!((device.measured().utilization_ratio - sum).abs() < 1e-9);
         }
     }
 
@@ -83,9 +83,9 @@ proptest! {
     fn two_engines_agree_at_every_moment(text in host(), seconds in 0.0..1e8_f64) {
         let (one, other) = (engine(&text).scenario(), engine(&text).scenario());
         for (a, b) in one.hosts[0].at(at(seconds)).devices().zip(other.hosts[0].at(at(seconds)).devices()) {
-            prop_assert_eq!(a.energy_millijoules(), b.energy_millijoules());
-            prop_assert_eq!(a.power_milliwatts(), b.power_milliwatts());
-            prop_assert_eq!(a.temperature_celsius(), b.temperature_celsius());
+            prop_assert_eq!(a.measured().energy_millijoules, b.measured().energy_millijoules);
+            prop_assert_eq!(a.measured().power_milliwatts, b.measured().power_milliwatts);
+            prop_assert_eq!(a.measured().temperature_celsius, b.measured().temperature_celsius);
             prop_assert!(a.processes().eq(b.processes()));
         }
     }

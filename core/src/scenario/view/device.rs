@@ -2,14 +2,11 @@
 
 use std::time::SystemTime;
 
+use super::measured::Measured;
 use super::{HostAt, in_force};
 use crate::model::{DeviceIndex, DeviceMemory, ProcessType};
 use crate::scenario::definition::{Device, DeviceFault, MigDevice, Process, Use};
-use crate::scenario::nvml::{Measurement, ThrottleReason};
-use crate::scenario::pattern::{Level, Pattern};
-
-/// Over how many seconds temperature and fans average the load that they follow.
-const WARMTH_SECONDS: f64 = 60.0;
+use crate::scenario::nvml::Measurement;
 
 /// One process on one device at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +39,11 @@ impl<'a> DeviceAt<'a> {
     #[must_use]
     pub const fn device(&self) -> &'a Device {
         self.device
+    }
+
+    /// Scenario time.
+    pub(super) const fn seconds(&self) -> f64 {
+        self.at.seconds
     }
 
     pub(super) fn faults(&self) -> impl Iterator<Item = &'a DeviceFault> {
@@ -86,7 +88,7 @@ impl<'a> DeviceAt<'a> {
         possible && !self.faults().any(refused)
     }
 
-    fn uses(&self) -> impl Iterator<Item = (&'a Process, &'a Use)> + use<'a> {
+    pub(super) fn uses(&self) -> impl Iterator<Item = (&'a Process, &'a Use)> + use<'a> {
         let host = self.at.host;
         self.device.users.iter().map(move |(process, at)| {
             let process = &host.processes[*process];
@@ -109,130 +111,10 @@ impl<'a> DeviceAt<'a> {
         })
     }
 
-    /// Utilization, 0–1, whether or not the driver would tell it. What its processes add up to, unless the scenario says.
+    /// What it measures now; computed each time.
     #[must_use]
-    pub fn utilization_ratio(&self) -> f64 {
-        match &self.device.utilization {
-            Some(pattern) => pattern.at(self.at.seconds),
-            None => self
-                .processes()
-                .map(|process| process.utilization_ratio)
-                .sum::<f64>()
-                .min(1.0),
-        }
-    }
-
-    /// The integral of its utilization from the epoch to a moment of scenario time.
-    fn utilized_seconds(&self, seconds: f64) -> f64 {
-        match &self.device.utilization {
-            Some(pattern) => pattern.integral(seconds),
-            None => self
-                .uses()
-                .map(|(process, used)| {
-                    process.window.integral(&used.utilization, seconds) * used.scale
-                })
-                .sum(),
-        }
-    }
-
-    /// A level that follows the mean utilization of the last minute.
-    fn following(&self, level: Level) -> f64 {
-        if level.idle < level.max {
-            level.at(self.warmth())
-        } else {
-            level.idle
-        }
-    }
-
-    /// Mean utilization of the last minute.
-    fn warmth(&self) -> f64 {
-        let from = (self.at.seconds - WARMTH_SECONDS).max(0.0);
-        if self.at.seconds <= from {
-            return self.utilization_ratio();
-        }
-        let utilized = self.utilized_seconds(self.at.seconds) - self.utilized_seconds(from);
-        (utilized / (self.at.seconds - from)).clamp(0.0, 1.0)
-    }
-
-    fn now(&self, pattern: &Pattern) -> f64 {
-        pattern.at(self.at.seconds)
-    }
-
-    /// Part of the time during which memory was read or written, 0–1.
-    #[must_use]
-    pub fn memory_controller_busy_ratio(&self) -> f64 {
-        match &self.device.memory_controller {
-            Some(pattern) => self.now(pattern),
-            None => self.utilization_ratio() * 0.6,
-        }
-    }
-
-    /// Video encoder, 0–1.
-    #[must_use]
-    pub fn encoder_utilization_ratio(&self) -> f64 {
-        self.now(&self.device.encoder)
-    }
-
-    /// Video decoder, 0–1.
-    #[must_use]
-    pub fn decoder_utilization_ratio(&self) -> f64 {
-        self.now(&self.device.decoder)
-    }
-
-    /// °C: follows the mean utilization of the last minute.
-    #[must_use]
-    pub fn temperature_celsius(&self) -> f64 {
-        self.following(self.device.temperature_celsius).round()
-    }
-
-    /// Speed of each fan as a share of its maximum: follows the mean utilization of the last minute.
-    #[must_use]
-    pub fn fan_speed_ratios(&self) -> Vec<f64> {
-        let fans = self.device.fan_speed_ratios.iter();
-        fans.map(|fan| self.following(*fan)).collect()
-    }
-
-    /// The most that it may draw: its maximum, or the limit set for it.
-    fn full_power_watts(&self) -> f64 {
-        let power = self.device.power_watts;
-        power.max.min(self.device.power_limit_watts).max(power.idle)
-    }
-
-    /// mW: follows utilization between idle and full.
-    #[must_use]
-    pub fn power_milliwatts(&self) -> u64 {
-        let idle = self.device.power_watts.idle;
-        let watts = idle + (self.full_power_watts() - idle) * self.utilization_ratio();
-        whole(watts * 1000.0)
-    }
-
-    /// mJ since the epoch: the exact integral of its power.
-    #[must_use]
-    pub fn energy_millijoules(&self) -> u64 {
-        let idle = self.device.power_watts.idle;
-        let seconds = self.at.seconds;
-        let joules =
-            idle * seconds + (self.full_power_watts() - idle) * self.utilized_seconds(seconds);
-        whole(joules * 1000.0)
-    }
-
-    /// Memory of the whole GPU.
-    #[must_use]
-    pub fn memory(&self) -> DeviceMemory {
-        let device = self.device;
-        let left = device.memory_bytes - device.memory_reserved_bytes;
-        let used = device.memory_used_bytes.unwrap_or_else(|| {
-            self.processes()
-                .map(|process| process.memory_used_bytes)
-                .sum::<u64>()
-                .min(left)
-        });
-        DeviceMemory {
-            total_bytes: device.memory_bytes,
-            used_bytes: used,
-            free_bytes: left - used,
-            reserved_bytes: Some(device.memory_reserved_bytes),
-        }
+    pub fn measured(&self) -> Measured {
+        Measured::new(*self)
     }
 
     /// Memory of one of its MIG devices, by position.
@@ -253,23 +135,6 @@ impl<'a> DeviceAt<'a> {
             reserved_bytes: Some(0),
         };
         Some((mig, memory))
-    }
-
-    /// Bits of `nvmlDeviceGetCurrentClocksThrottleReasons`: those of the scenario, and
-    /// `SwThermalSlowdown` from the slowdown temperature on.
-    #[must_use]
-    pub fn throttle_reasons(&self) -> u64 {
-        let hot = self
-            .device
-            .temperature_limits_celsius
-            .get("slowdown")
-            .map(|limit| f64::from(*limit))
-            .is_some_and(|limit| {
-                self.device.temperature_celsius.max >= limit && self.temperature_celsius() >= limit
-            });
-        let given = self.device.throttled.iter().map(|reason| reason.bit());
-        let thermal = hot.then_some(ThrottleReason::SwThermalSlowdown.bit());
-        given.chain(thermal).fold(0, |bits, bit| bits | bit)
     }
 
     /// XID errors after one moment and until (with) this one: code and Unix time, in order of time. At most the
@@ -298,21 +163,4 @@ impl<'a> DeviceAt<'a> {
         events.sort_by(|a, b| a.1.total_cmp(&b.1));
         events
     }
-}
-
-/// A ratio in whole percent, as NVML tells utilization and fan speed. Rounds down, so that what adds up to no
-/// more than everything still does.
-#[must_use]
-pub fn percent(ratio: f64) -> u32 {
-    // A hundredth such as 0.29 is a little less in binary.
-    u32::try_from(whole(ratio * 100.0 + 1e-6)).unwrap_or(u32::MAX)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates, and nothing here is negative"
-)]
-fn whole(value: f64) -> u64 {
-    value.floor() as u64
 }

@@ -1,6 +1,7 @@
 //! A scenario at one moment: plain numbers, computed when asked for.
 
 mod device;
+mod measured;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,8 @@ use super::definition::{DeviceFault, Environment, Host, HostFault, Process};
 use super::nvml::NvmlError;
 use super::pattern::Window;
 
-pub use device::{DeviceAt, DeviceProcess, percent};
+pub use device::{DeviceAt, DeviceProcess};
+pub use measured::{Measured, percent};
 
 /// Milliseconds of Unix time, negative before 1970.
 fn unix_milliseconds(time: SystemTime) -> i64 {

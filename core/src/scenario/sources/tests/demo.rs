@@ -1,7 +1,7 @@
 //! The built-in scenario.
 
 use super::*;
-use crate::scenario::view::DeviceAt;
+use crate::scenario::view::Measured;
 
 /// The middle of a morning.
 const MORNING_SECONDS: u32 = 9 * 3600;
@@ -11,11 +11,11 @@ fn demo() -> Arc<Scenario> {
 }
 
 /// What one device of a host tells, every ten seconds of its first ten minutes of the morning.
-fn ten_minutes<T>(host: &Host, index: u32, tell: impl Fn(DeviceAt<'_>) -> T) -> Vec<T> {
+fn ten_minutes<T>(host: &Host, index: u32, tell: impl Fn(Measured) -> T) -> Vec<T> {
     (0..60)
         .map(|n| {
             let now = at(f64::from(MORNING_SECONDS + n * 10));
-            tell(host.at(now).device(index).unwrap())
+            tell(host.at(now).device(index).unwrap().measured())
         })
         .collect()
 }
@@ -38,7 +38,7 @@ fn the_graphs_of_the_demo_live_within_ten_minutes() {
     for host in &scenario.hosts {
         // The fourth GPU of gpu01 is held and idle, that of gpu02 only shows a desktop.
         for index in (0..host.devices.len() as u32).filter(|index| *index != 3) {
-            let busy = ten_minutes(host, index, |device| device.utilization_ratio());
+            let busy = ten_minutes(host, index, |device| device.utilization_ratio);
             let least = busy.iter().copied().fold(1.0, f64::min);
             let most = busy.iter().copied().fold(0.0, f64::max);
             let place = format!("{} {index}: {least} to {most}", host.name);
@@ -76,7 +76,7 @@ fn one_environment_of_the_demo_is_over_its_memory() {
 
 #[test]
 fn one_device_of_the_demo_is_throttled_when_it_is_hot() {
-    let throttled = ten_minutes(&demo().hosts[1], 0, |device| device.throttle_reasons() != 0);
+    let throttled = ten_minutes(&demo().hosts[1], 0, |device| device.throttle_reasons != 0);
     assert!(throttled.contains(&true) && throttled.contains(&false));
 }
 
