@@ -121,7 +121,7 @@ fn each_process_is_where_its_evidence_puts_it() -> Result<()> {
         (with_variable(b"OTHER\xff", b"\xfe")?, "outside no_claim"),
         (Sleeper::start(&[])?, "unknown environ_empty"),
         (
-            Sleeper::spawn(&mut overwritten)?,
+            Sleeper::spawn(&mut overwritten).context("perl, of the package perl-base")?,
             "unknown environ_overwritten",
         ),
     ];
