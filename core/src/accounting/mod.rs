@@ -11,7 +11,7 @@
 //! this delay never breaks the equality.
 //!
 //! Counters live as long as the ledger. There are at most users × devices of them, each a few numbers,
-//! and at most [`MOST_USERS`] users.
+//! and at most `MOST_USERS` users.
 
 mod device;
 mod observed;
