@@ -46,9 +46,29 @@ impl Lineages {
     }
 
     /// Notes the lineage of a process whose `stat` was read elsewhere in this cycle.
-    pub(super) fn note(&mut self, pid: u32, lineage: Lineage, table: &mut ProcessTable) {
+    pub(super) fn note(
+        &mut self,
+        pid: u32,
+        inode: u64,
+        lineage: Lineage,
+        table: &mut ProcessTable,
+    ) {
         self.anew.insert(pid);
+        if self.live {
+            let known = Remembered {
+                inode,
+                start_time_ticks: lineage.start_time_ticks,
+                parent: lineage.parent,
+            };
+            self.remembered.insert(pid, known);
+        }
         table.lineage.insert(pid, lineage);
+    }
+
+    /// The lineage of a process whose directory has this inode, if it is the one that is remembered.
+    pub(super) fn remembered(&self, root: &Root<'_>, pid: u32, inode: u64) -> Option<Lineage> {
+        let known = self.remembered.get(&pid)?;
+        (known.inode == inode).then(|| root.lineage(known.start_time_ticks, known.parent))
     }
 
     /// Adds all ancestors of a process whose lineage the table has.
@@ -107,10 +127,8 @@ impl Lineages {
         } else {
             None
         };
-        if let Some(known) = self.remembered.get(&pid)
-            && Some(known.inode) == inode
-        {
-            return Ok(root.lineage(known.start_time_ticks, known.parent));
+        if let Some(lineage) = inode.and_then(|inode| self.remembered(root, pid, inode)) {
+            return Ok(lineage);
         }
         self.path.push_str("/stat");
         let stat = read_stat(root.directory, self.path.as_str(), &mut self.buffer)

@@ -71,7 +71,8 @@ pub struct ProcessFacts {
     pub start_time_ticks: u64,
     /// Effective uid: `Uid:` of `/proc/PID/status`; absent if it could not be read.
     pub uid: Option<u32>,
-    /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced.
+    /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced; it may be that of a
+    /// few reads ago.
     pub comm: String,
     /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC), if any.
     pub container_id: Option<String>,

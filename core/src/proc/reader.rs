@@ -18,6 +18,10 @@ use super::{
     ProcessTable, environ, stat,
 };
 
+/// In how many cycles the `stat` of each process is read once, which costs as much as all else of it: the longest
+/// that its command name may be out of date. What attribution rests on is read in every cycle, or known to stand.
+const CYCLES_BETWEEN_STATS: u32 = 8;
+
 /// Where the kernel shows its processes.
 const PROC: &str = "/proc";
 
@@ -36,9 +40,10 @@ pub struct ProcReader {
     boot_time: Option<BootTime>,
     buffer: Vec<u8>,
     path: String,
-    /// What stays as it is while a process keeps its user, by pid and start time.
+    /// By pid and start time; of the processes of the last cycle.
     cache: HashMap<(u32, u64), Identity>,
     lineages: Lineages,
+    cycle: u32,
     usernames: Usernames,
 }
 
@@ -49,13 +54,14 @@ struct BootTime {
     clock_seconds: f64,
 }
 
-/// The user and the container of a process.
+/// What hardly changes while a process keeps its user.
 #[derive(Clone, Debug)]
 struct Identity {
     /// Owner of `/proc/PID`, the effective uid when `uid` was read.
     owner: u32,
     uid: Option<u32>,
     container: Option<Container>,
+    comm: String,
 }
 
 impl Default for ProcReader {
@@ -90,11 +96,18 @@ impl ProcReader {
             path: String::new(),
             cache: HashMap::new(),
             lineages: Lineages::new(live),
+            cycle: 0,
             usernames: Usernames::default(),
         }
     }
 
-    fn process(&mut self, root: &Root<'_>, pid: u32) -> Result<(ProcessFacts, Lineage), Absence> {
+    /// Reads a process, and adds its lineage to the table.
+    fn process(
+        &mut self,
+        root: &Root<'_>,
+        pid: u32,
+        table: &mut ProcessTable,
+    ) -> Result<ProcessFacts, Absence> {
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -102,56 +115,65 @@ impl ProcReader {
             .map_err(|errno| absence(self.live, pid, errno))?;
         let directory = directory.as_fd();
 
-        let stat = match read_stat(directory, c"stat", &mut self.buffer) {
-            Ok(stat) => stat,
-            Err(errno) => return Err(absence(self.live, pid, errno)),
-        };
+        let found = fstat(directory).map_err(|errno| absence(self.live, pid, errno))?;
+        if let Some(lineage) = self.lineages.remembered(root, pid, found.st_ino)
+            && let Some(known) = self.cache.get(&(pid, lineage.start_time_ticks))
+            && known.owner == found.st_uid
+            && pid % CYCLES_BETWEEN_STATS != self.cycle % CYCLES_BETWEEN_STATS
+        {
+            let identity = known.clone();
+            let claim = self.claim(directory)?;
+            table.lineage.insert(pid, lineage);
+            return Ok(facts(lineage, identity, claim));
+        }
+        let stat = read_stat(directory, c"stat", &mut self.buffer)
+            .map_err(|errno| absence(self.live, pid, errno))?;
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
         let zombie = stat.is_zombie();
         let lineage = root.lineage(stat.start_time_ticks, stat.parent);
-        let identity = self.identity(directory, (pid, lineage.start_time_ticks))?;
+        let identity = self.identity(directory, pid, lineage, found.st_uid, comm)?;
         let claim = if zombie {
             Claim::Missing(MissingEvidence::Zombie)
         } else {
             self.claim(directory)?
         };
-        let facts = ProcessFacts {
-            start_time_ticks: lineage.start_time_ticks,
-            uid: identity.uid,
-            comm,
-            container_owner: identity.container.as_ref().and_then(|found| found.owner),
-            container_id: identity.container.map(|found| found.id),
-            claim,
-        };
-        Ok((facts, lineage))
+        self.lineages.note(pid, found.st_ino, lineage, table);
+        Ok(facts(lineage, identity, claim))
     }
 
     /// Reading `status` costs more than all else together, so it waits for the owner to change.
     fn identity(
         &mut self,
         directory: BorrowedFd<'_>,
-        process: (u32, u64),
+        pid: u32,
+        lineage: Lineage,
+        owner: u32,
+        comm: String,
     ) -> Result<Identity, Absence> {
-        let owner = fstat(directory)?.st_uid;
-        if let Some(known) = self.cache.get(&process)
-            && known.owner == owner
-            && self.live
-        {
-            return Ok(known.clone());
-        }
-        let uid = match read(directory, c"status", &mut self.buffer) {
-            Ok(status) => stat::effective_uid(status.content),
-            Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
-            Err(_) => None,
+        let process = (pid, lineage.start_time_ticks);
+        let known = self.cache.get(&process);
+        let (uid, container) = match known {
+            Some(known) if known.owner == owner && self.live => {
+                (known.uid, known.container.clone())
+            }
+            _ => {
+                let uid = match read(directory, c"status", &mut self.buffer) {
+                    Ok(status) => stat::effective_uid(status.content),
+                    Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
+                    Err(_) => None,
+                };
+                // A kernel without cgroups has no such file, and no containers.
+                let container = read(directory, c"cgroup", &mut self.buffer)
+                    .ok()
+                    .and_then(|cgroup| cgroup::container(cgroup.content));
+                (uid, container)
+            }
         };
-        // A kernel without cgroups has no such file, and no containers.
-        let container = read(directory, c"cgroup", &mut self.buffer)
-            .ok()
-            .and_then(|cgroup| cgroup::container(cgroup.content));
         let identity = Identity {
             owner,
             uid,
             container,
+            comm,
         };
         self.cache.insert(process, identity.clone());
         Ok(identity)
@@ -207,11 +229,8 @@ impl ProcReader {
             if table.processes.contains_key(&pid) {
                 continue;
             }
-            let read = match self.process(root, pid) {
-                Ok((facts, lineage)) => {
-                    self.lineages.note(pid, lineage, table);
-                    ProcessRead::Present(facts)
-                }
+            let read = match self.process(root, pid, table) {
+                Ok(facts) => ProcessRead::Present(facts),
                 Err(Absence::Vanished) => ProcessRead::Vanished,
                 Err(Absence::Hidden) => ProcessRead::Unreadable,
             };
@@ -248,6 +267,7 @@ impl ProcessSource for ProcReader {
             boot_time_seconds: self.boot_time_seconds(root.as_fd()),
             ticks_per_second: self.ticks_per_second,
         };
+        self.cycle = self.cycle.wrapping_add(1);
         self.fill(&root, request, &mut table);
         let present: HashSet<(u32, u64)> = table
             .processes
@@ -263,6 +283,17 @@ impl ProcessSource for ProcReader {
 
     fn username(&mut self, uid: u32) -> String {
         self.usernames.username(uid)
+    }
+}
+
+fn facts(lineage: Lineage, identity: Identity, claim: Claim) -> ProcessFacts {
+    ProcessFacts {
+        start_time_ticks: lineage.start_time_ticks,
+        uid: identity.uid,
+        comm: identity.comm,
+        container_owner: identity.container.as_ref().and_then(|found| found.owner),
+        container_id: identity.container.map(|found| found.id),
+        claim,
     }
 }
 

@@ -279,3 +279,41 @@ fn the_running_kernel_tells_this_process_and_its_ancestors() {
         last = Some(facts.clone());
     }
 }
+
+#[test]
+fn a_new_command_name_is_seen_some_reads_later_and_a_new_claim_at_once() {
+    let script = "read line; exec env GENV_ENVIRONMENT_ID=7 sleep 1000000";
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let mut reader = ProcReader::new();
+    let mut read = || match reader.read(&request(&[pid], &[])).processes.remove(&pid) {
+        Some(ProcessRead::Present(facts)) => facts,
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..2 {
+        let facts = read();
+        assert_eq!((facts.comm.as_str(), facts.claim), ("sh", Claim::Absent));
+    }
+    drop(child.stdin.take());
+    let is = |name: &str, content: &str| {
+        let found = fs::read(format!("/proc/{pid}/{name}")).unwrap();
+        String::from_utf8_lossy(&found).contains(content)
+    };
+    while !(is("comm", "sleep") && is("environ", "GENV_ENVIRONMENT_ID=7")) {
+        std::thread::yield_now();
+    }
+    let names: Vec<String> = (0..CYCLES_BETWEEN_STATS)
+        .map(|_| {
+            let facts = read();
+            assert_eq!(facts.claim, Claim::Named("7".to_owned()));
+            facts.comm
+        })
+        .collect();
+    assert_eq!(names.last().unwrap(), "sleep");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
