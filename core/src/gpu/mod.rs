@@ -78,6 +78,23 @@ pub struct DeviceSample {
     pub processes: Option<Vec<GpuProcess>>,
 }
 
+impl DeviceSample {
+    /// A device that does not answer any more.
+    pub(crate) fn lost(index: DeviceIndex, uuid: String) -> Self {
+        Self {
+            index,
+            uuid,
+            lost: true,
+            name: None,
+            minor: None,
+            profile: None,
+            mig_parent: false,
+            measurements: DeviceMeasurements::default(),
+            processes: None,
+        }
+    }
+}
+
 /// One process on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuProcess {

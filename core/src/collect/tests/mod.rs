@@ -51,17 +51,7 @@ fn mig(gpu_index: u32, mig_index: u32) -> DeviceSample {
 }
 
 fn lost(device: &DeviceSample) -> DeviceSample {
-    DeviceSample {
-        index: device.index,
-        uuid: device.uuid.clone(),
-        lost: true,
-        name: None,
-        minor: None,
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes: None,
-    }
+    DeviceSample::lost(device.index, device.uuid.clone())
 }
 
 fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {

@@ -12,7 +12,7 @@ use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
 use super::raw::DeviceHandle;
 use crate::gpu::{DeviceSample, GpuError};
-use crate::model::{DeviceIndex, DeviceMeasurements};
+use crate::model::DeviceIndex;
 
 /// NVML, initialized. When it is dropped, together with all [`DeviceHandle`]s, NVML is shut down and the
 /// library unloaded.
@@ -105,7 +105,7 @@ impl Session {
                 Err(Failure::Lost) => {
                     slot.0 = None;
                     samples.truncate(before);
-                    samples.push(lost(index, uuid.clone()));
+                    samples.push(DeviceSample::lost(DeviceIndex::gpu(index), uuid.clone()));
                 }
             }
         }
@@ -190,19 +190,5 @@ impl Slot {
             mig::read(&device, index, &mut open.mig, processes, samples)?;
         }
         Ok(())
-    }
-}
-
-fn lost(index: u32, uuid: String) -> DeviceSample {
-    DeviceSample {
-        index: DeviceIndex::gpu(index),
-        uuid,
-        lost: true,
-        name: None,
-        minor: None,
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes: None,
     }
 }

@@ -86,26 +86,11 @@ impl SimulatedGpus {
     }
 }
 
-pub(super) fn blank(index: DeviceIndex, uuid: &str, lost: bool) -> DeviceSample {
-    DeviceSample {
-        index,
-        uuid: uuid.to_owned(),
-        lost,
-        name: None,
-        minor: None,
-        profile: None,
-        mig_parent: false,
-        measurements: DeviceMeasurements::default(),
-        processes: None,
-    }
-}
-
 fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     let device = at.device();
     let index = DeviceIndex::gpu(device.index);
-    let blank = blank(index, &device.uuid, at.lost());
-    if blank.lost {
-        return blank;
+    if at.lost() {
+        return DeviceSample::lost(index, device.uuid.clone());
     }
     let supports = |measurement| at.supports(measurement, false);
     let split = !device.mig.is_empty();
@@ -119,21 +104,23 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
             .collect()
     });
     DeviceSample {
+        index,
+        uuid: device.uuid.clone(),
+        lost: false,
         name: supports(Measurement::Name).then(|| device.name.clone()),
         minor: supports(Measurement::Minor).then_some(device.minor),
+        profile: None,
         mig_parent: split,
         measurements: measurements(at, device, &measured),
         processes,
-        ..blank
     }
 }
 
 fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
     let (mig, memory) = at.mig_memory(position)?;
     let index = DeviceIndex::mig(at.device().index, position);
-    let blank = blank(index, &mig.uuid, at.lost());
-    if blank.lost {
-        return Some(blank);
+    if at.lost() {
+        return Some(DeviceSample::lost(index, mig.uuid.clone()));
     }
     let supports = |measurement| at.supports(measurement, true);
     let processes = supports(Measurement::Processes).then(|| {
@@ -143,15 +130,19 @@ fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
             .collect()
     });
     Some(DeviceSample {
+        index,
+        uuid: mig.uuid.clone(),
+        lost: false,
         name: supports(Measurement::Name)
             .then(|| format!("{} MIG {}", at.device().name, mig.profile)),
+        minor: None,
         profile: Some(mig.profile.clone()),
+        mig_parent: false,
         measurements: DeviceMeasurements {
             memory: told_memory(at, memory, true),
             ..DeviceMeasurements::default()
         },
         processes,
-        ..blank
     })
 }
 

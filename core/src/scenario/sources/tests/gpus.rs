@@ -4,9 +4,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use super::*;
+use crate::gpu::DeviceSample;
 use crate::model::{DeviceIndex, EccErrors, ProcessType};
 use crate::scenario::nvml::Measurement;
-use crate::scenario::sources::gpus::blank;
 
 #[test]
 fn every_measurement_of_a_device_is_told() {
@@ -273,7 +273,7 @@ fn a_lost_device_has_nothing_but_its_name_and_comes_back() {
     ]
     .into_iter()
     .zip(&uuids)
-    .map(|(index, uuid)| blank(index, uuid, true))
+    .map(|(index, uuid)| DeviceSample::lost(index, uuid.to_owned()))
     .collect();
     assert_eq!(lost, expected);
     assert!(stand.sample(6.0).devices.iter().all(|device| !device.lost));
