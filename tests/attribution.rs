@@ -332,7 +332,8 @@ fn names_made_to_mislead_are_read_as_they_are() {
         (b"0123456789abcdefgh", "0123456789abcde"),
     ] {
         let path = directory.path().join(Path::new(OsStr::from_bytes(name)));
-        std::fs::copy("/bin/sleep", &path).unwrap();
+        // Not a copy: one that another thread's child still has open for writing cannot be started.
+        std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
         let mut command = Command::new(&path);
         command
             .env_clear()
