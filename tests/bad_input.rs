@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::{Sleeper, program};
+use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::state::{self, Environment};
 
 /// What the program says, with the folder's name taken out.
@@ -109,7 +109,7 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
     // Root may read everything: then somebody else runs it, from where he may.
     if rustix::process::getuid().is_root() {
         let copy = folder.path().join("genv-exporter");
-        std::fs::copy(program("genv-exporter")?, &copy)?;
+        copy_program("genv-exporter", &copy)?;
         setup = setup.program(&copy).user(54_321);
     }
     let exporter = setup.start()?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::Setup;
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::Sleeper;
+use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::state::{self, Environment};
 
 /// Users without a name on any machine.
@@ -101,7 +101,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         folder.path().join("libnvidia-ml.so.1"),
         folder.path().join("scenario.yaml"),
     );
-    std::fs::copy(genv_tests::process::program("genv-exporter")?, &program)?;
+    copy_program("genv-exporter", &program)?;
     std::fs::copy(
         simulation.library_folder().join("libnvidia-ml.so.1"),
         &library,

@@ -1,6 +1,6 @@
 //! What the kernel says of the programs under test.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -20,6 +20,21 @@ pub fn program(name: &str) -> Result<PathBuf> {
         built.display()
     );
     Ok(built)
+}
+
+/// Copies a program of this workspace to where everybody may run it. Another process writes the copy: one
+/// that this process had open, a child which another test starts meanwhile would keep busy.
+///
+/// # Errors
+/// It was not built, or cannot be copied.
+pub fn copy_program(name: &str, to: &Path) -> Result<()> {
+    let mut install = Command::new("install");
+    let install = install.arg("--mode=755").arg(program(name)?).arg(to);
+    let status = install
+        .status()
+        .context("install, of the package coreutils")?;
+    ensure!(status.success(), "install ended with {status}");
+    Ok(())
 }
 
 /// Sends a signal.
