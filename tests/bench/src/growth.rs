@@ -8,15 +8,16 @@ use anyhow::Result;
 use genv_tests::nvml_sim::Simulation;
 
 use crate::measured::{Pace, Task};
-use crate::table::{Table, milliseconds, verdict};
+use crate::table::{Table, median, milliseconds, verdict};
 
 const DEVICES: &[usize] = &[1, 8, 16, 32, 48, 64];
 const PROCESSES: &[usize] = &[0, 1000, 2500, 5000, 7500, 10_000];
 
 const PACE: Pace = Pace {
     interval: Duration::from_millis(250),
-    cycles: 12,
+    cycles: 8,
 };
+const ROUNDS: usize = 3;
 
 /// Measures along both axes. Linear means that no step costs much more per item than the whole way does.
 pub(crate) fn table() -> Result<Table> {
@@ -54,7 +55,8 @@ fn along(
                 state_directory: PathBuf::from("/nonexistent/genv"),
                 pace: PACE,
             };
-            Ok(task.run(&simulation.scenario())?.cpu_seconds)
+            let rounds = (0..ROUNDS).map(|_| Ok(task.run(&simulation.scenario())?.cpu_seconds));
+            Ok(median(rounds.collect::<Result<_>>()?))
         })
         .collect()
 }
