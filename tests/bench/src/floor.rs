@@ -1,11 +1,13 @@
 //! The floor under a collection: the same NVML calls and the same reads of files, with nothing made of
 //! the answers.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlClockType_enum_NVML_CLOCK_GRAPHICS, nvmlClockType_enum_NVML_CLOCK_MEM,
     nvmlClockType_enum_NVML_CLOCK_SM, nvmlClockType_enum_NVML_CLOCK_VIDEO, nvmlDevice_t,
@@ -145,48 +147,48 @@ fn succeed(code: nvmlReturn_t) -> Result<()> {
     Ok(())
 }
 
+/// In how many cycles a collection reads the `stat` of a known process once.
+const CYCLES_BETWEEN_STATS: u32 = 8;
+
 /// The files that a collection reads.
 pub(crate) struct Files {
     pub(crate) processes: Vec<u32>,
-    pub(crate) members: Vec<u32>,
     pub(crate) state: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Reads all of them once. How many bytes there were.
-    pub(crate) fn read(&self, buffer: &mut Vec<u8>) -> Result<usize> {
+    /// Files of the load: those of its processes, which the environments' members are among, and the state.
+    pub(crate) fn of(processes: Vec<u32>, state_directory: &Path) -> Self {
+        Self {
+            processes,
+            state: ["envs.json", "devices.json"]
+                .map(|name| state_directory.join(name))
+                .to_vec(),
+        }
+    }
+
+    /// Reads what a collection reads in a cycle. How many bytes there were.
+    pub(crate) fn read(&self, cycle: u32, buffer: &mut Vec<u8>) -> Result<usize> {
         let mut bytes = 0;
         for file in &self.state {
             buffer.clear();
             bytes += File::open(file)?.read_to_end(buffer)?;
         }
         buffer.resize(1 << 16, 0);
-        for pid in &self.members {
-            let file = open(format!("/proc/{pid}/stat"), OFlags::RDONLY, Mode::empty())?;
-            bytes += rustix::io::read(&file, buffer.as_mut_slice())?;
-        }
         for pid in &self.processes {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let folder = open(format!("/proc/{pid}"), flags, Mode::empty())?;
-            let _owner = fstat(&folder)?.st_uid;
-            for name in [c"stat", c"environ"] {
-                let file = openat(&folder, name, OFlags::RDONLY, Mode::empty())?;
-                bytes += rustix::io::read(&file, buffer.as_mut_slice())?;
+            let _owner_and_inode = fstat(&folder)?;
+            if pid % CYCLES_BETWEEN_STATS == cycle % CYCLES_BETWEEN_STATS {
+                bytes += read_once(&folder, c"stat", buffer)?;
             }
+            bytes += read_once(&folder, c"environ", buffer)?;
         }
         Ok(bytes)
     }
+}
 
-    /// Files of the load: its processes, and of each environment a member.
-    pub(crate) fn of(pids: Vec<u32>, state_directory: &Path) -> Result<Self> {
-        let environments = crate::load::ENVIRONMENTS;
-        let members = pids.get(..environments).context("too few processes")?;
-        Ok(Self {
-            members: members.to_vec(),
-            processes: pids,
-            state: ["envs.json", "devices.json"]
-                .map(|name| state_directory.join(name))
-                .to_vec(),
-        })
-    }
+fn read_once(folder: &OwnedFd, name: &CStr, buffer: &mut [u8]) -> Result<usize> {
+    let file = openat(folder, name, OFlags::RDONLY, Mode::empty())?;
+    Ok(rustix::io::read(&file, buffer)?)
 }

@@ -19,12 +19,13 @@ const PACE: Pace = Pace {
 };
 const ROUNDS: usize = 3;
 
-/// Measures along both axes. Linear means that no step costs much more per item than the whole way does.
+/// Measures along both axes. Linear means that one more costs about the same
+/// in the upper half of the way as in the lower.
 pub(crate) fn table() -> Result<Table> {
     let mut table = Table::new(&[
         "grows",
         "CPU of one collection at each step",
-        "steepest step ÷ mean",
+        "slope of the upper half ÷ lower half",
         "linear",
     ]);
     let devices = along(DEVICES, |devices| scenario(devices, 0), false)?;
@@ -95,24 +96,15 @@ fn scenario(devices: usize, processes: usize) -> Result<String> {
 }
 
 fn row(table: &mut Table, what: &str, steps: &[usize], seconds: &[f64]) {
-    let slopes: Vec<f64> = steps
-        .windows(2)
-        .zip(seconds.windows(2))
-        .map(|(steps, seconds)| (seconds[1] - seconds[0]) / (steps[1] - steps[0]) as f64)
-        .collect();
-    let (last, first) = (steps.len() - 1, 0);
-    let mean = (seconds[last] - seconds[first]) / (steps[last] - steps[first]) as f64;
-    let steepest = slopes.iter().copied().fold(f64::MIN, f64::max) / mean;
+    let slope =
+        |from: usize, to: usize| (seconds[to] - seconds[from]) / (steps[to] - steps[from]) as f64;
+    let (middle, last) = (steps.len() / 2, steps.len() - 1);
+    let bend = slope(middle, last) / slope(0, middle);
     let shown: Vec<String> = steps
         .iter()
         .zip(seconds)
         .map(|(step, seconds)| format!("{step}: {}", milliseconds(*seconds)))
         .collect();
-    let linear = verdict(steepest <= 2.0);
-    table.row(&[
-        &what,
-        &shown.join(" · "),
-        &format!("{steepest:.2}"),
-        &linear,
-    ]);
+    let linear = verdict(bend <= 1.5);
+    table.row(&[&what, &shown.join(" · "), &format!("{bend:.2}"), &linear]);
 }

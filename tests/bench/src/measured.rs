@@ -159,7 +159,7 @@ fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
 
 fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> Result<Outcome> {
     let mut driver = Driver::open(library)?;
-    let files = Files::of(pids, state_directory)?;
+    let files = Files::of(pids, state_directory);
     let mut buffer = Vec::new();
     let began = Instant::now();
     let mut listed = 0;
@@ -169,7 +169,7 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> 
             cpu = cpu_seconds();
         }
         listed = driver.sweep()?;
-        let bytes = files.read(&mut buffer)?;
+        let bytes = files.read(cycle, &mut buffer)?;
         ensure!(bytes > 0, "nothing was read");
         let next = pace.interval * (cycle + 1);
         std::thread::sleep(next.saturating_sub(began.elapsed()));
