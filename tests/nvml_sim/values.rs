@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use genv_core::scenario::{Measurement, ThrottleReason, percent};
+use genv_tests::nvml_sim::name_of;
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{
@@ -295,7 +296,8 @@ fn answers(device: &Device<'_>, measurement: Measurement) -> bool {
 
 #[test]
 fn each_refusal_concerns_its_own_calls_alone() {
-    for (refused, name) in Measurement::ALL.into_iter().zip(NAMES) {
+    for refused in Measurement::ALL {
+        let name = name_of(refused);
         let fault = format!("    pcie_replays: 7\n    faults: [{{not_supported: [{name}]}}]\n");
         let scenario = STEADY.replace("    pcie_replays: 7\n", &fault);
         let driver = Driver::new(&scenario);
@@ -315,28 +317,3 @@ fn each_refusal_concerns_its_own_calls_alone() {
         }
     }
 }
-
-/// How a scenario names [`Measurement::ALL`].
-const NAMES: [&str; 21] = [
-    "name",
-    "minor",
-    "utilization",
-    "encoder",
-    "decoder",
-    "memory",
-    "memory_reserved",
-    "temperature",
-    "temperature_limits",
-    "power",
-    "power_limit",
-    "energy",
-    "clocks",
-    "fans",
-    "throttled",
-    "ecc",
-    "pcie_replays",
-    "processes",
-    "process_memory",
-    "process_utilization",
-    "xid_events",
-];

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample, GpuSource as _};
 use genv_core::model::{DeviceIndex, DeviceMeasurements, EccErrors, ProcessType};
+use genv_core::scenario::Measurement;
 use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_tests::nvml_sim::name_of;
 
 use crate::stage::{PATIENCE, Stage, alone, scenario, source, take_energy};
 
@@ -133,30 +135,6 @@ fn a_device_is_read_in_base_units() {
     });
 }
 
-/// What a device that cannot answer a question lacks: the name of the question in a scenario.
-const QUESTIONS: [&str; 20] = [
-    "name",
-    "minor",
-    "utilization",
-    "encoder",
-    "decoder",
-    "memory",
-    "memory_reserved",
-    "temperature",
-    "temperature_limits",
-    "power",
-    "power_limit",
-    "energy",
-    "clocks",
-    "fans",
-    "throttled",
-    "ecc",
-    "pcie_replays",
-    "processes",
-    "process_memory",
-    "process_utilization",
-];
-
 /// Takes away what the answer to a question tells.
 fn blank(device: &mut DeviceSample, question: &str) {
     let read = &mut device.measurements;
@@ -199,7 +177,12 @@ fn each_unsupported_call_takes_away_that_one_value() {
     alone(&scenario("", ""), |stage| {
         let mut whole = source().sample().unwrap();
         assert_eq!(take_energy(&mut whole).iter().flatten().count(), 3);
-        for question in QUESTIONS {
+        let questions = Measurement::ALL
+            .into_iter()
+            .filter(|measurement| *measurement != Measurement::XidEvents)
+            .map(name_of);
+        for question in questions {
+            let question = question.as_str();
             let faults = format!("faults: [{{not_supported: [{question}]}}]");
             stage.rewrite(&scenario(&faults, ""));
             let mut wanted = whole.clone();

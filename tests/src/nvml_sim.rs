@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use genv_core::scenario::Measurement;
 use tempfile::TempDir;
 
 use crate::tools::build_folder;
@@ -77,5 +78,14 @@ impl Simulation {
             .env("GENV_SCENARIO", self.scenario())
             .env_remove("GENV_SCENARIO_HOST");
         command
+    }
+}
+
+/// How a scenario names a measurement.
+#[must_use]
+pub fn name_of(measurement: Measurement) -> String {
+    match serde_json::to_value(measurement) {
+        Ok(serde_json::Value::String(name)) => name,
+        other => panic!("{measurement:?} has no name: {other:?}"),
     }
 }

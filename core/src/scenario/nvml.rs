@@ -1,9 +1,9 @@
 //! Names of NVML that scenarios use.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// An answer that a device can be made to refuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measurement {
     /// `nvmlDeviceGetName`.

@@ -1,5 +1,7 @@
 //! A host that exists in memory only, and what is seen of it.
 
+mod accounts;
+mod lab;
 mod properties;
 mod threads;
 mod view;

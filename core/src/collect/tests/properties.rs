@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 
-use super::view::{Lab, UNIX};
+use super::lab::{Lab, UNIX};
 use super::*;
 use crate::gpu::XidEvent;
 use crate::model::{Counters, DeviceSeconds, NOBODY};

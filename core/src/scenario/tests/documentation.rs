@@ -44,8 +44,8 @@ fn every_key_of_the_format_is_documented_and_in_the_example() {
 #[test]
 fn every_measurement_and_reason_is_documented_and_accepted() {
     for measurement in Measurement::ALL {
-        let name = serde_json::to_value(format!("{measurement:?}")).unwrap();
-        let name = snake_case(name.as_str().unwrap());
+        let name = serde_json::to_value(measurement).unwrap();
+        let name = name.as_str().unwrap();
         assert!(DOCUMENTATION.contains(&format!("`{name}`")), "{name}");
         let text = format!(
             "version: 1\nhosts: [{{devices: [{{fans: [1], faults: [{{not_supported: [{name}]}}]}}]}}]"
@@ -72,15 +72,4 @@ fn every_measurement_and_reason_is_documented_and_accepted() {
         let device = scenario.hosts[0].at(at(1.0)).device(0).unwrap();
         assert_eq!(device.measured().throttle_reasons, reason.bit());
     }
-}
-
-fn snake_case(name: &str) -> String {
-    let mut out = String::new();
-    for c in name.chars() {
-        if c.is_uppercase() && !out.is_empty() {
-            out.push('_');
-        }
-        out.extend(c.to_lowercase());
-    }
-    out
 }
