@@ -1,4 +1,4 @@
-//! Lists of processes that grow.
+//! Lists of processes that grow, and their use between two sweeps.
 
 use genv_core::gpu::{GpuError, GpuSample, GpuSource as _};
 
@@ -32,6 +32,18 @@ fn processes_that_start_between_two_calls_are_listed() {
             eventually(&mut source, |sample| {
                 (processes(sample) == count as usize + 2).then_some(())
             });
+        }
+    });
+}
+
+#[test]
+fn sweeps_closer_together_than_the_drivers_samples_show_processes_at_work() {
+    alone(&scenario("", ""), |_| {
+        let mut source = source();
+        for _ in 0..20 {
+            let sample = source.sample().unwrap();
+            let processes = sample.devices[1].processes.as_deref().unwrap();
+            assert_eq!(processes[1].utilization_ratio, Some(0.6));
         }
     });
 }

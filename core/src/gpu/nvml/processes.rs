@@ -1,5 +1,7 @@
 //! The processes of one device: NVML's lists merged by pid, with the use that each made of it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::nvmlProcessUtilizationSample_t;
 
@@ -7,6 +9,10 @@ use super::error::{Failure, optional};
 use super::raw::{ProcessBuffer, ProcessList, RunningProcess, UtilizationBuffer};
 use crate::gpu::GpuProcess;
 use crate::model::ProcessType;
+
+/// The longest that a driver takes between two utilization samples: `nvmlDeviceGetUtilizationRates` documents
+/// 1 second down to 1/6 of one, depending on the product.
+const LONGEST_SAMPLE_PERIOD_MICROSECONDS: u64 = 1_000_000;
 
 /// Reads processes into buffers that are kept from device to device and sweep to sweep.
 pub(super) struct ProcessReader {
@@ -61,7 +67,10 @@ impl ProcessReader {
         }
         merge(&mut processes);
         if let Some(last_seen) = last_seen_timestamp {
-            let answer = self.utilization.samples(device, *last_seen);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now_microseconds = now.map_or(0, |now| now.as_micros() as u64);
+            let since = samples_since(*last_seen, now_microseconds);
+            let answer = self.utilization.samples(device, since);
             if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
                 set_utilization(&mut processes, samples, last_seen);
             }
@@ -96,6 +105,12 @@ fn merge(processes: &mut Vec<GpuProcess>) {
         kept.memory_used_bytes = kept.memory_used_bytes.max(next.memory_used_bytes);
         true
     });
+}
+
+/// From when on samples are asked for, in NVML's microseconds of Unix time. Sweeps that follow each other closer than
+/// the driver's samples would else find none, and take a process at work for an idle one.
+fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
+    last_seen_timestamp.min(now_microseconds.saturating_sub(LONGEST_SAMPLE_PERIOD_MICROSECONDS))
 }
 
 /// Gives each process the use that the samples tell of, and 0 to one without a sample, because NVML
@@ -164,6 +179,13 @@ mod tests {
             processes.iter().map(|it| it.utilization_ratio).collect(),
             last_seen,
         )
+    }
+
+    #[test]
+    fn the_last_second_is_asked_for_again_and_nothing_later_is_left_out() {
+        assert_eq!(samples_since(0, 9_000_000), 0);
+        assert_eq!(samples_since(3_000_000, 9_000_000), 3_000_000);
+        assert_eq!(samples_since(8_900_000, 9_000_000), 8_000_000);
     }
 
     #[test]
