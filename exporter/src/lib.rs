@@ -11,6 +11,7 @@ use genv_core::sources::SourceError;
 use genv_web::{Server, WebConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+mod allocator;
 pub mod endpoints;
 pub mod families;
 mod flags;
@@ -32,6 +33,7 @@ const WORKER_THREADS: usize = 2;
 
 /// The program: reads the command line, and serves until a signal ends it.
 pub fn run() -> ExitCode {
+    allocator::share_arenas();
     let options = match Options::parse(std::env::args_os()) {
         Ok(options) => options,
         Err(answer) => {
