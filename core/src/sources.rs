@@ -225,6 +225,9 @@ mod tests {
     #[test]
     fn the_built_in_lab_is_simulated_when_nothing_else_is_given() {
         assert_eq!(hostnames(&simulated()), ["gpu01", "gpu02"]);
+        let hosts = simulated().open();
+        let hosts = hosts.unwrap_or_else(|error| panic!("{error}"));
+        assert!(hosts.iter().all(|host| host.gpu.is_simulated()));
     }
 
     #[test]

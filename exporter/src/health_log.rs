@@ -107,6 +107,7 @@ mod tests {
             timestamp_seconds: 1.0,
             interval_seconds: 1.0,
             installed,
+            simulated: false,
             driver_version: None,
             collectors: [(collector.to_owned(), status)].into(),
             devices: Vec::new(),

@@ -53,6 +53,7 @@ impl Host {
             mut state,
         } = sources;
         let switches = options.collectors;
+        let simulated = gpu.is_simulated();
         let clock = Clock {
             started: Instant::now(),
         };
@@ -76,7 +77,7 @@ impl Host {
             processes_wanted: switches.processes,
             evidence: Evidence::default(),
             reading: Reading::default(),
-            view: View::new(hostname, options),
+            view: View::new(hostname, simulated, options),
             clock,
             cycle_started: clock.started,
         })

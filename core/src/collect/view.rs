@@ -57,6 +57,7 @@ pub(super) struct Moment {
 /// What is remembered of one host.
 pub(super) struct View {
     hostname: String,
+    simulated: bool,
     interval_seconds: f64,
     max_age_seconds: f64,
     busy_above: f64,
@@ -71,9 +72,10 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(hostname: String, options: &CollectOptions) -> Self {
+    pub(super) fn new(hostname: String, simulated: bool, options: &CollectOptions) -> Self {
         Self {
             hostname,
+            simulated,
             interval_seconds: options.interval.as_secs_f64(),
             max_age_seconds: options.max_age.as_secs_f64(),
             busy_above: options.busy_above,
@@ -162,6 +164,7 @@ impl View {
             timestamp_seconds: now.timestamp_seconds,
             interval_seconds: self.interval_seconds,
             installed: state.is_some_and(|state| state.installed),
+            simulated: self.simulated,
             driver_version: sample.and_then(|sample| sample.driver_version.clone()),
             collectors,
             devices,

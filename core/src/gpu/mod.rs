@@ -15,6 +15,11 @@ pub trait GpuSource: Send {
     /// # Errors
     /// The driver cannot be reached at all: see [`GpuError`].
     fn sample(&mut self) -> Result<GpuSample, GpuError>;
+
+    /// Whether the devices are made up rather than read from a driver.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }
 
 /// Why no device of a host could be read.

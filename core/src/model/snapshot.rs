@@ -24,6 +24,9 @@ pub struct Snapshot {
     pub interval_seconds: f64,
     /// Whether genv is installed: its state directory exists, or `genv` is on PATH.
     pub installed: bool,
+    /// Whether its devices are simulated, by a scenario or a number of devices, rather than read from a driver.
+    #[serde(default)]
+    pub simulated: bool,
     /// `nvmlSystemGetDriverVersion`.
     #[serde(default)]
     pub driver_version: Option<String>,

@@ -21,6 +21,15 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         },
     },
     Family {
+        name: "genv_host_simulated",
+        kind: Kind::Largest,
+        labels: &[],
+        help: "Whether the host's devices are simulated rather than read from a driver: 1 if they are, 0 if not.",
+        samples: |host, out| {
+            out.add(&[], host.view().map(|view| f64::from(view.snapshot.simulated)));
+        },
+    },
+    Family {
         name: "genv_snapshot_timestamp_seconds",
         kind: Kind::Largest,
         labels: &[],

@@ -228,6 +228,7 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
             timestamp_seconds: 1.0,
             interval_seconds: 1.0,
             installed: true,
+            simulated: true,
             driver_version,
             collectors: collectors
                 .into_iter()

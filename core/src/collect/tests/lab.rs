@@ -32,7 +32,7 @@ impl Lab {
             state: Some(state(Vec::new(), Vec::new())),
             table: Some(ProcessTable::default()),
             evidence: Evidence::default(),
-            view: View::new("lab".to_owned(), options),
+            view: View::new("lab".to_owned(), false, options),
         }
     }
 

@@ -23,6 +23,10 @@ pub(super) struct SimulatedGpus {
 const HANG_POLL: Duration = Duration::from_millis(20);
 
 impl GpuSource for SimulatedGpus {
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         loop {
             let scenario = self.stage.scenario();
