@@ -82,7 +82,8 @@ fn a_driver_that_is_installed_later_is_found() -> Result<()> {
 
     let installed = std::fs::canonicalize(simulation.library_folder().join("libnvidia-ml.so.1"))?;
     std::os::unix::fs::symlink(installed, &library)?;
-    exporter.wait_for("devices", gpu_works)?;
+    let scrape = exporter.wait_for("devices", gpu_works)?;
+    ensure!(scrape.value("genv_host_simulated", &[])? == 0.0);
     Ok(())
 }
 

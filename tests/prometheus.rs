@@ -50,8 +50,7 @@ fn promql_returns_what_the_scenario_says(tool: &str) -> Result<()> {
     let (_simulation, _exporter, prometheus) = scraped(tool, LAB)?;
     let values = [
         ("genv_host_up", 1.0),
-        // The library is simulated, not the source: through NVML it cannot be told from a driver's.
-        ("genv_host_simulated", 0.0),
+        ("genv_host_simulated", 1.0),
         ("sum(genv_device_up)", 2.0),
         (r#"genv_device_utilization_ratio{index="0"}"#, 0.5),
         (r#"genv_device_utilization_ratio{index="1"}"#, 0.25),
