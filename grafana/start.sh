@@ -1,0 +1,69 @@
+#!/bin/sh
+# Starts Grafana in its container. At the first start it also does what provisioning by files cannot:
+# an admin's password that nobody knows, and a folder for the pages about people that asks for a login.
+set -eu
+
+data=${GF_PATHS_DATA:-/var/lib/grafana}
+grafana=http://127.0.0.1:3000
+folder=genv-private
+password_file=$data/genv-admin-password
+# The container is healthy only if this exists.
+closed_file=$data/genv-private-closed
+
+say() { echo "genv: $*" >&2; }
+
+# The answer's status; 000 while there is none. The password goes through stdin: every user of the machine
+# sees a program's arguments.
+close_folder() {
+    printf 'user = "admin:%s"\n' "$(printf %s "$password" | sed 's/[\\"]/\\&/g')" |
+        curl --config - --silent --max-time 10 --output /dev/null --write-out '%{http_code}' \
+            --header 'Content-Type: application/json' --data '{"items":[{"role":"Editor","permission":1}]}' \
+            "$grafana/api/folders/$folder/permissions" || true
+}
+
+# Only once, so that an admin may decide otherwise in Grafana.
+ask_for_login() {
+    waited=0
+    while status=$(close_folder) && [ "$status" != 200 ]; do
+        if [ "$status" = 401 ]; then
+            say "cannot close the folder of the pages about people: Grafana refuses the admin's password." \
+                "Put the present one into GRAFANA_ADMIN_PASSWORD and run 'docker compose up -d'"
+            return
+        fi
+        waited=$((waited + 1))
+        [ "$waited" != 60 ] || say "the folder of the pages about people is not closed yet: Grafana answers $status" \
+            "(000: nothing). It is tried every second; see what Grafana says above"
+        sleep 1
+    done
+    touch "$closed_file"
+    say "the pages about people ask for a login now"
+}
+
+if [ -n "${GRAFANA_ADMIN_PASSWORD:-}" ]; then
+    password=$GRAFANA_ADMIN_PASSWORD
+elif [ -s "$password_file" ]; then
+    password=$(cat "$password_file")
+elif [ ! -e "$data/grafana.db" ]; then
+    password=$(head -c 18 /dev/urandom | base64)
+    (umask 077 && printf '%s\n' "$password" >"$password_file")
+else
+    password=
+fi
+unset GRAFANA_ADMIN_PASSWORD
+# Grafana takes it at its first start only.
+[ -z "$password" ] || export GF_SECURITY_ADMIN_PASSWORD="$password"
+[ ! -e "$password_file" ] || say "user admin; the password made at the first start:" \
+    "docker compose exec grafana cat $password_file"
+
+/run.sh "$@" &
+server=$!
+trap 'kill -TERM "$server" 2>/dev/null || :' TERM INT
+[ -e "$closed_file" ] || ask_for_login &
+status=0
+wait "$server" || status=$?
+# A signal ends the first wait, and Grafana takes a moment to end.
+while kill -0 "$server" 2>/dev/null; do
+    status=0
+    wait "$server" || status=$?
+done
+exit "$status"
