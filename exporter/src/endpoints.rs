@@ -9,13 +9,21 @@ use tokio::sync::watch;
 
 use crate::families::own::{REVISION, VERSION};
 use crate::render::{NoText, Rendering, Text};
+use crate::runbooks;
 
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// Paths that the telemetry path cannot take.
-pub(crate) const TAKEN_PATHS: [&str; 5] = ["/", "/sd", "/snapshot", "/-/healthy", "/-/ready"];
+pub(crate) const TAKEN_PATHS: [&str; 6] = [
+    "/",
+    "/sd",
+    "/snapshot",
+    "/runbooks",
+    "/-/healthy",
+    "/-/ready",
+];
 
 /// Publications that may be missed before the exporter calls itself unhealthy.
 const MISSED_PUBLICATIONS: u32 = 3;
@@ -112,6 +120,7 @@ impl Handler for Endpoints {
             "/snapshot" => self.snapshot(request),
             // Only a host file tells of exporters elsewhere.
             "/sd" => Response::new(StatusCode::OK, JSON, "[]\n"),
+            "/runbooks" => runbooks::page(),
             "/-/healthy" => self.healthy(),
             "/-/ready" => self.ready(),
             _ => Response::not_found(),
@@ -182,6 +191,11 @@ fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
                 "/sd",
                 "Service discovery",
                 "exporters on other hosts, for http_sd_configs of Prometheus",
+            ),
+            link(
+                "/runbooks",
+                "Runbooks",
+                "what each alert means, and what to do",
             ),
             link("/-/healthy", "Health", "200 while collecting goes on"),
             link(

@@ -19,6 +19,7 @@ mod health_log;
 mod host;
 mod own_process;
 pub mod render;
+mod runbooks;
 mod samples;
 mod usernames;
 

@@ -31,6 +31,13 @@ pub struct ListenAddressError {
     reason: &'static str,
 }
 
+impl ListenAddressError {
+    /// What is wrong, without what to write instead.
+    pub const fn reason(&self) -> &'static str {
+        self.reason
+    }
+}
+
 /// Why a [`ListenAddress`] cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {why}. {}", next_step(why))]

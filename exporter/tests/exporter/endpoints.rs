@@ -181,6 +181,7 @@ fn every_link_of_the_landing_page_leads_somewhere() {
             "metrics/genv1",
             "snapshot",
             "sd",
+            "runbooks",
             "-/healthy",
             "-/ready"
         ]
