@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, Parser, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use genv_core::collect::{CollectOptions, Collectors};
 use genv_core::duration::{parse_duration, parse_interval};
 use genv_core::sources::{GpuSourceKind, SourceOptions};
@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::endpoints::TAKEN_PATHS;
 use crate::families::Limits;
+use crate::publish::{PublishFlags, PublishOptions};
 use crate::usernames::Usernames;
 
 /// What DNS allows.
@@ -40,8 +41,17 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.";
 
 /// Serve Prometheus metrics of GPU devices, genv environments, users and processes.
 #[derive(Debug, Parser)]
-#[command(name = "genv-exporter", version = VERSION, after_help = EXAMPLE)]
+#[command(
+    name = "genv-exporter",
+    version = VERSION,
+    after_help = EXAMPLE,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 struct Flags {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     #[command(flatten)]
     web: WebFlags,
 
@@ -96,6 +106,11 @@ struct Flags {
     /// Form of the log.
     #[arg(long = "log.format", value_name = "FORM", default_value = "text")]
     log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Publish(PublishFlags),
 }
 
 #[derive(Debug, Args)]
@@ -154,7 +169,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What the program works with.
+/// What the program is to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Serve metrics.
+    Serve(Options),
+    /// Write the configuration of the programs around it.
+    Publish(PublishOptions),
+}
+
+/// What the exporter works with.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// Where to listen; at least one.
@@ -179,7 +203,7 @@ pub(crate) struct Options {
     pub(crate) log_format: LogFormat,
 }
 
-impl Options {
+impl Task {
     /// Reads the command line, program name included.
     ///
     /// # Errors
@@ -187,7 +211,10 @@ impl Options {
     pub(crate) fn parse<T: Into<std::ffi::OsString> + Clone>(
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
-        let flags = Flags::try_parse_from(arguments)?;
+        let mut flags = Flags::try_parse_from(arguments)?;
+        if let Some(Command::Publish(flags)) = flags.command.take() {
+            return Ok(Self::Publish(flags.into()));
+        }
         if let Some(max_age) = flags.max_age.filter(|max_age| *max_age < flags.interval) {
             let message = format!(
                 "--snapshot.max-age={max_age:?} is shorter than --interval={:?}, so that values would be withdrawn \
@@ -196,7 +223,7 @@ impl Options {
             );
             return Err(Flags::command().error(ErrorKind::ValueValidation, message));
         }
-        Ok(flags.into())
+        Ok(Self::Serve(flags.into()))
     }
 }
 
@@ -305,8 +332,11 @@ mod tests {
     #[test]
     fn a_long_interval_lengthens_the_age_at_which_values_are_withdrawn() {
         let max_age = |arguments: &[&str]| {
-            let options = Options::parse(["genv-exporter"].iter().chain(arguments));
-            options.unwrap().collect.max_age.as_secs()
+            let task = Task::parse(["genv-exporter"].iter().chain(arguments));
+            match task.unwrap() {
+                Task::Serve(options) => options.collect.max_age.as_secs(),
+                task => panic!("{task:?}"),
+            }
         };
         assert_eq!(max_age(&[]), 30);
         assert_eq!(max_age(&["--interval=1m"]), 180);

@@ -18,13 +18,14 @@ mod flags;
 mod health_log;
 mod host;
 mod own_process;
+mod publish;
 pub mod render;
 mod runbooks;
 mod samples;
 mod usernames;
 
 use endpoints::Endpoints;
-use flags::{LogFormat, Options};
+use flags::{LogFormat, Options, Task};
 pub use own_process::OwnProcess;
 use render::Renderer;
 pub use usernames::Usernames;
@@ -32,19 +33,25 @@ pub use usernames::Usernames;
 /// Threads that answer requests; collecting and rendering have their own.
 const WORKER_THREADS: usize = 2;
 
-/// The program: reads the command line, and serves until a signal ends it.
+/// The program: reads the command line, and serves until a signal ends it, or does what else it was told.
 pub fn run() -> ExitCode {
     allocator::share_arenas();
-    let options = match Options::parse(std::env::args_os()) {
-        Ok(options) => options,
+    let task = match Task::parse(std::env::args_os()) {
+        Ok(task) => task,
         Err(answer) => {
             // Help and version are answers too. Nobody is left to tell if printing fails.
             let _ = answer.print();
             return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
         }
     };
-    log_to_stderr(&options);
-    match serve(options) {
+    let outcome = match task {
+        Task::Serve(options) => {
+            log_to_stderr(&options);
+            serve(options)
+        }
+        Task::Publish(options) => publish::publish(&options),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);

@@ -11,6 +11,7 @@ mod exposition;
 mod metrics;
 mod program;
 mod properties;
+mod publish;
 
 use std::sync::Arc;
 

@@ -69,7 +69,7 @@ fn flags_that_contradict_each_other_are_refused() {
             &["--interval=1m", "--snapshot.max-age=30s"],
             "--snapshot.max-age=30s is shorter than --interval=60s",
         ),
-        (&["extra"], "unexpected argument 'extra'"),
+        (&["extra"], "unrecognized subcommand 'extra'"),
     ] {
         let (code, answer) = exporter(arguments);
         assert_eq!(code, 2, "{arguments:?}: {answer}");

@@ -1,0 +1,251 @@
+//! The files that are published, and where in them addresses stand.
+
+use super::address::{Scheme, ServiceAddress};
+
+/// Where everything is at one site.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    /// What Prometheus scrapes; at least one.
+    pub(crate) exporters: Vec<ServiceAddress>,
+    /// The exporter, as people reach it.
+    pub(crate) exporter_url: ServiceAddress,
+    /// Prometheus, as Grafana reaches it.
+    pub(crate) prometheus: ServiceAddress,
+    /// Alertmanager, as Prometheus reaches it.
+    pub(crate) alertmanager: ServiceAddress,
+    /// Grafana, as Prometheus reaches it.
+    pub(crate) grafana: ServiceAddress,
+}
+
+macro_rules! files {
+    ($($path:literal,)*) => {
+        [$(($path, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../", $path)))),*]
+    };
+}
+
+/// Every file that is published: its path in the repository and below the folder, and its text.
+const FILES: [(&str, &str); 10] = files![
+    "prometheus/prometheus.yml",
+    "prometheus/alertmanager.yml",
+    "prometheus/rules/genv-recording.yml",
+    "prometheus/rules/genv-alerts.yml",
+    "prometheus/targets/genv.yml.example",
+    "grafana/grafana.ini",
+    "grafana/provisioning/datasources/genv.yml",
+    "grafana/provisioning/dashboards/genv.yml",
+    "grafana/dashboards/overview.json",
+    "grafana/dashboards/users.json",
+];
+
+/// A text that stands in the files as they are, with the addresses of the shipped docker-compose.yml, and what stands
+/// there instead. Its further lines are indented like its first.
+type Replacement = (&'static str, String);
+
+/// Every file with the addresses put in, `folder` being where they will lie.
+pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(&'static str, String)> {
+    let replacements = replacements(addresses, folder);
+    let files = FILES.iter();
+    files
+        .map(|(path, text)| (*path, replaced(text, &replacements)))
+        .collect()
+}
+
+fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
+    let Addresses {
+        exporters,
+        exporter_url,
+        prometheus,
+        alertmanager,
+        grafana,
+    } = addresses;
+    let discovery: Vec<_> = exporters
+        .iter()
+        .map(|exporter| format!("- url: {exporter}/sd"))
+        .collect();
+    let notified = format!(
+        "- scheme: {}\n  static_configs:\n    - targets: [\"{}\"]",
+        alertmanager.scheme(),
+        alertmanager.host_and_port()
+    );
+    let group = |service| target_groups(std::slice::from_ref(service));
+    vec![
+        ("- targets: [\"exporter:9820\"]", target_groups(exporters)),
+        ("- url: http://exporter:9820/sd", discovery.join("\n")),
+        ("- targets: [\"localhost:9090\"]", group(prometheus)),
+        (
+            "- static_configs:\n        - targets: [\"alertmanager:9093\"]",
+            notified,
+        ),
+        ("- targets: [\"alertmanager:9093\"]", group(alertmanager)),
+        ("- targets: [\"grafana:3000\"]", group(grafana)),
+        (
+            "http://127.0.0.1:9820/runbooks",
+            format!("{exporter_url}/runbooks"),
+        ),
+        ("http://prometheus:9090", prometheus.to_string()),
+        ("/etc/grafana/genv", format!("{folder}/grafana")),
+        // What start.sh does in its container nobody does here.
+        (
+            "# start.sh takes this folder away from those who did not sign in.",
+            "# Seen without signing in, until an admin takes it away from viewers.".to_owned(),
+        ),
+    ]
+}
+
+/// Entries of `static_configs`, one for each way of asking.
+fn target_groups(services: &[ServiceAddress]) -> String {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for service in services {
+        let target = format!("\"{}\"", service.host_and_port());
+        let labels = target_labels(service);
+        match groups.iter_mut().find(|(known, _)| *known == labels) {
+            Some((_, targets)) => targets.push(target),
+            None => groups.push((labels, vec![target])),
+        }
+    }
+    let groups = groups
+        .iter()
+        .map(|(labels, targets)| format!("- targets: [{}]{labels}", targets.join(", ")));
+    groups.collect::<Vec<_>>().join("\n")
+}
+
+/// What Prometheus does not take for granted: TLS, and a path before `/metrics`.
+fn target_labels(service: &ServiceAddress) -> String {
+    let mut labels = Vec::new();
+    if service.scheme() == Scheme::Https {
+        labels.push("__scheme__: https".to_owned());
+    }
+    if !service.path().is_empty() {
+        labels.push(format!("__metrics_path__: {}/metrics", service.path()));
+    }
+    if labels.is_empty() {
+        return String::new();
+    }
+    format!("\n  labels: {{{}}}", labels.join(", "))
+}
+
+/// Replaces each of the texts wherever it stands. What is put in is not looked at again.
+fn replaced(text: &str, replacements: &[Replacement]) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((at, (known, new))) = replacements
+        .iter()
+        .filter_map(|replacement| Some((rest.find(replacement.0)?, replacement)))
+        .min_by_key(|(at, _)| *at)
+    {
+        result.push_str(&rest[..at]);
+        let line = result.rfind('\n').map_or(0, |end| end + 1);
+        let indentation = format!("\n{}", " ".repeat(result.len() - line));
+        result.push_str(&new.replace('\n', &indentation));
+        rest = &rest[at + known.len()..];
+    }
+    result.push_str(rest);
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn elsewhere(exporters: &[&str]) -> Addresses {
+        Addresses {
+            exporters: exporters.iter().map(|text| text.parse().unwrap()).collect(),
+            exporter_url: "https://lab.example.org/exporter".parse().unwrap(),
+            prometheus: "https://lab.example.org/prometheus".parse().unwrap(),
+            alertmanager: "https://watch:9999".parse().unwrap(),
+            grafana: "pictures:3333".parse().unwrap(),
+        }
+    }
+
+    fn file(addresses: &Addresses, path: &str) -> String {
+        let files = rendered(addresses, "/etc/genv");
+        let found = files.into_iter().find(|(known, _)| *known == path);
+        found.unwrap().1
+    }
+
+    fn list(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                list(&path, root, found);
+            } else {
+                let name = path.strip_prefix(root).unwrap();
+                found.push(name.to_str().unwrap().to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_of_prometheus_and_grafana_is_published() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut found = Vec::new();
+        for folder in ["prometheus", "grafana"] {
+            list(&root.join(folder), &root, &mut found);
+        }
+        // promtool's tests are for those who change the rules; Grafana's container alone is started by scripts.
+        found.retain(|path| !path.starts_with("prometheus/tests/") && !path.ends_with(".sh"));
+        found.sort();
+        let mut published: Vec<_> = FILES.iter().map(|(path, _)| *path).collect();
+        published.sort_unstable();
+        assert_eq!(published, found);
+    }
+
+    #[test]
+    fn every_address_stands_somewhere_and_none_of_docker_compose_remains() {
+        let addresses = elsewhere(&["gpu01:1"]);
+        for (known, _) in replacements(&addresses, "/etc/genv") {
+            assert!(
+                FILES.iter().any(|(_, text)| text.contains(known)),
+                "no file holds {known:?} any more"
+            );
+        }
+        for (path, text) in rendered(&addresses, "/etc/genv") {
+            for of_compose in [
+                "exporter:9820",
+                "prometheus:9090",
+                "localhost:9090",
+                "alertmanager:9093",
+                "grafana:3000",
+                "127.0.0.1:9820/",
+                "/etc/grafana",
+                "/etc/prometheus",
+                "start.sh",
+            ] {
+                assert!(!text.contains(of_compose), "{path}: {of_compose}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_put_in_is_not_replaced_again() {
+        let replacements = [("a", "b\na".to_owned()), ("b", "c".to_owned())];
+        assert_eq!(replaced("- a, b\n", &replacements), "- b\n  a, c\n");
+    }
+
+    #[test]
+    fn prometheus_is_told_of_every_exporter_and_how_to_ask_it() {
+        let addresses = elsewhere(&["gpu01:9820", "https://gpu02:9820", "[::1]:9821"]);
+        insta::assert_snapshot!(file(&addresses, "prometheus/prometheus.yml"));
+    }
+
+    #[test]
+    fn grafana_is_told_of_prometheus_and_of_its_files() {
+        let addresses = elsewhere(&["gpu01:9820"]);
+        let told: String = ["datasources/genv.yml", "dashboards/genv.yml"]
+            .iter()
+            .map(|name| file(&addresses, &format!("grafana/provisioning/{name}")))
+            .chain([file(&addresses, "grafana/grafana.ini")])
+            .collect();
+        for line in [
+            "url: https://lab.example.org:443/prometheus",
+            "path: /etc/genv/grafana/dashboards/overview.json",
+            "path: /etc/genv/grafana/dashboards/users.json",
+            "provisioning = /etc/genv/grafana/provisioning",
+            "default_home_dashboard_path = /etc/genv/grafana/dashboards/overview.json",
+        ] {
+            assert!(told.lines().any(|there| there.trim() == line), "{line}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The command line of `genv-exporter publish`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::PublishOptions;
+use super::address::ServiceAddress;
+use super::bundle::Addresses;
+
+const EXAMPLE: &str = "Example: Prometheus, Alertmanager and Grafana on this machine, without containers
+  genv-exporter publish /etc/genv
+  prometheus --config.file=/etc/genv/prometheus/prometheus.yml
+  alertmanager --config.file=/etc/genv/prometheus/alertmanager.yml
+  grafana server --homepath=/usr/share/grafana --config=/etc/genv/grafana/grafana.ini
+
+A file that was edited is kept as long as what would be published in its place stays the same. If that changes
+as well, nothing is written. --force replaces edited files.
+Exit codes: 0 everything is there, 1 failed, 2 wrong usage.";
+
+/// Write the configuration of Prometheus, Alertmanager and Grafana.
+///
+/// That is: what to scrape, rules, alerts, data source and dashboards. Each file that is written is printed; those that
+/// are up to date are left alone.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct PublishFlags {
+    /// Folder to write to; created if there is none.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+
+    /// Exporter that Prometheus scrapes; may be repeated. With https:// in front of it, one that speaks TLS.
+    #[arg(
+        long = "exporter-address",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9820",
+        value_parser = ServiceAddress::without_path
+    )]
+    exporters: Vec<ServiceAddress>,
+
+    /// Where people reach the exporter, for the links from alerts to runbooks [default: the first exporter address].
+    #[arg(long = "exporter-url", value_name = "URL")]
+    exporter_url: Option<ServiceAddress>,
+
+    /// Prometheus, as Grafana reaches it.
+    #[arg(
+        long = "prometheus-url",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:9090"
+    )]
+    prometheus: ServiceAddress,
+
+    /// Alertmanager, as Prometheus reaches it.
+    #[arg(
+        long = "alertmanager-address",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9093",
+        value_parser = ServiceAddress::without_path
+    )]
+    alertmanager: ServiceAddress,
+
+    /// Grafana, as Prometheus reaches it.
+    #[arg(
+        long = "grafana-address",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:3000",
+        value_parser = ServiceAddress::without_path
+    )]
+    grafana: ServiceAddress,
+
+    /// Replace files that were edited, too.
+    #[arg(long)]
+    force: bool,
+}
+
+impl From<PublishFlags> for PublishOptions {
+    fn from(flags: PublishFlags) -> Self {
+        let PublishFlags {
+            folder,
+            exporters,
+            prometheus,
+            alertmanager,
+            grafana,
+            ..
+        } = flags;
+        Self {
+            folder,
+            addresses: Addresses {
+                exporter_url: flags.exporter_url.unwrap_or_else(|| exporters[0].clone()),
+                exporters,
+                prometheus,
+                alertmanager,
+                grafana,
+            },
+            replace_edited: flags.force,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What was published into a folder: the hash of each file, so that a file which somebody edited is known.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+/// Name of the manifest in the folder.
+pub(crate) const NAME: &str = ".genv-published";
+
+/// Hashes and paths, a file's earlier hash beside its new one while it is being replaced. Its text is what
+/// `sha256sum --check` reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manifest(BTreeSet<(String, String)>);
+
+impl Manifest {
+    /// Reads a manifest. Lines that are none are passed over: a file that is not listed counts as edited.
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let entries = text.lines().filter_map(|line| line.split_once("  "));
+        Self(
+            entries
+                .map(|(hash, path)| (path.to_owned(), hash.to_owned()))
+                .collect(),
+        )
+    }
+
+    /// Whether a file with this content was published.
+    pub(crate) fn lists(&self, path: &str, content: &[u8]) -> bool {
+        self.0.contains(&(path.to_owned(), hash(content)))
+    }
+
+    /// Lists a file with this content.
+    pub(crate) fn add(&mut self, path: &str, content: &[u8]) {
+        self.0.insert((path.to_owned(), hash(content)));
+    }
+
+    /// The manifest that lists what either does.
+    pub(crate) fn united(&self, other: &Self) -> Self {
+        Self(self.0.union(&other.0).cloned().collect())
+    }
+
+    /// The text of the manifest.
+    pub(crate) fn to_text(&self) -> String {
+        let lines = self
+            .0
+            .iter()
+            .map(|(path, hash)| format!("{hash}  {path}\n"));
+        lines.collect()
+    }
+}
+
+fn hash(content: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(content))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_lists_what_was_added_and_survives_its_text() {
+        let mut manifest = Manifest::default();
+        manifest.add("a/b.yml", b"one");
+        let read = Manifest::parse(manifest.to_text().as_bytes());
+        assert_eq!(read, manifest);
+        assert!(read.lists("a/b.yml", b"one"));
+        assert!(!read.lists("a/b.yml", b"two"));
+        assert!(!read.lists("a/c.yml", b"one"));
+    }
+
+    #[test]
+    fn a_damaged_manifest_lists_nothing() {
+        let damaged = Manifest::parse(b"\xff\xfe\nnonsense\n\n  \n");
+        assert!(!damaged.lists("a/b.yml", b"one"));
+    }
+}

@@ -1,0 +1,302 @@
+//! `genv-exporter publish DIR`: what it writes, and what it leaves alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+
+const PROMETHEUS: &str = "prometheus/prometheus.yml";
+const RULES: &str = "prometheus/rules/genv-recording.yml";
+
+struct Answer {
+    code: i32,
+    /// Paths below the folder.
+    written: Vec<String>,
+    said: String,
+}
+
+fn publish(folder: &Path, flags: &[&str]) -> Answer {
+    let mut command = Command::cargo_bin("genv-exporter").unwrap();
+    command.env_clear().arg("publish").arg(folder).args(flags);
+    let output = command.output().unwrap();
+    let prefix = format!("{}/", folder.display());
+    let written = String::from_utf8(output.stdout).unwrap();
+    Answer {
+        code: output.status.code().unwrap(),
+        written: written
+            .lines()
+            .map(|line| line.strip_prefix(&prefix).unwrap().to_owned())
+            .collect(),
+        said: String::from_utf8_lossy(&output.stderr).replace(&prefix[..prefix.len() - 1], "DIR"),
+    }
+}
+
+fn succeeds(folder: &Path, flags: &[&str]) -> Vec<String> {
+    let answer = publish(folder, flags);
+    assert_eq!((answer.code, answer.said.as_str()), (0, ""));
+    answer.written
+}
+
+/// Every file below a folder, the manifest and what a killed run may leave included.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn walk(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, files);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap();
+                files.insert(name.to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut files_found = BTreeMap::new();
+    walk(folder, folder, &mut files_found);
+    files_found
+}
+
+fn append(path: &Path, text: &str) {
+    let before = fs::read_to_string(path).unwrap();
+    fs::write(path, before + text).unwrap();
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().join("etc/genv");
+    (temporary, folder)
+}
+
+#[test]
+fn every_file_is_written_and_printed_and_a_second_run_touches_none() {
+    let (_temporary, folder) = folder();
+    let written = succeeds(&folder, &[]);
+    let mut there: Vec<_> = files(&folder).into_keys().collect();
+    there.retain(|name| name != ".genv-published");
+    let mut sorted = written.clone();
+    sorted.sort();
+    assert_eq!(sorted, there);
+    assert!(written.iter().any(|name| name == RULES), "{written:?}");
+
+    let inodes = || {
+        let names = files(&folder).into_keys();
+        let inode = |name| fs::metadata(folder.join(name)).unwrap().ino();
+        names.map(inode).collect::<Vec<_>>()
+    };
+    let before = inodes();
+    assert!(succeeds(&folder, &[]).is_empty());
+    assert_eq!(inodes(), before);
+}
+
+#[test]
+fn a_file_that_is_missing_or_as_published_follows_the_addresses() {
+    let (_temporary, folder) = folder();
+    succeeds(&folder, &[]);
+    assert_eq!(
+        succeeds(&folder, &["--alertmanager-address=watch:9093"]),
+        [PROMETHEUS]
+    );
+    fs::remove_file(folder.join(RULES)).unwrap();
+    assert_eq!(
+        succeeds(&folder, &["--alertmanager-address=watch:9093"]),
+        [RULES]
+    );
+}
+
+#[test]
+fn an_edited_file_is_kept_while_nothing_new_would_take_its_place() {
+    let (_temporary, folder) = folder();
+    succeeds(&folder, &[]);
+    append(&folder.join(PROMETHEUS), "# mine\n");
+    let edited = files(&folder);
+    let kept = publish(&folder, &[]);
+    assert_eq!(kept.code, 0);
+    insta::assert_snapshot!(kept.said, @"genv-exporter: kept as edited in DIR: prometheus/prometheus.yml. --force replaces them.");
+    assert_eq!(files(&folder), edited);
+
+    assert_eq!(succeeds(&folder, &["--force"]), [PROMETHEUS]);
+    assert!(succeeds(&folder, &[]).is_empty());
+}
+
+#[test]
+fn an_edited_file_that_would_change_stops_everything_unless_forced() {
+    let (_temporary, folder) = folder();
+    succeeds(&folder, &[]);
+    append(&folder.join(PROMETHEUS), "# mine\n");
+    fs::remove_file(folder.join(RULES)).unwrap();
+    let edited = files(&folder);
+    let elsewhere = "--alertmanager-address=watch:9093";
+    let refused = publish(&folder, &[elsewhere]);
+    assert_eq!((refused.code, refused.written.len()), (1, 0));
+    insta::assert_snapshot!(refused.said, @"genv-exporter: cannot publish to DIR: these files were edited, or come from elsewhere, and would change: prometheus/prometheus.yml. Nothing was written. Publish to another folder to compare, or replace them with --force");
+    assert_eq!(files(&folder), edited);
+
+    let mut written = succeeds(&folder, &[elsewhere, "--force"]);
+    written.sort();
+    assert_eq!(written, [PROMETHEUS, RULES]);
+}
+
+#[test]
+fn files_of_others_are_neither_replaced_nor_removed() {
+    let (_temporary, folder) = folder();
+    fs::create_dir_all(folder.join("prometheus/rules")).unwrap();
+    fs::write(folder.join("prometheus/rules/mine.yml"), "groups: []\n").unwrap();
+    fs::write(folder.join(RULES), "groups: []\n").unwrap();
+    let before = files(&folder);
+    let refused = publish(&folder, &[]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.said.contains(RULES) && !refused.said.contains("mine.yml"));
+    assert_eq!(files(&folder), before);
+
+    assert!(succeeds(&folder, &["--force"]).contains(&RULES.to_owned()));
+    let mine = fs::read(folder.join("prometheus/rules/mine.yml")).unwrap();
+    assert_eq!(mine, b"groups: []\n");
+}
+
+#[test]
+fn no_link_is_followed_out_of_the_folder() {
+    let (temporary, folder) = folder();
+    let outside = temporary.path().join("outside");
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("victim"), "mine").unwrap();
+    let links: [(&str, &Path); 3] = [
+        (PROMETHEUS, &outside.join("victim")),
+        (PROMETHEUS, Path::new("/nonexistent")),
+        ("prometheus", &outside),
+    ];
+    for (link, target) in links {
+        let _ = fs::remove_dir_all(&folder);
+        let link = folder.join(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(target, &link).unwrap();
+        for flags in [&[][..], &["--force"]] {
+            let refused = publish(&folder, flags);
+            assert_eq!(refused.code, 1, "{link:?}: {}", refused.said);
+            assert!(refused.said.contains("link"), "{}", refused.said);
+            assert_eq!(fs::read_link(&link).unwrap(), *target);
+        }
+    }
+    let untouched = files(&outside);
+    assert_eq!(untouched.len(), 1);
+    assert_eq!(untouched["victim"], b"mine");
+}
+
+#[test]
+fn the_manifest_is_what_sha256sum_checks() {
+    let (_temporary, folder) = folder();
+    succeeds(&folder, &[]);
+    let check = |folder: &Path| {
+        let mut command = std::process::Command::new("sha256sum");
+        let command = command.args(["--check", "--strict", "--quiet", ".genv-published"]);
+        command
+            .current_dir(folder)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    assert!(check(&folder));
+    append(&folder.join(RULES), "# mine\n");
+    assert!(!check(&folder));
+}
+
+#[test]
+fn where_nothing_can_be_written_the_answer_says_why_and_what_to_do() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path();
+    fs::write(root.join("file"), "").unwrap();
+    fs::create_dir_all(root.join("pipe/prometheus")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.join("pipe").join(PROMETHEUS),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from(0o600),
+        0,
+    )
+    .unwrap();
+    fs::create_dir_all(root.join("folder").join(PROMETHEUS)).unwrap();
+    let not_utf_8 = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let mut all = String::new();
+    for folder in [
+        root.join("file"),
+        root.join("file/below"),
+        root.join("pipe"),
+        root.join("folder"),
+        "/proc/genv".into(),
+        root.join(not_utf_8),
+        root.join("a$HOME"),
+        root.join("a\nb"),
+    ] {
+        let refused = publish(&folder, &[]);
+        assert_eq!(refused.code, 1, "{folder:?}: {}", refused.said);
+        all += &refused.said.replace(root.to_str().unwrap(), "TMP");
+        assert!(!root.join(not_utf_8).exists());
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn wrong_usage_is_refused_with_what_to_write() {
+    let mut all = String::new();
+    for arguments in [
+        &["publish"][..],
+        &["publish", ""],
+        &["publish", "a", "b"],
+        &["publish", "a", "--exporter-address=gpu01"],
+        &["publish", "a", "--exporter-address=gpu01:9820/metrics"],
+        &["publish", "a", "--prometheus-url=ftp://gpu01"],
+        &["publish", "a", "--alertmanager-address="],
+        &["--interval=1s", "publish", "a"],
+    ] {
+        let mut command = Command::cargo_bin("genv-exporter").unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let output = command
+            .current_dir(temporary.path())
+            .args(arguments)
+            .output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+        let answer = String::from_utf8(output.stderr).unwrap();
+        all += answer.split("\n\nFor more").next().unwrap();
+        all += "\n\n";
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_full_disk_leaves_every_file_whole_and_the_rest_for_the_next_run() {
+    const ALERTS: &str = "prometheus/rules/genv-alerts.yml";
+    let (_temporary, folder) = folder();
+    succeeds(&folder, &[]);
+    let before = files(&folder);
+    // No file may grow beyond 8 KiB, as if the disk were full after that.
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", r#"trap '' XFSZ; ulimit -f 16; exec "$@""#, "sh"]);
+    limited.arg(assert_cmd::cargo::cargo_bin!("genv-exporter"));
+    limited.arg("publish").arg(&folder);
+    let output = limited.arg("--exporter-address=other:9820").output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    insta::assert_snapshot!(said.replace(folder.to_str().unwrap(), "DIR"), @"genv-exporter: cannot write DIR/prometheus/rules/genv-alerts.yml: File too large (os error 27). Free some space there and publish again: this file is as it was");
+
+    let after = files(&folder);
+    assert!(after.keys().eq(before.keys()));
+    assert_ne!(after[PROMETHEUS], before[PROMETHEUS]);
+    assert_eq!(after[ALERTS], before[ALERTS]);
+    assert_eq!(
+        succeeds(&folder, &["--exporter-address=third:9820"]),
+        [PROMETHEUS, ALERTS]
+    );
+}
+
+#[test]
+fn the_help_of_publish_shows_an_example() {
+    let mut command = Command::cargo_bin("genv-exporter").unwrap();
+    let output = command.args(["publish", "--help"]).output().unwrap();
+    assert!(output.status.success());
+    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
+}
