@@ -53,6 +53,26 @@ pub fn get_with(port: u16, path: &str, headers: &[(&str, &str)]) -> Result<Respo
     exchange(connect(port)?, path, headers)
 }
 
+/// Posts `body` to `path` of 127.0.0.1:`port`.
+///
+/// # Errors
+/// As [`get`].
+pub fn post(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Response> {
+    let mut stream = connect(port)?;
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    request.push_str("\r\n");
+    stream
+        .write_all(&[request.as_bytes(), body].concat())
+        .context("sending a request")?;
+    read_response(stream)
+}
+
 /// Opens a connection to 127.0.0.1:`port`.
 ///
 /// # Errors

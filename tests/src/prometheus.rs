@@ -3,17 +3,37 @@
 use std::fs::File;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::exporter::{PATIENCE, free_port};
-use crate::http;
+use crate::http::{self, Response};
 use crate::metrics::Labels;
 use crate::tools;
 
-/// A running Prometheus that scrapes one exporter; it ends with the value.
+/// Labels of a series, and its values with their Unix times.
+pub type Series = (Labels, Vec<(f64, f64)>);
+
+#[derive(Deserialize)]
+struct RangeAnswer {
+    data: RangeData,
+}
+
+#[derive(Deserialize)]
+struct RangeData {
+    result: Vec<RangeSeries>,
+}
+
+#[derive(Deserialize)]
+struct RangeSeries {
+    metric: Labels,
+    values: Vec<(f64, String)>,
+}
+
+/// A running Prometheus; it ends with the value.
 #[derive(Debug)]
 pub struct Prometheus {
     child: Child,
@@ -36,28 +56,35 @@ impl Prometheus {
     /// # Errors
     /// As [`Prometheus::start`].
     pub fn start_with(tool: &str, target: u16, more: &str) -> Result<Self> {
+        let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
+        let configuration = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
+             scrape_configs:\n\
+             - job_name: genv\n\
+             \x20 honor_labels: true\n\
+             \x20 static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n{more}"
+        );
+        Self::start_configured(tool, &configuration, &[])
+    }
+
+    /// Starts `tool` with this configuration and further flags.
+    ///
+    /// # Errors
+    /// As [`Prometheus::start`].
+    pub fn start_configured(tool: &str, configuration: &str, flags: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
-        let configuration = folder.path().join("prometheus.yml");
-        let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
-        std::fs::write(
-            &configuration,
-            format!(
-                "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-                 scrape_configs:\n\
-                 - job_name: genv\n\
-                 \x20 honor_labels: true\n\
-                 \x20 static_configs: [{{targets: ['127.0.0.1:{target}']}}]\n{more}"
-            ),
-        )?;
+        let configuration_file = folder.path().join("prometheus.yml");
+        std::fs::write(&configuration_file, configuration)?;
         let log = File::create(folder.path().join("prometheus.log"))?;
         let child = Command::new(tools::program(tool, "prometheus"))
-            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!("--config.file={}", configuration_file.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
                 folder.path().join("data").display()
             ))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -88,12 +115,34 @@ impl Prometheus {
         std::fs::read_to_string(self.folder.path().join("prometheus.log")).unwrap_or_default()
     }
 
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Asks an instant query, and returns labels and value of each element of the answer.
     ///
     /// # Errors
     /// Prometheus refuses the query.
     pub fn query(&self, promql: &str) -> Result<Vec<(Labels, f64)>> {
-        let data = self.ask("/api/v1/query", &[("query", promql)])?;
+        self.instant(&[("query", promql)])
+    }
+
+    /// As [`Prometheus::query`], of a moment in the past.
+    ///
+    /// # Errors
+    /// As [`Prometheus::query`].
+    pub fn query_at(&self, promql: &str, moment: SystemTime) -> Result<Vec<(Labels, f64)>> {
+        self.instant(&[("query", promql), ("time", &unix_time(moment)?)])
+    }
+
+    fn instant(&self, parameters: &[(&str, &str)]) -> Result<Vec<(Labels, f64)>> {
+        let data = self.ask("/api/v1/query", parameters)?;
+        if data["resultType"] == "scalar" {
+            let value = data["result"][1].as_str().context("no value")?.parse()?;
+            return Ok(vec![(Labels::new(), value)]);
+        }
         let elements = data["result"].as_array().context("no result")?;
         elements
             .iter()
@@ -107,15 +156,50 @@ impl Prometheus {
             .collect()
     }
 
+    /// Asks for a query's values from one moment to another, `step` apart: each series with pairs of Unix time and value.
+    ///
+    /// # Errors
+    /// Prometheus refuses the query; it gives no more than 11,000 values of a series at once.
+    pub fn query_range(
+        &self,
+        promql: &str,
+        from: SystemTime,
+        to: SystemTime,
+        step: Duration,
+    ) -> Result<Vec<Series>> {
+        let parameters = [
+            ("query", promql),
+            ("start", &unix_time(from)?),
+            ("end", &unix_time(to)?),
+            ("step", &step.as_secs_f64().to_string()),
+        ];
+        let response = self.request("/api/v1/query_range", &parameters)?;
+        let answer: RangeAnswer = serde_json::from_slice(&response.body)
+            .with_context(|| String::from_utf8_lossy(&response.body).into_owned())?;
+        let series = answer.data.result.into_iter();
+        series
+            .map(|series| {
+                let values = series.values.into_iter();
+                let values = values.map(|(at, value)| Ok((at, value.parse()?)));
+                Ok((series.metric, values.collect::<Result<_>>()?))
+            })
+            .collect()
+    }
+
     /// The one value that an instant query gives.
     ///
     /// # Errors
     /// It gives none or several.
     pub fn value(&self, promql: &str) -> Result<f64> {
-        match self.query(promql)?.as_slice() {
-            [(_, value)] => Ok(*value),
-            other => bail!("{promql} gives {other:?}, not one value"),
-        }
+        one_value(promql, &self.query(promql)?)
+    }
+
+    /// As [`Prometheus::value`], of a moment in the past.
+    ///
+    /// # Errors
+    /// As [`Prometheus::value`].
+    pub fn value_at(&self, promql: &str, moment: SystemTime) -> Result<f64> {
+        one_value(promql, &self.query_at(promql, moment)?)
     }
 
     /// Asks until the answer `holds`, and returns it.
@@ -158,14 +242,30 @@ impl Prometheus {
     /// # Errors
     /// It answers with an error.
     pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value> {
+        let response = self.request(path, parameters)?;
+        let mut answer: Value = serde_json::from_slice(&response.body)?;
+        ensure!(answer["status"] == "success", "{parameters:?}: {answer}");
+        Ok(answer["data"].take())
+    }
+
+    /// Deletes series; it needs the flag `--web.enable-admin-api`.
+    ///
+    /// # Errors
+    /// Prometheus refuses to.
+    pub fn forget(&self, selector: &str) -> Result<()> {
+        let path = "/api/v1/admin/tsdb/delete_series?match[]=";
+        let path = format!("{path}{}", percent_encoded(selector));
+        let response = http::post(self.port, &path, &[], &[])?;
+        ensure!(response.status == 204, "{}", response.text()?);
+        Ok(())
+    }
+
+    fn request(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Response> {
         let pairs: Vec<String> = parameters
             .iter()
             .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
             .collect();
-        let response = http::get(self.port, &format!("{path}?{}", pairs.join("&")))?;
-        let mut answer: Value = serde_json::from_slice(&response.body)?;
-        ensure!(answer["status"] == "success", "{parameters:?}: {answer}");
-        Ok(answer["data"].take())
+        http::get(self.port, &format!("{path}?{}", pairs.join("&")))
     }
 }
 
@@ -193,6 +293,17 @@ pub fn check_metrics(tool: &str, scrape: &[u8]) -> Result<(bool, String)> {
     let output = child.wait_with_output()?;
     let said = [output.stdout, output.stderr].concat();
     Ok((output.status.success(), String::from_utf8(said)?))
+}
+
+fn one_value(promql: &str, answer: &[(Labels, f64)]) -> Result<f64> {
+    match answer {
+        [(_, value)] => Ok(*value),
+        other => bail!("{promql} gives {other:?}, not one value"),
+    }
+}
+
+fn unix_time(moment: SystemTime) -> Result<String> {
+    Ok(moment.duration_since(UNIX_EPOCH)?.as_secs_f64().to_string())
 }
 
 fn percent_encoded(text: &str) -> String {

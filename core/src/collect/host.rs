@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use super::view::{Evidence, Held, Moment, ProcessAnswer, View};
-use super::worker::{NoAnswer, Worker, unix_seconds};
+use super::clock::Clock;
+use super::view::{Evidence, Held, ProcessAnswer, View};
+use super::worker::{NoAnswer, Worker};
 use super::{CollectOptions, HostSources};
 use crate::accounting::Reading;
 use crate::gpu::GpuSample;
@@ -33,7 +34,7 @@ pub(super) struct Host {
     reading: Reading,
     view: View,
     clock: Clock,
-    cycle_started: Instant,
+    cycle_started_seconds: f64,
 }
 
 /// What to ask of the processes of a host.
@@ -45,7 +46,11 @@ struct ProcessQuestion {
 
 impl Host {
     /// Starts the threads of one host.
-    pub(super) fn start(sources: HostSources, options: &CollectOptions) -> io::Result<Self> {
+    pub(super) fn start(
+        sources: HostSources,
+        options: &CollectOptions,
+        clock: &Clock,
+    ) -> io::Result<Self> {
         let HostSources {
             hostname,
             mut gpu,
@@ -54,20 +59,17 @@ impl Host {
         } = sources;
         let switches = options.collectors;
         let simulated = gpu.is_simulated();
-        let clock = Clock {
-            started: Instant::now(),
-        };
         let gpu = switches.gpu.then(|| {
-            Collector::start("gpu", clock, move |()| {
+            Collector::start("gpu", clock.clone(), move |()| {
                 gpu.sample().map_err(|error| error.to_string())
             })
         });
         let state = switches.state.then(|| {
-            Collector::start("state", clock, move |()| {
+            Collector::start("state", clock.clone(), move |()| {
                 state.read().map_err(|error| error.message)
             })
         });
-        let processes = Collector::start("processes", clock, move |question| {
+        let processes = Collector::start("processes", clock.clone(), move |question| {
             Ok(read_processes(&mut *processes, &question))
         });
         Ok(Self {
@@ -78,14 +80,14 @@ impl Host {
             evidence: Evidence::default(),
             reading: Reading::default(),
             view: View::new(hostname, simulated, options),
-            clock,
-            cycle_started: clock.started,
+            clock: clock.clone(),
+            cycle_started_seconds: clock.now().seconds,
         })
     }
 
     /// Begins a cycle: asks the GPU source.
     pub(super) fn ask_gpu(&mut self) {
-        self.cycle_started = Instant::now();
+        self.cycle_started_seconds = self.clock.now().seconds;
         if let Some(gpu) = &mut self.gpu {
             let late = gpu.ask(());
             self.keep_sample(late);
@@ -126,8 +128,7 @@ impl Host {
         if let Some(answer) = self.processes.take(deadlines.processes) {
             self.evidence.processes = Some(answer);
         }
-        let cycle_started_seconds = self.clock.seconds(self.cycle_started);
-        let of_this_cycle = |asked_seconds| asked_seconds >= cycle_started_seconds;
+        let of_this_cycle = |asked_seconds| asked_seconds >= self.cycle_started_seconds;
         self.evidence.state_is_fresh = self.state.as_ref().is_some_and(|s| s.status.success)
             && self
                 .evidence
@@ -140,10 +141,7 @@ impl Host {
                 .as_ref()
                 .is_some_and(|held| of_this_cycle(held.asked_seconds));
         let collectors = self.statuses();
-        let now = Moment {
-            seconds: self.clock.seconds(Instant::now()),
-            timestamp_seconds: unix_seconds(SystemTime::now()),
-        };
+        let now = self.clock.now();
         let reading = std::mem::take(&mut self.reading);
         self.view.observe(now, &self.evidence, reading, collectors)
     }
@@ -203,26 +201,11 @@ fn read_processes(source: &mut dyn ProcessSource, question: &ProcessQuestion) ->
     ProcessAnswer { table, usernames }
 }
 
-/// Instants as seconds since the collection began.
-#[derive(Clone, Copy)]
-struct Clock {
-    started: Instant,
-}
-
-impl Clock {
-    fn seconds(self, instant: Instant) -> f64 {
-        instant
-            .saturating_duration_since(self.started)
-            .as_secs_f64()
-    }
-}
-
 /// One source behind its worker, and how it fares.
 struct Collector<Q, T> {
     name: &'static str,
     worker: Worker<Q, Result<T, String>>,
     status: CollectorStatus,
-    clock: Clock,
 }
 
 impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
@@ -233,9 +216,8 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
     ) -> io::Result<Self> {
         Ok(Self {
             name,
-            worker: Worker::spawn(name, answer)?,
+            worker: Worker::spawn(name, clock, answer)?,
             status: CollectorStatus::default(),
-            clock,
         })
     }
 
@@ -264,17 +246,17 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
                 return None;
             }
         };
-        self.status.duration_seconds = Some(answer.duration.as_secs_f64());
+        self.status.duration_seconds = Some(answer.finished.seconds - answer.asked.seconds);
         match answer.value {
             Ok(value) => {
                 self.status.success = true;
                 self.status.error = None;
-                self.status.timestamp_seconds = Some(answer.timestamp_seconds);
+                self.status.timestamp_seconds = Some(answer.finished.timestamp_seconds);
                 Some(Held {
                     value,
-                    asked_seconds: self.clock.seconds(answer.asked),
-                    read_seconds: self.clock.seconds(answer.finished),
-                    timestamp_seconds: answer.timestamp_seconds,
+                    asked_seconds: answer.asked.seconds,
+                    read_seconds: answer.finished.seconds,
+                    timestamp_seconds: answer.finished.timestamp_seconds,
                 })
             }
             Err(error) => {

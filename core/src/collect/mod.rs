@@ -5,6 +5,7 @@
 //! a part of it, and publishes with what it has. What a `host`'s sources said last stands until it is
 //! older than the maximum age; the `view` makes it a snapshot.
 
+mod clock;
 mod devices;
 mod environments;
 mod host;
@@ -22,6 +23,8 @@ use crate::gpu::GpuSource;
 use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
+use clock::Clock;
+pub use supervisor::Collection;
 
 /// Where the truth about one host comes from.
 pub struct HostSources {
@@ -82,18 +85,10 @@ impl Default for CollectOptions {
 /// # Errors
 /// A thread could not be started.
 pub fn spawn(hosts: Vec<HostSources>, options: CollectOptions) -> io::Result<SnapshotStream> {
-    let mut hosts = hosts
-        .into_iter()
-        .map(|sources| {
-            Ok((
-                sources.hostname.clone(),
-                host::Host::start(sources, &options)?,
-            ))
-        })
-        .collect::<io::Result<Vec<_>>>()?;
+    let collection = Collection::start(hosts, &options, &Clock::of_the_system())?;
     let (publisher, stream) = channel();
     thread::Builder::new()
         .name("collect".to_owned())
-        .spawn(move || supervisor::run(&mut hosts, options.interval, &publisher))?;
+        .spawn(move || supervisor::run(collection, &publisher))?;
     Ok(stream)
 }

@@ -1,11 +1,14 @@
 //! The thread that makes one publication an interval.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
+use super::clock::Clock;
 use super::host::{Deadlines, Host};
+use super::{CollectOptions, HostSources};
 use crate::model::{HostSnapshot, Publication};
+use crate::scenario;
 use crate::stream::Publisher;
 
 /// The parts of an interval after which the GPU source, the state and the processes are not
@@ -16,34 +19,56 @@ const PATIENCE: [(f64, Duration); 3] = [
     (0.8, Duration::from_secs(6)),
 ];
 
-/// Publishes all hosts once an interval until nobody has a stream any more.
-pub(super) fn run(hosts: &mut [(String, Host)], interval: Duration, publisher: &Publisher) {
-    let began = Instant::now();
-    let mut sequence = 0;
-    while !publisher.is_closed() {
-        sequence += 1;
-        publisher.publish(Publication {
-            sequence,
-            hosts: cycle(hosts, interval),
-        });
-        thread::sleep(until_next(began.elapsed(), interval));
-    }
+/// The hosts of a collection with their threads, and nothing that says when a cycle is due.
+pub struct Collection {
+    hosts: Vec<(String, Host)>,
+    interval: Duration,
+    sequence: u64,
 }
 
-fn cycle(hosts: &mut [(String, Host)], interval: Duration) -> Vec<HostSnapshot> {
-    let deadlines = deadlines(Instant::now(), interval);
-    for (_, host) in &mut *hosts {
-        host.ask_gpu();
+impl Collection {
+    /// Starts the threads of all hosts. Time is what `clock` tells, which never goes back: whoever turns the clock of
+    /// a scenario lives through weeks in seconds. Waiting for a source that hangs takes real time.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub fn of_a_scenario(
+        hosts: Vec<HostSources>,
+        options: &CollectOptions,
+        clock: scenario::Clock,
+    ) -> io::Result<Self> {
+        Self::start(hosts, options, &Clock::of_a_scenario(clock))
     }
-    for (_, host) in &mut *hosts {
-        host.ask_state(&deadlines);
+
+    pub(super) fn start(
+        hosts: Vec<HostSources>,
+        options: &CollectOptions,
+        clock: &Clock,
+    ) -> io::Result<Self> {
+        let start = |sources: HostSources| {
+            let hostname = sources.hostname.clone();
+            Ok((hostname, Host::start(sources, options, clock)?))
+        };
+        Ok(Self {
+            hosts: hosts.into_iter().map(start).collect::<io::Result<_>>()?,
+            interval: options.interval,
+            sequence: 0,
+        })
     }
-    for (_, host) in &mut *hosts {
-        host.ask_processes(&deadlines);
-    }
-    hosts
-        .iter_mut()
-        .map(|(hostname, host)| {
+
+    /// Asks all sources of all hosts, now.
+    pub fn cycle(&mut self) -> Publication {
+        let deadlines = deadlines(Instant::now(), self.interval);
+        for (_, host) in &mut self.hosts {
+            host.ask_gpu();
+        }
+        for (_, host) in &mut self.hosts {
+            host.ask_state(&deadlines);
+        }
+        for (_, host) in &mut self.hosts {
+            host.ask_processes(&deadlines);
+        }
+        let publish = |(hostname, host): &mut (String, Host)| {
             let snapshot = host.finish(&deadlines);
             HostSnapshot {
                 hostname: hostname.clone(),
@@ -51,8 +76,22 @@ fn cycle(hosts: &mut [(String, Host)], interval: Duration) -> Vec<HostSnapshot> 
                 received_timestamp_seconds: Some(snapshot.timestamp_seconds),
                 snapshot: Some(Arc::new(snapshot)),
             }
-        })
-        .collect()
+        };
+        self.sequence += 1;
+        Publication {
+            sequence: self.sequence,
+            hosts: self.hosts.iter_mut().map(publish).collect(),
+        }
+    }
+}
+
+/// Publishes all hosts once an interval until nobody has a stream any more.
+pub(super) fn run(mut collection: Collection, publisher: &Publisher) {
+    let began = Instant::now();
+    while !publisher.is_closed() {
+        publisher.publish(collection.cycle());
+        thread::sleep(until_next(began.elapsed(), collection.interval));
+    }
 }
 
 fn deadlines(now: Instant, interval: Duration) -> Deadlines {

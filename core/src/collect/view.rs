@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::clock::Moment;
 use super::devices::Devices;
 use super::environments::{self, LastActive};
 use super::processes;
@@ -43,15 +44,6 @@ pub(super) struct Evidence {
 pub(super) struct ProcessAnswer {
     pub(super) table: ProcessTable,
     pub(super) usernames: HashMap<u32, String>,
-}
-
-/// Now, by two clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    /// Since the collection began, by a clock that never goes back.
-    pub(super) seconds: f64,
-    /// Unix time.
-    pub(super) timestamp_seconds: f64,
 }
 
 /// What is remembered of one host.

@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+
+use super::clock::{Clock, Moment};
 
 /// A thread that answers one question at a time.
 ///
@@ -26,11 +28,8 @@ enum Status {
 /// An answer, and when it was given.
 pub(super) struct Answer<A> {
     pub(super) value: A,
-    pub(super) asked: Instant,
-    pub(super) finished: Instant,
-    /// Unix time of `finished`.
-    pub(super) timestamp_seconds: f64,
-    pub(super) duration: Duration,
+    pub(super) asked: Moment,
+    pub(super) finished: Moment,
 }
 
 /// Why there is no answer.
@@ -48,6 +47,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread of this name that answers by calling `answer`.
     pub(super) fn spawn(
         name: &str,
+        clock: Clock,
         mut answer: impl FnMut(Q) -> A + Send + 'static,
     ) -> io::Result<Self> {
         let (questions, received) = sync_channel(1);
@@ -56,15 +56,12 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
             .name(name.to_owned())
             .spawn(move || {
                 while let Ok(question) = received.recv() {
-                    let asked = Instant::now();
+                    let asked = clock.now();
                     let value = answer(question);
-                    let finished = Instant::now();
                     let answer = Answer {
                         value,
                         asked,
-                        finished,
-                        timestamp_seconds: unix_seconds(SystemTime::now()),
-                        duration: finished - asked,
+                        finished: clock.now(),
                     };
                     if answered.send(answer).is_err() {
                         return;
@@ -118,11 +115,4 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
             }
         }
     }
-}
-
-/// Unix time; a clock set before 1970 counts as 1970.
-pub(super) fn unix_seconds(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64()
 }

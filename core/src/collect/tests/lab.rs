@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::accounting::Reading;
 use crate::collect::CollectOptions;
-use crate::collect::view::{Evidence, Held, Moment, ProcessAnswer, View};
+use crate::collect::clock::Moment;
+use crate::collect::view::{Evidence, Held, ProcessAnswer, View};
 
 /// A host whose sources say what the fields hold, where they answer.
 pub(super) struct Lab {

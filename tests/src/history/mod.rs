@@ -1,0 +1,371 @@
+//! Weeks of a scenario in a real Prometheus, without waiting for them.
+//!
+//! The real collection plays the scenario by a clock that is turned, the real families are what would have been scraped, and
+//! Prometheus is given them by remote write, with the stale markers that a scrape would leave. Then its own engine evaluates
+//! the shipped rules over all of it.
+
+mod exporter;
+mod rules;
+mod write;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use genv_core::collect::CollectOptions;
+use genv_core::scenario::{Clock, Engine};
+use prometheus::proto::{LabelPair, MetricFamily, MetricType};
+
+use crate::metrics::Labels;
+use crate::prometheus::Prometheus;
+use exporter::{PlayedExporter, ensure_nothing_hangs, milliseconds};
+use rules::Span;
+pub use rules::{Group, Rule, RulesFile};
+use write::{SeriesId, Writer};
+
+/// A history that is to be played.
+#[derive(Clone, Debug)]
+pub struct History {
+    engine: Arc<Engine>,
+    from: SystemTime,
+    lasting: Duration,
+    every: Duration,
+    exporter_per_host: bool,
+    troubles: Vec<Trouble>,
+}
+
+/// A Prometheus that has scraped a history and evaluated the shipped rules.
+#[derive(Debug)]
+pub struct Past {
+    /// It answers at any time of the history.
+    pub prometheus: Prometheus,
+    from: SystemTime,
+    end: SystemTime,
+}
+
+/// When an exporter is in trouble; both times count from the beginning of the history.
+#[derive(Clone, Debug)]
+struct Trouble {
+    instance: String,
+    from: Duration,
+    until: Duration,
+    frozen: bool,
+}
+
+impl History {
+    /// A day of this scenario (YAML), scraped every 30 s. It begins at the epoch of the scenario's first host.
+    ///
+    /// # Errors
+    /// It is not a scenario, has no host, or something in it hangs.
+    pub fn of(scenario: &str) -> Result<Self> {
+        Self::of_engine(Engine::from_text("scenario.yaml", scenario)?)
+    }
+
+    /// As [`History::of`], of the built-in lab.
+    ///
+    /// # Errors
+    /// None: it is fixed.
+    pub fn of_demo() -> Result<Self> {
+        Self::of_engine(Engine::demo()?)
+    }
+
+    fn of_engine(engine: Engine) -> Result<Self> {
+        ensure_nothing_hangs(&engine)?;
+        let scenario = engine.scenario();
+        let host = scenario.hosts.first().context("a scenario without hosts")?;
+        let epoch = u64::try_from(host.epoch_milliseconds).context("an epoch before 1970")?;
+        Ok(Self {
+            engine: Arc::new(engine),
+            from: SystemTime::UNIX_EPOCH + Duration::from_millis(epoch),
+            lasting: Duration::from_secs(86_400),
+            every: Duration::from_secs(30),
+            exporter_per_host: false,
+            troubles: Vec::new(),
+        })
+    }
+
+    /// When it begins.
+    #[must_use]
+    pub fn from(mut self, from: SystemTime) -> Self {
+        self.from = from;
+        self
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn lasting(mut self, lasting: Duration) -> Self {
+        self.lasting = lasting;
+        self
+    }
+
+    /// Time between two collections, two scrapes, and two evaluations of the rules whose group does not tell.
+    #[must_use]
+    pub fn every(mut self, every: Duration) -> Self {
+        self.every = every;
+        self
+    }
+
+    /// An exporter on each host, with the instance `HOST:9820`, rather than one for all with the instance `localhost:9820`.
+    #[must_use]
+    pub fn exporter_per_host(mut self) -> Self {
+        self.exporter_per_host = true;
+        self
+    }
+
+    /// The exporter cannot be scraped between two times from the beginning, and has lost its counters afterwards.
+    #[must_use]
+    pub fn down(self, instance: &str, from: Duration, until: Duration) -> Self {
+        self.trouble(instance, from, until, false)
+    }
+
+    /// The exporter is restarted between two scrapes.
+    #[must_use]
+    pub fn restarted(self, instance: &str, at: Duration) -> Self {
+        self.down(instance, at, at)
+    }
+
+    /// The exporter collects nothing between two times from the beginning, and serves what it had.
+    #[must_use]
+    pub fn frozen(self, instance: &str, from: Duration, until: Duration) -> Self {
+        self.trouble(instance, from, until, true)
+    }
+
+    fn trouble(mut self, instance: &str, from: Duration, until: Duration, frozen: bool) -> Self {
+        self.troubles.push(Trouble {
+            instance: instance.to_owned(),
+            from,
+            until,
+            frozen,
+        });
+        self
+    }
+
+    /// Plays it to a new Prometheus, `tool`.
+    ///
+    /// # Errors
+    /// Prometheus cannot be started or refuses something; it would end in the future, which Prometheus refuses.
+    pub fn start(self, tool: &str) -> Result<Past> {
+        let end = self.from + self.lasting;
+        ensure!(
+            end <= SystemTime::now(),
+            "cannot play a history that ends in the future: Prometheus refuses such samples. Let it begin earlier"
+        );
+        // All of it stays in memory, where series may be written one after the other.
+        let block = format!("{}s", (self.lasting * 4).as_secs().max(7200));
+        let flags = [
+            "--web.enable-remote-write-receiver".to_owned(),
+            "--web.enable-admin-api".to_owned(),
+            "--storage.tsdb.retention.time=100y".to_owned(),
+            format!("--storage.tsdb.min-block-duration={block}"),
+            format!("--storage.tsdb.max-block-duration={block}"),
+            "--query.max-samples=1000000000".to_owned(),
+        ];
+        let prometheus = Prometheus::start_configured(tool, "{}", &flags)?;
+        let mut writer = Writer::new(prometheus.port());
+        self.scrape(&mut writer)?;
+        let span = Span {
+            from: self.from,
+            to: end,
+            interval: self.every,
+        };
+        let file = RulesFile::shipped("genv-recording.yml")?;
+        rules::record(&prometheus, &mut writer, &file, span)?;
+        Ok(Past {
+            prometheus,
+            from: self.from,
+            end,
+        })
+    }
+
+    fn scrape(&self, writer: &mut Writer) -> Result<()> {
+        let now = Arc::new(Mutex::new(self.from));
+        let clock: Clock = Arc::new({
+            let now = Arc::clone(&now);
+            move || *now.lock().unwrap_or_else(PoisonError::into_inner)
+        });
+        let mut targets = self.targets(&clock)?;
+        let mut passed = Duration::ZERO;
+        while passed <= self.lasting {
+            let moment = self.from + passed;
+            *now.lock().unwrap_or_else(PoisonError::into_inner) = moment;
+            for target in &mut targets {
+                target.scrape(passed, milliseconds(moment)?, writer)?;
+            }
+            passed += self.every;
+        }
+        writer.flush()
+    }
+
+    fn targets(&self, clock: &Clock) -> Result<Vec<Target>> {
+        let options = CollectOptions {
+            interval: self.every,
+            max_age: self.every * 3,
+            ..CollectOptions::default()
+        };
+        let scenario = self.engine.scenario();
+        let hostnames: Vec<Option<&str>> = if self.exporter_per_host {
+            scenario
+                .hosts
+                .iter()
+                .map(|h| Some(h.name.as_str()))
+                .collect()
+        } else {
+            vec![None]
+        };
+        let target = |hostname: Option<&str>| {
+            let instance = format!("{}:9820", hostname.unwrap_or("localhost"));
+            let troubles = self.troubles.iter();
+            let troubles = troubles.filter(|trouble| trouble.instance == instance);
+            Target {
+                exporter: PlayedExporter::new(&self.engine, hostname, &options, clock),
+                troubles: troubles.cloned().collect(),
+                instance,
+                scraped: None,
+                series: Vec::new(),
+            }
+        };
+        let targets: Vec<Target> = hostnames.into_iter().map(target).collect();
+        for trouble in &self.troubles {
+            ensure!(
+                targets
+                    .iter()
+                    .any(|target| target.instance == trouble.instance),
+                "no exporter {}: there are {:?}",
+                trouble.instance,
+                targets.iter().map(|t| &t.instance).collect::<Vec<_>>()
+            );
+        }
+        Ok(targets)
+    }
+}
+
+impl Past {
+    /// When the history begins.
+    #[must_use]
+    pub const fn from(&self) -> SystemTime {
+        self.from
+    }
+
+    /// When it ends.
+    #[must_use]
+    pub const fn end(&self) -> SystemTime {
+        self.end
+    }
+
+    /// So long after its beginning.
+    #[must_use]
+    pub fn after(&self, passed: Duration) -> SystemTime {
+        self.from + passed
+    }
+}
+
+/// An exporter that is scraped.
+struct Target {
+    exporter: PlayedExporter,
+    instance: String,
+    troubles: Vec<Trouble>,
+    /// When it was last scraped, from the beginning.
+    scraped: Option<Duration>,
+    /// What the last scrape had, in its order.
+    series: Vec<Known>,
+}
+
+/// A series that was scraped: its metric's name and labels as the exporter tells them.
+struct Known {
+    family: String,
+    labels: Vec<LabelPair>,
+    id: SeriesId,
+}
+
+impl Target {
+    fn scrape(&mut self, passed: Duration, at: i64, writer: &mut Writer) -> Result<()> {
+        let now = |trouble: &&Trouble| trouble.from <= passed && passed < trouble.until;
+        let frozen = self
+            .troubles
+            .iter()
+            .filter(now)
+            .any(|trouble| trouble.frozen);
+        let down = self
+            .troubles
+            .iter()
+            .filter(now)
+            .any(|trouble| !trouble.frozen);
+        let stopped_since = |trouble: &Trouble| {
+            !trouble.frozen
+                && trouble.until <= passed
+                && self.scraped.is_some_and(|scraped| scraped < trouble.until)
+        };
+        if down || self.troubles.iter().any(stopped_since) {
+            self.exporter.stop();
+        }
+        if !down && !frozen {
+            self.exporter.collect()?;
+        }
+        self.scraped = Some(passed);
+        let up = writer.series(self.labels("up", &[]));
+        writer.add(up, at, if down { 0.0 } else { 1.0 })?;
+        let families = self.exporter.families();
+        self.write(&families, at, writer)
+    }
+
+    /// Writes a scrape, and that those series ended which it has no more.
+    fn write(&mut self, families: &[MetricFamily], at: i64, writer: &mut Writer) -> Result<()> {
+        let metrics = || {
+            let families = families.iter();
+            families.flat_map(|family| family.get_metric().iter().map(move |one| (family, one)))
+        };
+        let mut ids = Vec::with_capacity(self.series.len());
+        // Most scrapes tell the same series in the same order as the one before.
+        let mut next = 0;
+        for (family, metric) in metrics() {
+            let known = self.series.get(next).filter(|known| {
+                known.family == family.name() && known.labels == metric.get_label()
+            });
+            let id = match known {
+                Some(known) => known.id,
+                None => writer.series(self.labels(family.name(), metric.get_label())),
+            };
+            if known.is_some() {
+                next += 1;
+            } else if let Some(position) = self.series.iter().position(|known| known.id == id) {
+                next = position + 1;
+            }
+            ids.push(id);
+            let value = match family.get_field_type() {
+                MetricType::COUNTER => metric.get_counter().get_value(),
+                _ => metric.get_gauge().get_value(),
+            };
+            writer.add(id, at, value)?;
+        }
+        if self.series.iter().map(|known| &known.id).eq(&ids) {
+            return Ok(());
+        }
+        let there: HashSet<&SeriesId> = ids.iter().collect();
+        for known in self
+            .series
+            .iter()
+            .filter(|known| !there.contains(&known.id))
+        {
+            writer.end(known.id, at)?;
+        }
+        let known = metrics().zip(&ids).map(|((family, metric), id)| Known {
+            family: family.name().to_owned(),
+            labels: metric.get_label().to_vec(),
+            id: *id,
+        });
+        self.series = known.collect();
+        Ok(())
+    }
+
+    fn labels(&self, name: &str, pairs: &[LabelPair]) -> Labels {
+        let own = [
+            ("__name__", name),
+            ("job", "genv"),
+            ("instance", &self.instance),
+        ];
+        let pairs = pairs.iter().map(|pair| (pair.name(), pair.value()));
+        let named = own.into_iter().chain(pairs);
+        named.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    }
+}

@@ -1,0 +1,261 @@
+//! The shipped rules over a history: Prometheus' own engine evaluates them, and is given what they record.
+//!
+//! A rule is asked for all its evaluations at once, after the rules that it refers to. Prometheus would do the same step by step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail, ensure};
+use genv_core::duration::parse_duration;
+use serde::Deserialize;
+
+use super::exporter::milliseconds;
+use super::write::Writer;
+use crate::metrics::Labels;
+use crate::prometheus::{Prometheus, Series};
+
+/// Groups begin at a moment of their own, neither with a scrape nor on the hour.
+const OFFSET: Duration = Duration::from_secs(17 * 60 + 35);
+
+/// Values of a series that Prometheus gives at once.
+const MOST_VALUES: u32 = 10_000;
+
+/// A rules file.
+#[derive(Debug, Deserialize)]
+pub struct RulesFile {
+    /// Its groups.
+    pub groups: Vec<Group>,
+}
+
+/// A group of a rules file.
+#[derive(Debug, Deserialize)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Time between evaluations, if it is not the usual one.
+    pub interval: Option<String>,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule that records, or an alert.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Rule {
+    /// The metric that it records.
+    #[serde(default)]
+    pub record: String,
+    /// The name of the alert.
+    #[serde(default)]
+    pub alert: String,
+    /// What is evaluated.
+    pub expr: String,
+    /// How long an alert's condition must hold.
+    #[serde(rename = "for")]
+    pub lasting: Option<String>,
+    /// Labels that the result is given.
+    #[serde(default)]
+    pub labels: Labels,
+    /// What an alert says.
+    #[serde(default)]
+    pub annotations: Labels,
+}
+
+impl RulesFile {
+    /// Reads a rules file of the repository, such as `genv-recording.yml`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not a rules file.
+    pub fn shipped(name: &str) -> Result<Self> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prometheus/rules");
+        let path = folder.join(name);
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// The rule that records this metric, or the alert of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn rule(&self, name: &str) -> Result<&Rule> {
+        let mut rules = self.groups.iter().flat_map(|group| &group.rules);
+        rules
+            .find(|rule| rule.record == name || rule.alert == name)
+            .with_context(|| format!("no rule {name}"))
+    }
+}
+
+/// From when to when rules are evaluated, and how often unless their group tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) from: SystemTime,
+    pub(super) to: SystemTime,
+    pub(super) interval: Duration,
+}
+
+/// Evaluates the rules that record, and writes what they give.
+///
+/// # Errors
+/// Prometheus refuses one of them, or they refer to each other in a circle.
+pub(super) fn record(
+    prometheus: &Prometheus,
+    writer: &mut Writer,
+    file: &RulesFile,
+    span: Span,
+) -> Result<()> {
+    let mut waiting = Vec::new();
+    for group in &file.groups {
+        let interval = match &group.interval {
+            Some(text) => {
+                parse_duration(text).with_context(|| format!("the interval of {}", group.name))?
+            }
+            None => span.interval,
+        };
+        let records = group.rules.iter().filter(|rule| !rule.record.is_empty());
+        waiting.extend(records.map(|rule| (rule, Span { interval, ..span })));
+    }
+    while !waiting.is_empty() {
+        let names: BTreeSet<&str> = waiting.iter().map(|(rule, _)| &*rule.record).collect();
+        let depends = |rule: &Rule| {
+            let mut others = names.iter().filter(|name| **name != rule.record);
+            others.any(|name| mentions(&rule.expr, name))
+        };
+        let (later, now): (Vec<_>, Vec<_>) = waiting.iter().partition(|(rule, _)| depends(rule));
+        ensure!(!now.is_empty(), "rules in a circle: {names:?}");
+        for (rule, span) in now {
+            let series = if mentions(&rule.expr, &rule.record) {
+                fixed_point(prometheus, writer, rule, span)
+            } else {
+                evaluate(prometheus, &rule.expr, span)
+            };
+            let series = series.with_context(|| rule.record.clone())?;
+            write(writer, &rule.record, &rule.labels, &series, span)?;
+        }
+        writer.flush()?;
+        waiting = later;
+    }
+    Ok(())
+}
+
+/// A rule that refers to what it recorded before. What it gives when its own past is what it gave, is what evaluating it
+/// step by step gives: each evaluation depends on earlier ones alone.
+fn fixed_point(
+    prometheus: &Prometheus,
+    writer: &mut Writer,
+    rule: &Rule,
+    span: Span,
+) -> Result<Vec<Series>> {
+    const MOST_PASSES: usize = 500;
+    let mut before = Vec::new();
+    for pass in 0..MOST_PASSES {
+        let past = format!("{}:pass{pass}", rule.record);
+        write(writer, &past, &rule.labels, &before, span)?;
+        writer.flush()?;
+        let series = evaluate(prometheus, &replaced(&rule.expr, &rule.record, &past), span)?;
+        if series == before {
+            prometheus.forget(&format!("{{__name__=~\"{}:pass[0-9]+\"}}", rule.record))?;
+            return Ok(series);
+        }
+        before = series;
+    }
+    bail!("its own past still changes what it gives after {MOST_PASSES} passes")
+}
+
+/// What an expression gives at each evaluation.
+fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
+    let mut all: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut from = first_evaluation(span)?;
+    while from <= span.to {
+        let to = span.to.min(from + span.interval * MOST_VALUES);
+        for (mut labels, values) in prometheus.query_range(promql, from, to, span.interval)? {
+            labels.remove("__name__");
+            all.entry(labels).or_default().extend(values);
+        }
+        from += span.interval * (MOST_VALUES + 1);
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// The first evaluation in a span: all are whole intervals from [`OFFSET`].
+fn first_evaluation(span: Span) -> Result<SystemTime> {
+    let interval = i64::try_from(span.interval.as_millis())?;
+    let offset = i64::try_from(OFFSET.as_millis())?;
+    let left = (offset - milliseconds(span.from)?).rem_euclid(interval);
+    Ok(span.from + Duration::from_millis(left.unsigned_abs()))
+}
+
+/// Writes series under a name, and where one of them pauses or ends, that it did.
+fn write(
+    writer: &mut Writer,
+    name: &str,
+    more: &Labels,
+    series: &[Series],
+    span: Span,
+) -> Result<()> {
+    let interval = i64::try_from(span.interval.as_millis())?;
+    let last = milliseconds(span.to)?;
+    for (labels, values) in series {
+        let mut labels = labels.clone();
+        labels.extend(more.clone());
+        labels.insert("__name__".to_owned(), name.to_owned());
+        let id = writer.series(labels);
+        let mut values = values.iter().peekable();
+        while let Some((seconds, value)) = values.next() {
+            let at = whole_milliseconds(*seconds);
+            writer.add(id, at, *value)?;
+            let next = values
+                .peek()
+                .map(|(seconds, _)| whole_milliseconds(*seconds));
+            if next != Some(at + interval) && at + interval <= last {
+                writer.end(id, at + interval)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "Unix time in milliseconds fits in 53 bits"
+)]
+fn whole_milliseconds(seconds: f64) -> i64 {
+    (seconds * 1000.0).round() as i64
+}
+
+/// Whether an expression has a metric of this name.
+fn mentions(expression: &str, name: &str) -> bool {
+    replaced(expression, name, "") != expression
+}
+
+/// An expression with one metric's name in place of another's.
+fn replaced(expression: &str, name: &str, by: &str) -> String {
+    let part_of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let mut text = String::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find(name) {
+        let (before, found) = rest.split_at(at);
+        let after = &found[name.len()..];
+        let previous = if before.is_empty() { &text } else { before };
+        let whole = !previous.ends_with(part_of_a_name) && !after.starts_with(part_of_a_name);
+        text.push_str(before);
+        text.push_str(if whole { by } else { name });
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_names_are_replaced() {
+        let expression = "a:b + a:b:c * xa:b or a:b{x=\"1\"}[5m] + aa:b";
+        assert_eq!(
+            replaced(expression, "a:b", "Z"),
+            "Z + a:b:c * xa:b or Z{x=\"1\"}[5m] + aa:b"
+        );
+        assert!(!mentions("a:b:c", "a:b"));
+    }
+}

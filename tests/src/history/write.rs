@@ -1,0 +1,145 @@
+//! Samples written to Prometheus by its remote write protocol, at whatever time they are of.
+//! <https://prometheus.io/docs/specs/prw/remote_write_spec/>
+
+use std::collections::HashMap;
+use std::mem;
+
+use anyhow::{Result, ensure};
+use prost::Message;
+
+use crate::http;
+use crate::metrics::Labels;
+
+/// The value that says that a series has ended: a scrape or a rule gives it no more.
+/// <https://prometheus.io/docs/specs/prw/remote_write_spec/#stale-markers>
+const STALE: u64 = 0x7ff0_0000_0000_0002;
+
+/// Samples that are held back until they are written together.
+const BATCH: usize = 100_000;
+
+#[derive(Message)]
+struct WriteRequest {
+    #[prost(message, repeated, tag = "1")]
+    timeseries: Vec<TimeSeries>,
+}
+
+#[derive(Clone, Message)]
+struct TimeSeries {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<Label>,
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, Message)]
+struct Label {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, Message)]
+struct Sample {
+    #[prost(double, tag = "1")]
+    value: f64,
+    #[prost(int64, tag = "2")]
+    timestamp_milliseconds: i64,
+}
+
+/// A series of a [`Writer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SeriesId(usize);
+
+/// Writes to one Prometheus. Samples of a series come in the order of their times.
+#[derive(Debug)]
+pub(super) struct Writer {
+    port: u16,
+    ids: HashMap<Labels, SeriesId>,
+    series: Vec<TimeSeries>,
+    waiting: usize,
+}
+
+impl Writer {
+    /// A writer to the Prometheus on 127.0.0.1:`port`.
+    pub(super) fn new(port: u16) -> Self {
+        Self {
+            port,
+            ids: HashMap::new(),
+            series: Vec::new(),
+            waiting: 0,
+        }
+    }
+
+    /// The series with these labels, `__name__` among them.
+    pub(super) fn series(&mut self, labels: Labels) -> SeriesId {
+        let next = SeriesId(self.series.len());
+        let id = *self.ids.entry(labels.clone()).or_insert(next);
+        if id == next {
+            let labels = labels.into_iter();
+            self.series.push(TimeSeries {
+                labels: labels.map(|(name, value)| Label { name, value }).collect(),
+                samples: Vec::new(),
+            });
+        }
+        id
+    }
+
+    /// Adds a sample.
+    ///
+    /// # Errors
+    /// Prometheus refuses what was held back.
+    pub(super) fn add(&mut self, series: SeriesId, milliseconds: i64, value: f64) -> Result<()> {
+        self.series[series.0].samples.push(Sample {
+            value,
+            timestamp_milliseconds: milliseconds,
+        });
+        self.waiting += 1;
+        if self.waiting >= BATCH {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Says that a series has ended.
+    ///
+    /// # Errors
+    /// As [`Writer::add`].
+    pub(super) fn end(&mut self, series: SeriesId, milliseconds: i64) -> Result<()> {
+        self.add(series, milliseconds, f64::from_bits(STALE))
+    }
+
+    /// Writes what was held back.
+    ///
+    /// # Errors
+    /// Prometheus refuses it.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.waiting = 0;
+        let full = self.series.iter_mut().filter(|s| !s.samples.is_empty());
+        let request = WriteRequest {
+            timeseries: full
+                .map(|series| TimeSeries {
+                    labels: series.labels.clone(),
+                    samples: mem::take(&mut series.samples),
+                })
+                .collect(),
+        };
+        if request.timeseries.is_empty() {
+            return Ok(());
+        }
+        let body = snap::raw::Encoder::new().compress_vec(&request.encode_to_vec())?;
+        let headers = [
+            ("Content-Type", "application/x-protobuf"),
+            ("Content-Encoding", "snappy"),
+            ("X-Prometheus-Remote-Write-Version", "0.1.0"),
+        ];
+        let answer = http::post(self.port, "/api/v1/write", &headers, &body)?;
+        ensure!(
+            answer.status / 100 == 2,
+            "Prometheus refused samples: {} {}",
+            answer.status,
+            String::from_utf8_lossy(&answer.body)
+        );
+        Ok(())
+    }
+}
