@@ -78,6 +78,17 @@ fn a_history_is_scraped_and_recorded(tool: &str) -> Result<()> {
     assert_eq!(prometheus.value_at(up, at(69))?, 0.0);
     assert_eq!(there(r#"genv_device_up{hostname="gpu02"}"#, 61)?, 0);
     assert_eq!(prometheus.value_at(up, at(125))?, 1.0);
+    let alert = |state: &str| {
+        format!(
+            r#"ALERTS{{alertname="GenvExporterDown", instance="gpu02:9820", alertstate="{state}"}}"#
+        )
+    };
+    assert_eq!(there(&alert("pending"), 61)?, 1);
+    assert_eq!(there(&alert("firing"), 61)?, 0);
+    assert_eq!(prometheus.value_at(&alert("firing"), at(65))?, 1.0);
+    assert_eq!(there(&alert("pending"), 65)?, 0);
+    assert_eq!(there(&alert("firing"), 71)?, 0);
+
     let age = r#"time() - genv_snapshot_timestamp_seconds{hostname="gpu02"}"#;
     assert_eq!(prometheus.value_at(age, at(119))?, 0.0);
     assert_eq!(prometheus.value_at(age, at(129))?, 570.0);

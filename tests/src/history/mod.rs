@@ -4,6 +4,7 @@
 //! Prometheus is given them by remote write, with the stale markers that a scrape would leave. Then its own engine evaluates
 //! the shipped rules over all of it.
 
+mod alerts;
 mod exporter;
 mod rules;
 mod write;
@@ -171,6 +172,8 @@ impl History {
         };
         let file = RulesFile::shipped("genv-recording.yml")?;
         rules::record(&prometheus, &mut writer, &file, span)?;
+        let file = RulesFile::shipped("genv-alerts.yml")?;
+        alerts::alert(&prometheus, &mut writer, &file, span)?;
         Ok(Past {
             prometheus,
             from: self.from,

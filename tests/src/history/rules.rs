@@ -1,4 +1,4 @@
-//! The shipped rules over a history: Prometheus' own engine evaluates them, and is given what they record.
+//! The rules that record over a history: Prometheus' own engine evaluates them, and is given what they record.
 //!
 //! A rule is asked for all its evaluations at once, after the rules that it refers to. Prometheus would do the same step by step.
 
@@ -53,6 +53,8 @@ pub struct Rule {
     /// How long an alert's condition must hold.
     #[serde(rename = "for")]
     pub lasting: Option<String>,
+    /// How long an alert goes on firing when its condition holds no more.
+    pub keep_firing_for: Option<String>,
     /// Labels that the result is given.
     #[serde(default)]
     pub labels: Labels,
@@ -162,7 +164,7 @@ fn fixed_point(
 }
 
 /// What an expression gives at each evaluation.
-fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
+pub(super) fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Result<Vec<Series>> {
     let mut all: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
     let mut from = first_evaluation(span)?;
     while from <= span.to {
@@ -185,7 +187,7 @@ fn first_evaluation(span: Span) -> Result<SystemTime> {
 }
 
 /// Writes series under a name, and where one of them pauses or ends, that it did.
-fn write(
+pub(super) fn write(
     writer: &mut Writer,
     name: &str,
     more: &Labels,
