@@ -18,6 +18,13 @@ pub(crate) use flags::PublishFlags;
 use folder::{Folder, FolderError};
 use manifest::Manifest;
 
+/// Where genv 1.x wrote what Grafana would read beside our files: a second default data source, with which it does
+/// not start, and its dashboards once more.
+const OF_GENV_1: [&str; 2] = [
+    "grafana/provisioning/datasources/default.yml",
+    "grafana/provisioning/dashboards/default.yml",
+];
+
 /// What to publish, and where.
 #[derive(Debug)]
 pub(crate) struct PublishOptions {
@@ -98,6 +105,14 @@ pub(crate) fn publish(options: &PublishOptions) -> Result<()> {
         tell(&format!(
             "kept as edited in {shown}: {kept}. --force replaces them"
         ));
+    }
+    for path in OF_GENV_1 {
+        let (parent, name) = folder.parent_of(path)?;
+        if parent.read(name)?.is_some() {
+            tell(&format!(
+                "Grafana will read {shown}/{path} as well, which genv 1.x wrote, and may not start with both. Remove it"
+            ));
+        }
     }
     Ok(())
 }

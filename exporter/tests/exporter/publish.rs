@@ -156,6 +156,18 @@ fn files_of_others_are_neither_replaced_nor_removed() {
 }
 
 #[test]
+fn what_genv_1_left_for_grafana_is_named() {
+    let (_temporary, folder) = folder();
+    let left = "grafana/provisioning/datasources/default.yml";
+    fs::create_dir_all(folder.join(left).parent().unwrap()).unwrap();
+    fs::write(folder.join(left), "datasources: []\n").unwrap();
+    let answer = publish(&folder, &[]);
+    assert_eq!(answer.code, 0);
+    insta::assert_snapshot!(answer.said, @"genv-exporter: Grafana will read DIR/grafana/provisioning/datasources/default.yml as well, which genv 1.x wrote, and may not start with both. Remove it.");
+    assert!(folder.join(left).exists());
+}
+
+#[test]
 fn no_link_is_followed_out_of_the_folder() {
     let (temporary, folder) = folder();
     let outside = temporary.path().join("outside");
@@ -291,6 +303,46 @@ fn a_full_disk_leaves_every_file_whole_and_the_rest_for_the_next_run() {
         succeeds(&folder, &["--exporter-address=third:9820"]),
         [PROMETHEUS, ALERTS]
     );
+}
+
+/// Settings that docker-compose.yml makes by environment variables, under the names of these.
+fn settings_of_compose() -> BTreeMap<String, String> {
+    let compose = include_str!("../../../docker-compose.yml").lines();
+    let settings = compose.filter_map(|line| line.trim().strip_prefix("GF_")?.split_once(": "));
+    let value_or_default = |value: &str| {
+        let value = value.trim_matches('"');
+        let default = value
+            .strip_prefix("${")
+            .and_then(|rest| rest.split_once(":-"));
+        default
+            .map_or(value, |(_, rest)| rest.trim_end_matches('}'))
+            .to_owned()
+    };
+    settings
+        .map(|(name, value)| (name.to_owned(), value_or_default(value)))
+        .collect()
+}
+
+#[test]
+fn grafana_is_set_up_as_in_docker_compose() {
+    let mut settings = BTreeMap::new();
+    let mut section = String::new();
+    for line in include_str!("../../../grafana/grafana.ini").lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').replace('.', "_");
+        } else if let Some((key, value)) = line.split_once(" = ").filter(|_| !line.starts_with('#'))
+        {
+            let name = format!("{section}_{key}").to_uppercase();
+            settings.insert(name, value.to_owned());
+        }
+    }
+    // What Docker does itself: publish the port, mount the folder.
+    for ours in ["SERVER_HTTP_ADDR", "SERVER_HTTP_PORT", "PATHS_PROVISIONING"] {
+        assert!(settings.remove(ours).is_some(), "{ours}");
+    }
+    let mut of_compose = settings_of_compose();
+    assert!(of_compose.remove("SERVER_ROOT_URL").is_some());
+    assert_eq!(settings, of_compose);
 }
 
 #[test]
