@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -73,12 +74,29 @@ impl Prometheus {
     /// As [`Prometheus::start`].
     pub fn start_configured(tool: &str, configuration: &str, flags: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let port = free_port()?;
-        let configuration_file = folder.path().join("prometheus.yml");
-        std::fs::write(&configuration_file, configuration)?;
+        let file = folder.path().join("prometheus.yml");
+        std::fs::write(&file, configuration)?;
+        Self::start_in(folder, tool, free_port()?, &file, flags)
+    }
+
+    /// Starts `tool` on this port of 127.0.0.1 with a configuration file that lies beside its rules.
+    ///
+    /// # Errors
+    /// As [`Prometheus::start`].
+    pub fn start_on(tool: &str, port: u16, configuration: &Path) -> Result<Self> {
+        Self::start_in(tempfile::tempdir()?, tool, port, configuration, &[])
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        tool: &str,
+        port: u16,
+        configuration: &Path,
+        flags: &[String],
+    ) -> Result<Self> {
         let log = File::create(folder.path().join("prometheus.log"))?;
         let child = Command::new(tools::program(tool, "prometheus"))
-            .arg(format!("--config.file={}", configuration_file.display()))
+            .arg(format!("--config.file={}", configuration.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
                 folder.path().join("data").display()

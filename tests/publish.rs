@@ -1,0 +1,305 @@
+//! What `genv-exporter publish DIR` writes, in the hands of the programs that it is for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup, free_port};
+use genv_tests::process::{copy_program, program};
+use genv_tests::prometheus::Prometheus;
+use genv_tests::tools;
+use serde_json::Value;
+
+/// A folder that was published to.
+struct Published {
+    _temporary: tempfile::TempDir,
+    folder: PathBuf,
+}
+
+impl Published {
+    fn new(flags: &[String]) -> Result<Self> {
+        let temporary = tempfile::tempdir()?;
+        // Spaces and letters of other languages are nobody's fault.
+        let folder = temporary.path().join("Rechner übersicht");
+        let mut command = Command::new(program("genv-exporter")?);
+        let output = command.arg("publish").arg(&folder).args(flags).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(Self {
+            _temporary: temporary,
+            folder,
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn yaml(&self, name: &str) -> Result<Value> {
+        let text = fs::read_to_string(self.path(name))?;
+        serde_saphyr::from_str(&text).with_context(|| name.to_owned())
+    }
+
+    fn json(&self, name: &str) -> Result<Value> {
+        let text = fs::read_to_string(self.path(name))?;
+        serde_json::from_str(&text).with_context(|| name.to_owned())
+    }
+}
+
+fn demo() -> Result<Exporter> {
+    Setup::new()?.flag("--gpu.source=simulated").start()
+}
+
+fn accepted(tool: &str, name: &str, command: &[&str], file: &Path) -> Result<String> {
+    let mut checker = Command::new(tools::program(tool, name));
+    let output = checker.args(command).arg(file).output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said)?;
+    ensure!(output.status.success(), "{name} of {tool} says: {said}");
+    Ok(said)
+}
+
+/// Starts Prometheus with what was published, every second where that says every ten or fifteen.
+fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
+    let file = published.path("prometheus/prometheus.yml");
+    accepted(tool, "promtool", &["check", "config"], &file)?;
+    let text = fs::read_to_string(&file)?;
+    let quick = text
+        .replace("interval: 15s", "interval: 1s")
+        .replace("interval: 10s", "interval: 1s");
+    ensure!(quick.matches("interval: 1s").count() == 3, "{quick}");
+    fs::write(&file, quick)?;
+    Prometheus::start_on(tool, port, &file)
+}
+
+fn prometheus_scrapes_and_evaluates_what_was_published(tool: &str) -> Result<()> {
+    let exporter = demo()?;
+    let (port, alertmanager) = (free_port()?, free_port()?);
+    let published = Published::new(&[
+        format!("--exporter-address=127.0.0.1:{}", exporter.port()),
+        format!("--prometheus-url=http://127.0.0.1:{port}"),
+        format!("--alertmanager-address=127.0.0.1:{alertmanager}"),
+    ])?;
+    let prometheus = started(tool, port, &published)?;
+    prometheus.wait_for_value(r#"up{job="genv"}"#, 1.0)?;
+    prometheus.wait_for_value(r#"up{job="prometheus"}"#, 1.0)?;
+    // A recorded rule: the two hosts of the demonstration.
+    prometheus.wait_for_value("sum(host:genv_host_up:known)", 2.0)?;
+
+    let alertmanagers = prometheus.ask("/api/v1/alertmanagers", &[])?;
+    let url = format!("http://127.0.0.1:{alertmanager}/api/v2/alerts");
+    ensure!(
+        alertmanagers["activeAlertmanagers"][0]["url"] == url,
+        "{alertmanagers}"
+    );
+
+    // Every rule that is due within seconds is evaluated, and none fails.
+    let not_evaluated = r#"count(
+        prometheus_rule_group_last_evaluation_timestamp_seconds{rule_group!~".*genv-hourly"} < time() - 3600
+    ) or vector(0)"#;
+    prometheus.wait_for_value(not_evaluated, 0.0)?;
+    let groups = prometheus.ask("/api/v1/rules", &[])?;
+    let groups = groups["groups"].as_array().context("no groups")?.clone();
+    let mut evaluated = BTreeSet::new();
+    for group in groups {
+        for rule in group["rules"].as_array().context("no rules")? {
+            let hourly = group["interval"] == 3600.0 && rule["health"] == "unknown";
+            ensure!(rule["health"] == "ok" || hourly, "{rule}");
+            evaluated.insert(rule["name"].to_string());
+        }
+    }
+    for name in ["model:genv_devices:count", "GenvHostDown", "GenvDeviceLost"] {
+        ensure!(
+            evaluated.contains(&format!("\"{name}\"")),
+            "{name}: {evaluated:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn prometheus_2_scrapes_and_evaluates_what_was_published() -> Result<()> {
+    prometheus_scrapes_and_evaluates_what_was_published("prometheus")
+}
+
+#[test]
+fn prometheus_3_scrapes_and_evaluates_what_was_published() -> Result<()> {
+    prometheus_scrapes_and_evaluates_what_was_published("prometheus-3")
+}
+
+fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()> {
+    let port = free_port()?;
+    let published = Published::new(&[
+        "--exporter-address=127.0.0.1:1".to_owned(),
+        "--exporter-address=https://127.0.0.2:1".to_owned(),
+        "--exporter-address=[::1]:1".to_owned(),
+        "--prometheus-url=https://127.0.0.1:2/prometheus".to_owned(),
+        "--alertmanager-address=https://127.0.0.1:3".to_owned(),
+        "--grafana-address=127.0.0.1:4".to_owned(),
+    ])?;
+    let prometheus = started(tool, port, &published)?;
+    // Each target, and each Alertmanager, is found before it is asked.
+    prometheus.wait_for("up", |targets| targets.len() == 6)?;
+    let targets = prometheus.ask("/api/v1/targets", &[])?;
+    let mut asked = BTreeMap::<String, BTreeSet<String>>::new();
+    for target in targets["activeTargets"].as_array().context("no targets")? {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let urls = asked.entry(text(&target["scrapePool"])).or_default();
+        urls.insert(text(&target["scrapeUrl"]));
+    }
+    let wanted: [(&str, &[&str]); 4] = [
+        ("alertmanager", &["https://127.0.0.1:3/metrics"]),
+        (
+            "genv",
+            &[
+                "http://127.0.0.1:1/metrics",
+                "http://[::1]:1/metrics",
+                "https://127.0.0.2:1/metrics",
+            ],
+        ),
+        ("grafana", &["http://127.0.0.1:4/metrics"]),
+        ("prometheus", &["https://127.0.0.1:2/prometheus/metrics"]),
+    ];
+    let wanted: BTreeMap<_, BTreeSet<_>> = wanted
+        .into_iter()
+        .map(|(job, urls)| {
+            (
+                job.to_owned(),
+                urls.iter().map(|&url| url.to_owned()).collect(),
+            )
+        })
+        .collect();
+    assert_eq!(asked, wanted);
+    let alertmanagers = prometheus.ask("/api/v1/alertmanagers", &[])?;
+    let url = &alertmanagers["activeAlertmanagers"][0]["url"];
+    assert_eq!(url, "https://127.0.0.1:3/api/v2/alerts");
+    Ok(())
+}
+
+#[test]
+fn prometheus_2_asks_at_the_addresses_that_were_published() -> Result<()> {
+    prometheus_asks_at_the_addresses_that_were_published("prometheus")
+}
+
+#[test]
+fn prometheus_3_asks_at_the_addresses_that_were_published() -> Result<()> {
+    prometheus_asks_at_the_addresses_that_were_published("prometheus-3")
+}
+
+#[test]
+fn alertmanager_accepts_what_was_published() -> Result<()> {
+    let published = Published::new(&[])?;
+    for tool in ["alertmanager", "alertmanager-sid"] {
+        let file = published.path("prometheus/alertmanager.yml");
+        accepted(tool, "amtool", &["check-config"], &file)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
+    let published = Published::new(&["--prometheus-url=https://metrics:1/p".to_owned()])?;
+    let sources = published.yaml("grafana/provisioning/datasources/genv.yml")?;
+    assert_eq!(sources["datasources"][0]["url"], "https://metrics:1/p");
+    let dashboards = published.yaml("grafana/provisioning/dashboards/genv.yml")?;
+    let providers = dashboards["providers"].as_array().context("no providers")?;
+    let mut uids = BTreeSet::new();
+    for provider in providers {
+        let path = provider["options"]["path"].as_str().context("no path")?;
+        let name = Path::new(path).strip_prefix(&published.folder)?;
+        let dashboard = published.json(name.to_str().context("not UTF-8")?)?;
+        uids.insert(dashboard["uid"].to_string());
+    }
+    assert_eq!(uids.len(), providers.len());
+
+    let settings = fs::read_to_string(published.path("grafana/grafana.ini"))?;
+    let setting = |key: &str| {
+        let found = settings.lines().find_map(|line| line.strip_prefix(key));
+        found
+            .and_then(|rest| rest.strip_prefix(" = "))
+            .map(PathBuf::from)
+            .context("no such setting")
+    };
+    assert_eq!(
+        setting("provisioning")?,
+        published.path("grafana/provisioning")
+    );
+    assert!(setting("default_home_dashboard_path")?.is_file());
+    Ok(())
+}
+
+#[test]
+fn every_alert_links_to_its_section_of_the_runbooks() -> Result<()> {
+    let exporter = demo()?;
+    let base = format!("http://127.0.0.1:{}", exporter.port());
+    let published = Published::new(&[format!("--exporter-url={base}")])?;
+    let rules = published.yaml("prometheus/rules/genv-alerts.yml")?;
+    let mut alerts = 0;
+    for group in rules["groups"].as_array().context("no groups")? {
+        for rule in group["rules"].as_array().context("no rules")? {
+            let name = rule["alert"].as_str().context("no alert")?;
+            let url = rule["annotations"]["runbook_url"]
+                .as_str()
+                .context(name.to_owned())?;
+            let link = url.strip_prefix(&base).context(url.to_owned())?;
+            let (path, fragment) = link.split_once('#').context(url.to_owned())?;
+            assert_eq!(fragment, name);
+            let page = exporter.get(path)?;
+            assert_eq!(
+                (page.status, page.header("content-type")),
+                (200, Some("text/html; charset=utf-8"))
+            );
+            let heading = format!("<h2 id=\"{fragment}\">{fragment}</h2>");
+            assert_eq!(page.text()?.matches(&heading).count(), 1, "{heading}");
+            alerts += 1;
+        }
+    }
+    ensure!(alerts > 10, "{alerts}");
+
+    let page = exporter.get("/runbooks")?;
+    let policy = page
+        .header("content-security-policy")
+        .context("no policy")?;
+    ensure!(policy.contains("default-src 'none'"), "{policy}");
+    let text = page.text()?;
+    for needs_a_network in ["<script", "<img", "src=", "<link", "url("] {
+        ensure!(!text.contains(needs_a_network), "{needs_a_network}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_named() -> Result<()> {
+    let temporary = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()?;
+    let folder = temporary.path().join("etc");
+    fs::create_dir(&folder)?;
+    let copy = temporary.path().join("genv-exporter");
+    copy_program("genv-exporter", &copy)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555))?;
+    for (below, path) in [("", "/prometheus"), ("/genv", "/genv")] {
+        let mut command = Command::new(&copy);
+        // Root may write everywhere: then somebody else tries.
+        if rustix::process::getuid().is_root() {
+            command.uid(54_321).gid(54_321);
+        }
+        let folder = folder.display();
+        let output: Output = command
+            .arg("publish")
+            .arg(format!("{folder}{below}"))
+            .output()?;
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(
+            String::from_utf8(output.stderr)?,
+            format!(
+                "genv-exporter: cannot write {folder}{path}: Permission denied (os error 13). \
+                 Name a folder that you may write to, or publish as its owner\n"
+            )
+        );
+    }
+    Ok(())
+}
