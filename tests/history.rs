@@ -70,7 +70,9 @@ fn a_history_is_scraped_and_recorded(tool: &str) -> Result<()> {
         )?,
         0
     );
-    assert_eq!(there(model, 59)?, 1);
+    for minutes in [20, 35, 45, 59, 65] {
+        assert_eq!(there(model, minutes)?, 1, "after {minutes} minutes");
+    }
     assert_eq!(there(r#"{__name__=~".*:pass[0-9]+"}"#, 59)?, 0);
 
     let up = r#"up{job="genv", instance="gpu02:9820"}"#;

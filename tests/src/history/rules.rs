@@ -175,6 +175,10 @@ pub(super) fn evaluate(prometheus: &Prometheus, promql: &str, span: Span) -> Res
         }
         from += span.interval * (MOST_VALUES + 1);
     }
+    for values in all.values_mut() {
+        // What a rule takes from its own past has a name, and what it takes from elsewhere has not: one series in two.
+        values.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    }
     Ok(all.into_iter().collect())
 }
 

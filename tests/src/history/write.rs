@@ -57,6 +57,8 @@ pub(super) struct Writer {
     port: u16,
     ids: HashMap<Labels, SeriesId>,
     series: Vec<TimeSeries>,
+    /// When the last sample of each series was.
+    last: Vec<i64>,
     waiting: usize,
 }
 
@@ -67,6 +69,7 @@ impl Writer {
             port,
             ids: HashMap::new(),
             series: Vec::new(),
+            last: Vec::new(),
             waiting: 0,
         }
     }
@@ -76,6 +79,7 @@ impl Writer {
         let next = SeriesId(self.series.len());
         let id = *self.ids.entry(labels.clone()).or_insert(next);
         if id == next {
+            self.last.push(i64::MIN);
             let labels = labels.into_iter();
             self.series.push(TimeSeries {
                 labels: labels.map(|(name, value)| Label { name, value }).collect(),
@@ -88,8 +92,15 @@ impl Writer {
     /// Adds a sample.
     ///
     /// # Errors
-    /// Prometheus refuses what was held back.
+    /// It is not later than the last of this series, or Prometheus refuses what was held back.
     pub(super) fn add(&mut self, series: SeriesId, milliseconds: i64, value: f64) -> Result<()> {
+        // Prometheus would leave it out without a word.
+        let last = mem::replace(&mut self.last[series.0], milliseconds);
+        ensure!(
+            last < milliseconds,
+            "a sample of {milliseconds} after one of {last}: {:?}",
+            self.series[series.0].labels
+        );
         self.series[series.0].samples.push(Sample {
             value,
             timestamp_milliseconds: milliseconds,

@@ -1,0 +1,304 @@
+//! The ten questions that people ask of their lab, each answered by what is shipped: a panel of a dashboard or an alert.
+//!
+//! The answers are known from the scenario alone, by hand: [`week`] tells how.
+
+mod shipped;
+mod week;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use genv_tests::history::Past;
+
+use shipped::{Shipped, alert};
+use week::{THE_WEEK, time};
+
+/// Labels of an answer that are told apart, joined by a space, and its value.
+type Answer<'a> = &'a [(&'a str, f64)];
+
+/// How far an answer may be off. Prometheus sees a counter at scrapes, a minute apart here: when somebody comes, goes, begins or
+/// pauses, up to a minute is missed or told twice, and the mean of both is told. The eight hours of one day are met within
+/// 0.1 %; a restart and a pause of the exporter cost a minute each.
+const ACCOUNTED: f64 = 0.003;
+
+/// What is no amount of time is told as it is.
+const EXACT: f64 = 1e-9;
+
+/// Who has one minute more or less on top of what is relative to the amount, in hours.
+const A_MINUTE: f64 = 1.0 / 60.0;
+
+/// Whether a question is answered rightly.
+type Answered = fn(&Lab) -> Result<()>;
+
+struct Lab {
+    past: Past,
+    overview: Shipped,
+    users: Shipped,
+}
+
+impl Lab {
+    fn new(tool: &str) -> Result<Self> {
+        Ok(Self {
+            past: week::history()?.start(tool)?,
+            overview: Shipped::dashboard("overview")?,
+            users: Shipped::dashboard("users")?,
+        })
+    }
+
+    /// Whether a query gives these values by these labels at this time, and no others but zeros.
+    fn gives(
+        &self,
+        promql: &str,
+        by: &[&str],
+        hours: f64,
+        expected: Answer,
+        within: f64,
+    ) -> Result<()> {
+        let answer = self
+            .past
+            .prometheus
+            .query_at(promql, self.past.after(time(hours)))?;
+        let mut told = BTreeMap::new();
+        for (labels, value) in answer.iter().filter(|(_, value)| *value != 0.0) {
+            let values = by
+                .iter()
+                .map(|label| labels.get(*label).map_or("", String::as_str));
+            let key = values.collect::<Vec<_>>().join(" ");
+            ensure!(
+                told.insert(key, *value).is_none(),
+                "{labels:?} stands twice in {answer:?}"
+            );
+        }
+        let more = if within == EXACT { 0.0 } else { A_MINUTE };
+        let same = told.len() == expected.len()
+            && expected.iter().all(|(key, wanted)| {
+                let off = told.get(*key).map(|value| (value - wanted).abs());
+                off.is_some_and(|off| off <= wanted.abs() * within + more)
+            });
+        ensure!(
+            same,
+            "at {hours} h: {told:?}\n  rather than {expected:?}\n  from {promql}"
+        );
+        Ok(())
+    }
+
+    fn what_is_free_now_and_of_which_model(&self) -> Result<()> {
+        let free = self.overview.column("Free GPUs by model", "Free")?;
+        let of = self.overview.column("Free GPUs by model", "Of")?;
+        let by = &["model"];
+        // Monday 06:00: GPU 2 of gpu01, and GPU 0 of gpu02, which erin takes at 07:20.
+        self.gives(
+            &free,
+            by,
+            6.0,
+            &[(week::A100, 1.0), (week::RTX, 1.0)],
+            EXACT,
+        )?;
+        // Tuesday 03:00: GPU 1 of gpu02 is lost; a GPU that is lost is not free, and still is one of two.
+        self.gives(&free, by, 27.0, &[(week::A100, 1.0)], EXACT)?;
+        self.gives(&of, by, 28.0, &[(week::A100, 3.0), (week::RTX, 2.0)], EXACT)?;
+        // Tuesday 12:00: dave computes on the one that nobody holds.
+        self.gives(&free, by, 36.0, &[], EXACT)
+    }
+
+    fn who_holds_what(&self) -> Result<()> {
+        let share = self.overview.column("GPUs and their holders", "Share")?;
+        let by = &["username", "env_name", "hostname", "index", "model"];
+        let holders: Answer = &[
+            ("alice training gpu01 0 NVIDIA A100-SXM4-40GB", 1.0),
+            ("bob parked gpu01 1 NVIDIA A100-SXM4-40GB", 0.25),
+            ("carol notebook gpu01 1 NVIDIA A100-SXM4-40GB", 0.5),
+            ("erin measuring gpu02 0 NVIDIA GeForce RTX 3090", 1.0),
+            ("frank waiting gpu02 1 NVIDIA GeForce RTX 3090", 1.0),
+        ];
+        self.gives(&share, by, 8.0, holders, EXACT)?;
+        // Tuesday 04:00: the exporter began anew while frank's GPU was lost, and the model is still known.
+        self.gives(&share, by, 28.0, holders, EXACT)?;
+        // Friday 12:00: of gpu02 nothing is heard any more.
+        self.gives(&share, by, 108.0, &holders[..3], EXACT)
+    }
+
+    fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
+        let of = |column| self.users.column("Users", column);
+        let by = &["username"];
+        let idle: Answer = &[
+            ("alice", 112.0),
+            ("bob", 42.0),
+            ("erin", 1.0),
+            ("frank", 63.2069),
+        ];
+        self.gives(&of("Idle")?, by, THE_WEEK, idle, ACCOUNTED)?;
+        // What could not be measured is held, and neither idle nor busy.
+        let unmeasured: Answer = &[("erin", 59.1667), ("frank", 3.0)];
+        self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, ACCOUNTED)?;
+        let busy: Answer = &[("alice", 56.0), ("carol", 84.0)];
+        self.gives(&of("Busy")?, by, THE_WEEK, busy, ACCOUNTED)?;
+        let held: Answer = &[
+            ("alice", 168.0),
+            ("bob", 42.0),
+            ("carol", 84.0),
+            ("erin", 60.1667),
+            ("frank", 66.2069),
+        ];
+        self.gives(&of("Held")?, by, THE_WEEK, held, ACCOUNTED)
+    }
+
+    fn how_many_kwh_per_user(&self) -> Result<()> {
+        let energy = self.users.column("Users", "Energy")?;
+        let kwh: Answer = &[
+            ("alice", 33.6),
+            ("carol", 16.8),
+            ("dave", 0.6147),
+            ("erin", 17.8),
+            ("frank", 1.5802),
+        ];
+        self.gives(&energy, &["username"], THE_WEEK, kwh, ACCOUNTED)?;
+        let nobody = self.users.column("Energy of nobody", "")?;
+        self.gives(&nobody, &[], THE_WEEK, &[("", 9.8474)], ACCOUNTED)
+    }
+
+    fn which_xid_hit_whom(&self) -> Result<()> {
+        let errors = self.users.column("XID errors that hit users", "Errors")?;
+        let by = &["username", "hostname", "index", "model", "xid"];
+        let hits: Answer = &[
+            ("alice gpu01 0 NVIDIA A100-SXM4-40GB 31", 1.0),
+            ("bob gpu01 1 NVIDIA A100-SXM4-40GB 43", 5.0),
+            ("carol gpu01 1 NVIDIA A100-SXM4-40GB 43", 5.0),
+            ("frank gpu02 1 NVIDIA GeForce RTX 3090 79", 1.0),
+        ];
+        self.gives(&errors, by, THE_WEEK, hits, EXACT)?;
+        // That of GPU 2 hit nobody.
+        let of_gpus = self.users.column("XID errors by GPU", "Errors")?;
+        let errors: Answer = &[
+            ("gpu01 0 31", 1.0),
+            ("gpu01 1 43", 5.0),
+            ("gpu01 2 13", 1.0),
+            ("gpu02 1 79", 1.0),
+        ];
+        self.gives(
+            &of_gpus,
+            &["hostname", "index", "xid"],
+            THE_WEEK,
+            errors,
+            EXACT,
+        )
+    }
+
+    fn who_is_over_his_memory(&self) -> Result<()> {
+        let over = self
+            .overview
+            .column("Environments over the memory they asked for", "Of asked")?;
+        let by = &["username", "env_name", "hostname", "index"];
+        // 24 GiB of the 20 GiB that she asked for, since Friday 06:00; on Thursday 14 GiB.
+        self.gives(&over, by, 90.0, &[], EXACT)?;
+        self.gives(
+            &over,
+            by,
+            THE_WEEK,
+            &[("carol notebook gpu01 1", 1.2)],
+            EXACT,
+        )
+    }
+
+    fn is_any_exporter_stale(&self) -> Result<()> {
+        let stale = self.overview.column("Collectors in trouble", "stale")?;
+        let fires = alert("GenvSnapshotStale")?;
+        // Saturday 12:10, ten minutes after gpu01's three collectors have stopped. An hour before they had not.
+        self.gives(&stale, &[], 131.0, &[], EXACT)?;
+        self.gives(&fires, &["hostname"], 131.0, &[], EXACT)?;
+        self.gives(&stale, &[], 132.0 + 10.0 * A_MINUTE, &[("", 3.0)], EXACT)?;
+        self.gives(
+            &fires,
+            &["hostname"],
+            132.0 + 10.0 * A_MINUTE,
+            &[("gpu01", 1.0)],
+            EXACT,
+        )
+    }
+
+    fn which_host_is_down(&self) -> Result<()> {
+        let up = self.overview.column("State of each host", "State")?;
+        let by = &["hostname"];
+        self.gives(&up, by, 66.0, &[("gpu01", 1.0), ("gpu02", 1.0)], EXACT)?;
+        // Wednesday 19:00, half an hour after gpu02 died: it stands there, as 0.
+        self.gives(&format!("1 - ({up})"), by, 67.0, &[("gpu02", 1.0)], EXACT)?;
+        let fires = alert("GenvExporterDown")?;
+        self.gives(&fires, &["instance"], 66.0, &[], EXACT)?;
+        // Also when it has been down for days.
+        for hours in [67.0, THE_WEEK] {
+            self.gives(&fires, &["instance"], hours, &[("gpu02:9820", 1.0)], EXACT)?;
+        }
+        Ok(())
+    }
+
+    fn how_full_are_we_at_peak(&self) -> Result<()> {
+        // Wednesday from 10:00 to 11:00, when all GPUs are held but a quarter of GPU 1 of gpu01.
+        let peak: Answer = &[("", 4.75 / 5.0)];
+        let at_once = self.overview.column("Most held at once", "")?;
+        self.gives(&at_once, &[], THE_WEEK, peak, EXACT)?;
+        let fullness = self.users.column("Peak fullness", "")?;
+        self.gives(&fullness, &[], THE_WEEK, peak, EXACT)
+    }
+
+    fn who_uses_gpus_without_an_environment(&self) -> Result<()> {
+        let now = self
+            .overview
+            .column("GPUs used outside environments", "Of the time")?;
+        let by = &["username", "hostname", "index", "model"];
+        let dave: Answer = &[("dave gpu01 2 NVIDIA A100-SXM4-40GB", 1.0)];
+        self.gives(&now, by, 30.0, &[], EXACT)?;
+        self.gives(&now, by, 36.0, dave, EXACT)?;
+        let outside = self.users.column("Users", "Outside")?;
+        self.gives(
+            &outside,
+            &["username"],
+            THE_WEEK,
+            &[("dave", 12.2931)],
+            ACCOUNTED,
+        )
+    }
+}
+
+fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
+    let lab = Lab::new(tool)?;
+    let questions: [(&str, Answered); 10] = [
+        (
+            "What is free now, of which model?",
+            Lab::what_is_free_now_and_of_which_model,
+        ),
+        ("Who holds what?", Lab::who_holds_what),
+        (
+            "Who held GPUs idle last week, how many GPU-hours?",
+            Lab::who_held_gpus_idle_last_week_and_for_how_many_gpu_hours,
+        ),
+        ("How many kWh per user?", Lab::how_many_kwh_per_user),
+        ("Which XID hit whom?", Lab::which_xid_hit_whom),
+        ("Who is over his memory?", Lab::who_is_over_his_memory),
+        ("Is any exporter stale?", Lab::is_any_exporter_stale),
+        ("Which host is down?", Lab::which_host_is_down),
+        ("How full are we at peak?", Lab::how_full_are_we_at_peak),
+        (
+            "Who uses GPUs without an environment?",
+            Lab::who_uses_gpus_without_an_environment,
+        ),
+    ];
+    let wrong: Vec<String> = questions
+        .into_iter()
+        .filter_map(|(question, answered)| {
+            let error = answered(&lab).err()?;
+            Some(format!("{question}\n  {error:#}\n"))
+        })
+        .collect();
+    ensure!(wrong.is_empty(), "wrong answers:\n{}", wrong.concat());
+    Ok(())
+}
+
+#[test]
+fn the_ten_questions_are_answered_by_prometheus_2() -> Result<()> {
+    the_ten_questions_are_answered("prometheus")
+}
+
+#[test]
+fn the_ten_questions_are_answered_by_prometheus_3() -> Result<()> {
+    the_ten_questions_are_answered("prometheus-3")
+}
