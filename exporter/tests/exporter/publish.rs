@@ -210,6 +210,8 @@ fn the_manifest_is_what_sha256sum_checks() {
             .success()
     };
     assert!(check(&folder));
+    succeeds(&folder, &["--exporter-address=gpu01:9820"]);
+    assert!(check(&folder));
     append(&folder.join(RULES), "# mine\n");
     assert!(!check(&folder));
 }
