@@ -1,0 +1,193 @@
+//! Grafana's dashboards as they lie in the repository: what the tests read of their JSON.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Panels that ask no data source.
+const WITHOUT_QUERIES: [&str; 6] = ["row", "text", "alertlist", "dashlist", "annolist", "news"];
+
+/// A dashboard, and the name of its file without `.json`.
+#[derive(Clone, Debug)]
+pub(crate) struct Dashboard {
+    pub(crate) file: String,
+    pub(crate) json: Value,
+}
+
+/// A panel of a dashboard; rows are panels too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panel<'a>(pub(crate) &'a Value);
+
+/// One query of a panel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a>(pub(crate) &'a Value);
+
+/// A template variable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variable<'a>(pub(crate) &'a Value);
+
+impl Dashboard {
+    /// Every dashboard that is shipped, in the order of their files' names.
+    ///
+    /// # Errors
+    /// There is none, or one is no JSON.
+    pub(crate) fn shipped() -> Result<Vec<Self>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
+        let entries = std::fs::read_dir(&folder)
+            .with_context(|| format!("reading the dashboards in {}", folder.display()))?;
+        let mut dashboards = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let text = std::fs::read_to_string(&path)?;
+                let file = path.file_stem().context("a file without a name")?;
+                dashboards.push(Self {
+                    file: file.to_string_lossy().into_owned(),
+                    json: serde_json::from_str(&text)
+                        .with_context(|| format!("reading {}", path.display()))?,
+                });
+            }
+        }
+        ensure!(
+            !dashboards.is_empty(),
+            "no dashboard in {}",
+            folder.display()
+        );
+        dashboards.sort_by(|one, other| one.file.cmp(&other.file));
+        Ok(dashboards)
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        text(&self.json["uid"])
+    }
+
+    pub(crate) fn title(&self) -> &str {
+        text(&self.json["title"])
+    }
+
+    /// All panels, those of collapsed rows included.
+    pub(crate) fn panels(&self) -> Vec<Panel<'_>> {
+        let mut panels = Vec::new();
+        for panel in list(&self.json["panels"]) {
+            panels.push(Panel(panel));
+            panels.extend(list(&panel["panels"]).iter().map(Panel));
+        }
+        panels
+    }
+
+    /// The panels that ask a data source.
+    pub(crate) fn queried_panels(&self) -> impl Iterator<Item = Panel<'_>> {
+        self.panels().into_iter().filter(Panel::asks)
+    }
+
+    pub(crate) fn variables(&self) -> Vec<Variable<'_>> {
+        list(&self.json["templating"]["list"])
+            .iter()
+            .map(Variable)
+            .collect()
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<Variable<'_>> {
+        self.variables()
+            .into_iter()
+            .find(|variable| variable.name() == name)
+    }
+}
+
+impl<'a> Panel<'a> {
+    pub(crate) fn title(self) -> &'a str {
+        text(&self.0["title"])
+    }
+
+    /// What messages call it.
+    pub(crate) fn name(self) -> String {
+        match self.title() {
+            "" => format!("id {}", self.0["id"]),
+            title => title.to_owned(),
+        }
+    }
+
+    pub(crate) fn kind(self) -> &'a str {
+        text(&self.0["type"])
+    }
+
+    /// Whether it is of a type that asks a data source.
+    pub(crate) fn asks(&self) -> bool {
+        !WITHOUT_QUERIES.contains(&self.kind())
+    }
+
+    pub(crate) fn targets(self) -> impl Iterator<Item = Target<'a>> {
+        list(&self.0["targets"]).iter().map(Target)
+    }
+
+    pub(crate) fn transformations(self) -> &'a [Value] {
+        list(&self.0["transformations"])
+    }
+
+    pub(crate) fn overrides(self) -> &'a [Value] {
+        list(&self.0["fieldConfig"]["overrides"])
+    }
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn expression(self) -> &'a str {
+        text(&self.0["expr"])
+    }
+
+    pub(crate) fn reference(self) -> &'a str {
+        text(&self.0["refId"])
+    }
+
+    pub(crate) fn legend(self) -> &'a str {
+        text(&self.0["legendFormat"])
+    }
+
+    /// Whether it asks for the values at the end of the time range only.
+    pub(crate) fn is_instant(self) -> bool {
+        self.0["instant"] == true
+    }
+}
+
+impl<'a> Variable<'a> {
+    pub(crate) fn name(self) -> &'a str {
+        text(&self.0["name"])
+    }
+
+    pub(crate) fn kind(self) -> &'a str {
+        text(&self.0["type"])
+    }
+
+    pub(crate) fn label(self) -> &'a str {
+        text(&self.0["label"])
+    }
+
+    /// Its query, in whichever of Grafana's two ways it is written.
+    pub(crate) fn query(self) -> &'a str {
+        match &self.0["query"] {
+            Value::Object(query) => query.get("query").map_or("", text),
+            query => text(query),
+        }
+    }
+
+    /// The value that is chosen when the dashboard is opened.
+    pub(crate) fn current(self) -> &'a str {
+        match &self.0["current"]["value"] {
+            Value::Array(values) => values.first().map_or("", text),
+            value => text(value),
+        }
+    }
+}
+
+/// A string, or nothing where there is none.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The elements of an array, or none.
+pub(crate) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,158 @@
+//! The expressions of dashboards, parsed: Grafana's variables stand in them as marks that the lint finds again.
+
+use std::fmt;
+use std::time::Duration;
+
+use promql_parser::label::{MatchOp, Matcher};
+use promql_parser::parser::{self, Expr, VectorSelector};
+
+use crate::dashboard::Dashboard;
+use crate::variables;
+
+/// What `$__rate_interval` stands for: a range that nobody writes.
+pub(crate) const RATE_INTERVAL: Duration = Duration::from_secs(7_654_321);
+
+/// What the value of a query variable begins with.
+const MARK: &str = "value_of_";
+
+/// A selector of series where it stands in an expression.
+#[derive(Debug)]
+pub(crate) struct Selector<'a> {
+    pub(crate) vector: &'a VectorSelector,
+    /// The function that is applied to the selector's range, if it has one.
+    pub(crate) range_function: Option<&'a str>,
+}
+
+/// Parses an expression or the selector of a variable's query.
+///
+/// # Errors
+/// It is no PromQL, or has a variable that neither the dashboard nor Grafana knows.
+pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr, String> {
+    let text = variables::replace(expression, |name, _| match name {
+        "__rate_interval" => Ok(format!("{}s", RATE_INTERVAL.as_secs())),
+        "__range" | "__interval" => Ok("8765432s".to_owned()),
+        "__range_s" | "__range_ms" | "__interval_ms" | "__from" | "__to" => {
+            Ok("8765432".to_owned())
+        }
+        _ => {
+            let variable = dashboard
+                .variable(name)
+                .ok_or_else(|| format!("there is no variable ${name}"))?;
+            Ok(match variable.kind() {
+                "query" => mark(name),
+                _ => variable.current().to_owned(),
+            })
+        }
+    })?;
+    parser::parse(&text)
+}
+
+/// What a query variable stands for.
+pub(crate) fn mark(variable: &str) -> String {
+    format!("{MARK}{variable}")
+}
+
+/// All selectors of an expression.
+pub(crate) fn selectors(expression: &Expr) -> Vec<Selector<'_>> {
+    let mut found = Vec::new();
+    visit(expression, None, &mut |expression, function| {
+        let (vector, is_range) = match expression {
+            Expr::VectorSelector(vector) => (vector, false),
+            Expr::MatrixSelector(matrix) => (&matrix.vs, true),
+            _ => return,
+        };
+        let range_function = function.filter(|_| is_range);
+        found.push(Selector {
+            vector,
+            range_function,
+        });
+    });
+    found
+}
+
+/// Calls `each` for an expression and all its parts, with the function whose argument a part is.
+pub(crate) fn visit<'a>(
+    expression: &'a Expr,
+    function: Option<&'a str>,
+    each: &mut impl FnMut(&'a Expr, Option<&'a str>),
+) {
+    each(expression, function);
+    match expression {
+        Expr::Aggregate(aggregate) => {
+            visit(&aggregate.expr, None, each);
+            if let Some(parameter) = &aggregate.param {
+                visit(parameter, None, each);
+            }
+        }
+        Expr::Unary(unary) => visit(&unary.expr, None, each),
+        Expr::Binary(binary) => {
+            visit(&binary.lhs, None, each);
+            visit(&binary.rhs, None, each);
+        }
+        Expr::Paren(paren) => visit(&paren.expr, function, each),
+        Expr::Subquery(subquery) => visit(&subquery.expr, None, each),
+        Expr::Call(call) => {
+            for argument in &call.args.args {
+                visit(argument, Some(call.func.name), each);
+            }
+        }
+        Expr::NumberLiteral(_)
+        | Expr::StringLiteral(_)
+        | Expr::VectorSelector(_)
+        | Expr::MatrixSelector(_)
+        | Expr::Extension(_) => {}
+    }
+}
+
+impl fmt::Display for Selector<'_> {
+    /// As the dashboard has it, with variables.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.vector.to_string().replace(MARK, "$"))
+    }
+}
+
+impl Selector<'_> {
+    /// The name of the metric, also where it is written as a matcher of `__name__`.
+    pub(crate) fn metric(&self) -> String {
+        let by_matcher = || {
+            let matchers = self.vector.matchers.find_matchers("__name__");
+            matchers.first().map(|matcher| matcher.value.clone())
+        };
+        self.vector
+            .name
+            .clone()
+            .or_else(by_matcher)
+            .unwrap_or_default()
+    }
+
+    /// The selector alone, without offset and the like, as Prometheus' API of series wants it. What is not chosen
+    /// (`model!~"$model"`) is nothing when all is chosen: such a matcher is left out.
+    pub(crate) fn series(&self) -> String {
+        let mut vector = VectorSelector {
+            offset: None,
+            at: None,
+            ..self.vector.clone()
+        };
+        let excludes_all =
+            |matcher: &Matcher| matches!(matcher.op, MatchOp::NotRe(_)) && matcher.value == ".+";
+        vector
+            .matchers
+            .matchers
+            .retain(|matcher| !excludes_all(matcher));
+        vector.to_string()
+    }
+
+    /// Whether it has the matcher `label=~"$variable"`. An alert that is about no host or job in particular is seen
+    /// whichever is chosen, by `label=~"$variable|"`.
+    pub(crate) fn matches_variable(&self, label: &str, variable: &str) -> bool {
+        let matchers = self.vector.matchers.find_matchers(label);
+        let own = self.metric().starts_with("ALERTS");
+        let matches = |value: &str| match value.strip_suffix('|') {
+            Some(value) => own && value == mark(variable),
+            None => value == mark(variable),
+        };
+        matchers
+            .iter()
+            .any(|matcher| matches!(matcher.op, MatchOp::Re(_)) && matches(&matcher.value))
+    }
+}
