@@ -1,9 +1,13 @@
 //! A history is what Prometheus would have scraped and recorded, had it been there.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
+use genv_tests::exporter::Setup;
 use genv_tests::history::{History, Past};
+use genv_tests::metrics::Labels;
+use genv_tests::nvml_sim::Simulation;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -123,6 +127,53 @@ fn a_history_is_scraped_and_recorded_by_prometheus_2() -> Result<()> {
 #[test]
 fn a_history_is_scraped_and_recorded_by_prometheus_3() -> Result<()> {
     a_history_is_scraped_and_recorded("prometheus-3")
+}
+
+/// Whether a history has exactly the series that the exporter itself serves of the same scenario at the same time.
+fn a_history_is_what_the_exporter_serves(tool: &str) -> Result<()> {
+    let simulation = Simulation::new(LAB);
+    let exporter = Setup::with_scenario(&simulation)?.start()?;
+    // Counters begin as 0 and rise from the next publication on.
+    let energy = "genv_user_energy_joules_total";
+    let served = exporter.wait_for("energy that is counted", |scrape| {
+        scrape
+            .all(energy, &[])
+            .iter()
+            .any(|(_, joules)| *joules > 0.0)
+    })?;
+    let ten_minutes = 10 * MINUTE;
+    let past = History::of(LAB)?
+        .from(SystemTime::now() - ten_minutes)
+        .lasting(ten_minutes)
+        .start(tool)?;
+    let answer = past
+        .prometheus
+        .query_at(r#"{job="genv", __name__!~"up|ALERTS.*|.*:.*"}"#, past.end())?;
+    let told: BTreeSet<(String, Labels)> = answer
+        .into_iter()
+        .map(|(mut labels, _)| {
+            // Programs that were built one after the other tell revisions of their own.
+            let target = ["job", "instance", "revision"];
+            labels.retain(|name, value| !value.is_empty() && !target.contains(&name.as_str()));
+            (labels.remove("__name__").unwrap_or_default(), labels)
+        })
+        .collect();
+    let served: BTreeSet<(String, Labels)> = served
+        .samples
+        .into_keys()
+        .map(|(name, mut labels)| {
+            labels.retain(|name, value| !value.is_empty() && name != "revision");
+            (name, labels)
+        })
+        .collect();
+    let differ: Vec<_> = told.symmetric_difference(&served).collect();
+    ensure!(differ.is_empty(), "{differ:#?}");
+    Ok(())
+}
+
+#[test]
+fn a_history_is_what_the_exporter_serves_to_prometheus_2() -> Result<()> {
+    a_history_is_what_the_exporter_serves("prometheus")
 }
 
 #[test]
