@@ -48,10 +48,8 @@ pub(crate) type Choice = BTreeMap<String, Chosen>;
 pub(crate) enum Chosen {
     /// All, which stands for this regular expression.
     All(String),
-    /// Some values of a variable that allows several.
+    /// These values.
     Values(Vec<String>),
-    /// The value of a variable that allows one.
-    Plain(String),
 }
 
 /// The times for which a panel is drawn.
@@ -114,7 +112,6 @@ pub(crate) fn interpolate(
                     .ok_or_else(|| format!("there is no variable ${name}"))?;
                 match (chosen, format) {
                     (Chosen::All(regex), _) => regex.clone(),
-                    (Chosen::Plain(value), None | Some("raw")) => value.clone(),
                     (Chosen::Values(values), None | Some("regex")) => alternatives(values),
                     (_, format) => {
                         return Err(format!("${name} is asked for in the format {format:?}"));
@@ -243,9 +240,8 @@ mod tests {
                 "username".to_owned(),
                 Chosen::Values(vec!["a.b".to_owned()]),
             ),
-            ("top".to_owned(), Chosen::Plain("5".to_owned())),
         ]);
-        let expression = r#"topk($top, rate(a{job=~"$job",u=~"${username:regex}"}[$__rate_interval])) / $__range_s"#;
+        let expression = r#"topk(5, rate(a{job=~"$job",u=~"${username:regex}"}[$__rate_interval])) / $__range_s"#;
         assert_eq!(
             interpolate(expression, &choice, &times()).unwrap(),
             r#"topk(5, rate(a{job=~".+",u=~"a\\.b"}[70000ms])) / 86400"#

@@ -43,6 +43,26 @@ const MISTAKES: &[Mistake] = &[
             "panel 'Utilization', target A: returns nothing with everything at All",
         ],
     ),
+    // One that is excluded, and there is no other.
+    (
+        TIMESERIES,
+        "{job",
+        r#"{index!~".+", job"#,
+        &[
+            r#"panel 'Utilization', target A: genv_device_utilization_ratio{hostname=~".+",index!~".+",job=~".+"} selects nothing: there is no such metric or label value"#,
+            "panel 'Utilization', target A: returns nothing with everything at All",
+        ],
+    ),
+    // A choice that is not heeded.
+    (
+        TIMESERIES,
+        r#", hostname=~"$hostname""#,
+        "",
+        &[
+            "panel 'Utilization', target A: tells of hostname=gpu02 although gpu01 is chosen",
+            "panel 'Utilization', target A: tells of hostname=gpu01 although gpu02 is chosen",
+        ],
+    ),
     // Labels that an answer lacks.
     (
         STAT,

@@ -7,12 +7,13 @@ use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::{self, Expr, VectorSelector};
 
 use crate::dashboard::Dashboard;
+use crate::interpolate::{Choice, Chosen};
 use crate::variables;
 
 /// What `$__rate_interval` stands for: a range that nobody writes.
 pub(crate) const RATE_INTERVAL: Duration = Duration::from_secs(7_654_321);
 
-/// What the value of a query variable begins with.
+/// What the value of a variable begins with.
 const MARK: &str = "value_of_";
 
 /// A selector of series where it stands in an expression.
@@ -35,19 +36,16 @@ pub(crate) fn parse(expression: &str, dashboard: &Dashboard) -> Result<Expr, Str
             Ok("8765432".to_owned())
         }
         _ => {
-            let variable = dashboard
-                .variable(name)
-                .ok_or_else(|| format!("there is no variable ${name}"))?;
-            Ok(match variable.kind() {
-                "query" => mark(name),
-                _ => variable.current().to_owned(),
-            })
+            let known = dashboard.variable(name).is_some();
+            known
+                .then(|| mark(name))
+                .ok_or_else(|| format!("there is no variable ${name}"))
         }
     })?;
     parser::parse(&text)
 }
 
-/// What a query variable stands for.
+/// What stands for a variable.
 pub(crate) fn mark(variable: &str) -> String {
     format!("{MARK}{variable}")
 }
@@ -125,20 +123,26 @@ impl Selector<'_> {
             .unwrap_or_default()
     }
 
-    /// The selector alone, without offset and the like, as Prometheus' API of series wants it. What is not chosen
-    /// (`model!~"$model"`) is nothing when all is chosen: such a matcher is left out.
-    pub(crate) fn series(&self) -> String {
+    /// The selector alone, without offset and the like, as Prometheus' API of series wants it, where everything is at All.
+    /// What is not chosen (`model!~"$model"`) would be nothing then: such a matcher is left out.
+    pub(crate) fn series(&self, all: &Choice) -> String {
         let mut vector = VectorSelector {
             offset: None,
             at: None,
             ..self.vector.clone()
         };
-        let excludes_all =
-            |matcher: &Matcher| matches!(matcher.op, MatchOp::NotRe(_)) && matcher.value == ".+";
-        vector
-            .matchers
-            .matchers
-            .retain(|matcher| !excludes_all(matcher));
+        let matchers = &mut vector.matchers.matchers;
+        let of_variable = |matcher: &Matcher| matcher.value.starts_with(MARK);
+        matchers
+            .retain(|matcher| !(of_variable(matcher) && matches!(matcher.op, MatchOp::NotRe(_))));
+        for matcher in matchers {
+            let Some(variable) = matcher.value.strip_prefix(MARK) else {
+                continue;
+            };
+            if let Some(Chosen::All(regex)) = all.get(variable.trim_end_matches('|')) {
+                matcher.value = regex.clone();
+            }
+        }
         vector.to_string()
     }
 

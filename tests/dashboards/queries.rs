@@ -8,18 +8,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow};
 use genv_tests::history::Past;
 use genv_tests::metrics::Labels;
-use promql_parser::parser;
 
 use crate::absences::{self, Absence};
-use crate::dashboard::{Dashboard, Panel, Target, Variable, text};
-use crate::interpolate::{Choice, Chosen, Times, duration, interpolate, label_values};
+use crate::choices::{self, Case};
+use crate::dashboard::{Dashboard, Panel, Target, text};
+use crate::interpolate::{Choice, Times, duration, interpolate};
 use crate::{fields, promql};
 
 /// Pixels of one of the 24 columns of a panel, on a screen of 1,440: at most so many points are drawn.
 const POINTS_OF_A_COLUMN: u64 = 60;
-
-/// Time ranges that people choose, beside the one with which a dashboard opens.
-const RANGES: [&str; 3] = ["5m", "24h", "30d"];
 
 /// A lab's past, and what it has answered.
 pub(crate) struct Questions<'a> {
@@ -35,15 +32,6 @@ pub(crate) struct Silence {
     pub(crate) target: String,
     /// The variable (or `range`) and value that were chosen; none: all at All.
     pub(crate) chosen: Option<(String, String)>,
-}
-
-/// What is chosen when a dashboard is looked at.
-struct Case {
-    /// What distinguishes it from the one with everything at All.
-    chosen: Option<(String, String)>,
-    choice: Choice,
-    /// Instead of the range with which the dashboard opens.
-    range: Option<Duration>,
 }
 
 impl<'a> Questions<'a> {
@@ -64,17 +52,17 @@ impl<'a> Questions<'a> {
         dashboard: &Dashboard,
         absences: &[Absence],
     ) -> Result<Vec<String>> {
-        let cases = self.cases(dashboard)?;
+        let cases = choices::cases(dashboard, self)?;
         let mut faults = Vec::new();
         let mut silences = Vec::new();
         for panel in dashboard.queried_panels() {
             let mut with_all = Vec::new();
             for target in panel.targets() {
+                let place = format!("panel '{}', target {}", panel.name(), target.reference());
                 for case in &cases {
                     let answer = self.answer(dashboard, panel, target, case);
                     let answer = answer.with_context(|| {
-                        let place = (panel.name(), target.reference());
-                        format!("{}, {place:?}, {:?}", dashboard.title(), case.chosen)
+                        format!("{}, {place}, {:?}", dashboard.title(), case.chosen)
                     })?;
                     if answer.is_empty() {
                         silences.push(Silence {
@@ -83,16 +71,18 @@ impl<'a> Questions<'a> {
                             chosen: case.chosen.clone(),
                         });
                     }
+                    let stray = case.stray(&answer).into_iter();
+                    faults.extend(stray.map(|stray| format!("{place}: {stray}")));
                     if case.chosen.is_none() {
                         with_all.push((target, answer));
                     }
                 }
             }
-            let wrong = fields::faults(panel, &with_all, &absences::fields(dashboard, panel));
-            let wrong = wrong.into_iter();
+            let absent = absences::fields(dashboard, panel);
+            let wrong = fields::faults(panel, &with_all, &absent).into_iter();
             faults.extend(wrong.map(|what| format!("panel '{}': {what}", panel.name())));
         }
-        faults.extend(self.unknown_selectors(dashboard, &cases[0])?);
+        faults.extend(self.unknown_selectors(dashboard, &cases[0].choice)?);
         faults.extend(absences::judge(dashboard.uid(), &silences, absences));
         let faults = faults.into_iter();
         Ok(faults
@@ -122,91 +112,19 @@ impl<'a> Questions<'a> {
         Ok(names.into_iter().collect())
     }
 
-    /// Everything at All; then each value of each variable; then other time ranges.
-    fn cases(&self, dashboard: &Dashboard) -> Result<Vec<Case>> {
-        let mut all = Choice::new();
-        let mut values = Vec::new();
-        for variable in dashboard.variables() {
-            if variable.kind() == "datasource" {
-                continue;
-            }
-            let name = variable.name().to_owned();
-            let found = self.variable(variable, &all)?;
-            values.extend(found.into_iter().map(|value| (name.clone(), value)));
-            let chosen = if variable.0["includeAll"] == true {
-                Chosen::All(text(&variable.0["allValue"]).to_owned())
-            } else {
-                Chosen::Plain(variable.current().to_owned())
-            };
-            all.insert(name, chosen);
-        }
-        let case = |name: &str, value: &str, choice: Choice| Case {
-            chosen: Some((name.to_owned(), value.to_owned())),
-            choice,
-            range: None,
-        };
-        let mut cases = vec![Case {
-            chosen: None,
-            choice: all.clone(),
-            range: None,
-        }];
-        for (name, value) in values {
-            let only = match all[&name] {
-                Chosen::All(_) | Chosen::Values(_) => Chosen::Values(vec![value.clone()]),
-                Chosen::Plain(_) => Chosen::Plain(value.clone()),
-            };
-            let mut choice = all.clone();
-            choice.insert(name.clone(), only);
-            cases.push(case(&name, &value, choice));
-        }
-        for range in RANGES {
-            let of_range = duration(range).map_err(|error| anyhow!(error))?;
-            cases.push(Case {
-                range: Some(of_range),
-                ..case("range", range, all.clone())
-            });
-        }
-        Ok(cases)
+    /// All times of which anything is known.
+    ///
+    /// # Errors
+    /// They are before 1970.
+    pub(crate) fn whole_past(&self) -> Result<Times> {
+        Ok(Times::new(self.span()?, 1000, self.scrape_interval, None))
     }
 
-    /// The values of a variable, where the earlier ones are chosen so.
-    fn variable(&self, variable: Variable<'_>, chosen: &Choice) -> Result<Vec<String>> {
-        let context = || format!("the variable {}", variable.name());
-        let values = match variable.kind() {
-            "query" => {
-                let (selector, label) =
-                    label_values(variable.query()).map_err(|error| anyhow!(error))?;
-                let (start, end) = self.span()?;
-                let times = Times::new((start, end), 1000, self.scrape_interval, None);
-                let selector =
-                    interpolate(selector, chosen, &times).map_err(|error| anyhow!(error));
-                self.values(label, &selector.with_context(context)?)?
-            }
-            "custom" | "interval" => {
-                let options = variable.query().split(',');
-                options
-                    .map(|option| {
-                        option
-                            .rsplit(" : ")
-                            .next()
-                            .unwrap_or(option)
-                            .trim()
-                            .to_owned()
-                    })
-                    .collect()
-            }
-            other => {
-                return Err(anyhow!("its type {other:?} is not known to this test"))
-                    .with_context(context);
-            }
-        };
-        if values.is_empty() {
-            return Err(anyhow!("it has no value")).with_context(context);
-        }
-        Ok(values)
-    }
-
-    fn values(&self, label: &str, matching: &str) -> Result<Vec<String>> {
+    /// The values of a label of the series that match.
+    ///
+    /// # Errors
+    /// Prometheus does not answer.
+    pub(crate) fn values(&self, label: &str, matching: &str) -> Result<Vec<String>> {
         let (start, end) = self.span()?;
         let parameters = [
             ("match[]", matching),
@@ -222,19 +140,17 @@ impl<'a> Questions<'a> {
 
     /// Selectors that select nothing in all the past: of a metric or with a value of a label that does not exist. The rest of
     /// an expression may hide that.
-    fn unknown_selectors(&self, dashboard: &Dashboard, all: &Case) -> Result<Vec<String>> {
+    fn unknown_selectors(&self, dashboard: &Dashboard, all: &Choice) -> Result<Vec<String>> {
         let (start, end) = self.span()?;
         let (start, end) = (start.to_string(), end.to_string());
         let mut places: BTreeMap<String, String> = BTreeMap::new();
         for panel in dashboard.queried_panels() {
             for target in panel.targets() {
-                let times = self.times(dashboard, panel, target, all)?;
-                let expression = interpolate(target.expression(), &all.choice, &times)
-                    .map_err(|error| anyhow!(error))?;
-                let expression = parser::parse(&expression).map_err(|error| anyhow!(error))?;
+                let expression = promql::parse(target.expression(), dashboard);
+                let expression = expression.map_err(|error| anyhow!(error))?;
                 for selector in promql::selectors(&expression) {
                     let place = format!("panel '{}', target {}", panel.name(), target.reference());
-                    places.entry(selector.series()).or_insert(place);
+                    places.entry(selector.series(all)).or_insert(place);
                 }
             }
         }
@@ -269,7 +185,7 @@ impl<'a> Questions<'a> {
                 .collect()
         } else {
             // Grafana asks for whole steps of Unix time.
-            let step = times.interval.as_secs();
+            let step = times.interval.as_secs().max(1);
             let whole = |seconds| moment(seconds / step * step);
             let series = prometheus
                 .query_range(

@@ -1,7 +1,9 @@
 //! Rules about the queries of panels.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
+use genv_tests::history::RulesFile;
 use promql_parser::parser::{Expr, token};
 
 use super::Fault;
@@ -111,12 +113,22 @@ pub(super) fn counters(dashboard: &Dashboard) -> Vec<Fault> {
 /// A sample of an hour lasts five minutes for an instant query: hourly series are asked over a range.
 pub(super) fn hourly(dashboard: &Dashboard) -> Vec<Fault> {
     each_selector(dashboard, |selector| {
-        let metric = selector.metric();
-        let hourly = metric.ends_with(":increase1h") || metric.ends_with(":seconds1h");
+        let hourly = HOURLY.contains(&selector.metric());
         (hourly && selector.range_function.is_none())
             .then(|| format!("asks an hourly series outside a range function: {selector}"))
     })
 }
+
+/// What the shipped rules record once an hour.
+static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let file = RulesFile::shipped("genv-recording.yml").expect("is shipped");
+    let groups = file.groups.into_iter();
+    let hourly = groups.filter(|group| group.interval.as_deref() == Some("1h"));
+    hourly
+        .flat_map(|group| group.rules)
+        .map(|rule| rule.record)
+        .collect()
+});
 
 /// No data is not zero, except where `VECTOR_ZERO` says why it is.
 pub(super) fn vector_zero(dashboard: &Dashboard) -> Vec<Fault> {
