@@ -1,0 +1,29 @@
+//! The files under `prometheus/`: accepted by the real tools, at work in the real programs, and complete.
+
+mod complete;
+mod running;
+mod tools;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// A file or folder of the repository.
+fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+fn read(path: &str) -> Result<String> {
+    std::fs::read_to_string(shipped(path)).with_context(|| path.to_owned())
+}
+
+/// The files of a folder whose names end so, sorted.
+fn files(folder: &str, ending: &str) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(shipped(folder)).with_context(|| folder.to_owned())?;
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    files.retain(|path| path.to_string_lossy().ends_with(ending));
+    files.sort();
+    Ok(files)
+}

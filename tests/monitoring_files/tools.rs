@@ -1,0 +1,77 @@
+//! What promtool and amtool say.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use genv_tests::tools::program;
+
+use crate::{files, shipped};
+
+const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
+
+/// Runs a program that must end well, and returns what it says.
+fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result<String> {
+    let output = Command::new(program(tool, name))
+        .args(arguments)
+        .args(files)
+        .output()?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(
+        output.status.success(),
+        "{name} {arguments:?} of {tool} ends with {}: {said}",
+        output.status
+    );
+    Ok(said)
+}
+
+#[test]
+fn promtool_accepts_the_configuration() -> Result<()> {
+    let configuration = [shipped("prometheus/prometheus.yml")];
+    for tool in PROMETHEUS {
+        let check = ["check", "config", "--lint=all", "--lint-fatal"];
+        let said = says(tool, "promtool", &check, &configuration)?;
+        ensure!(said.contains("2 rule files found"), "{tool}: {said}");
+        let warnings: Vec<&str> = said.lines().filter(|it| it.contains("WARN")).collect();
+        // Nothing but that nobody listed further exporters yet.
+        ensure!(
+            matches!(warnings.as_slice(), [one] if one.contains("targets/*.yml")),
+            "{tool}: {said}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn promtool_accepts_the_rules() -> Result<()> {
+    let rules = files("prometheus/rules", ".yml")?;
+    ensure!(rules.len() == 2, "{rules:?}");
+    for tool in PROMETHEUS {
+        let check = ["check", "rules", "--lint=all", "--lint-fatal"];
+        says(tool, "promtool", &check, &rules)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rules_give_what_their_tests_want_in_prometheus_2() -> Result<()> {
+    let tests = files("prometheus/tests", ".yml")?;
+    says("prometheus", "promtool", &["test", "rules"], &tests).map(drop)
+}
+
+#[test]
+fn rules_give_what_their_tests_want_in_prometheus_3() -> Result<()> {
+    let tests = files("prometheus/tests", ".yml")?;
+    says("prometheus-3", "promtool", &["test", "rules"], &tests).map(drop)
+}
+
+#[test]
+fn amtool_accepts_the_configuration() -> Result<()> {
+    let configuration = [shipped("prometheus/alertmanager.yml")];
+    for tool in ["alertmanager", "alertmanager-sid"] {
+        let said = says(tool, "amtool", &["check-config"], &configuration)?;
+        // Mail and webhook are no comments: what is to be filled in is checked too.
+        ensure!(said.contains("3 receivers"), "{tool}: {said}");
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The real Alertmanager, and what it makes of alerts.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use crate::exporter::{PATIENCE, free_port};
+use crate::http;
+use crate::metrics::Labels;
+use crate::tools;
+
+/// A running Alertmanager; it ends with the value.
+#[derive(Debug)]
+pub struct Alertmanager {
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+}
+
+/// An alert as Alertmanager has it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Alert {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations.
+    pub annotations: Labels,
+    /// Who is notified.
+    pub receivers: Vec<Receiver>,
+    /// Whether anything keeps it quiet.
+    pub status: Status,
+}
+
+/// Who is notified.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Receiver {
+    /// Its name in the configuration.
+    pub name: String,
+}
+
+/// Whether anything keeps an alert quiet.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Fingerprints of the alerts that inhibit it.
+    pub inhibited_by: Vec<String>,
+}
+
+impl Alertmanager {
+    /// Starts the one of `tool` (`alertmanager` or `alertmanager-sid`) with this configuration.
+    ///
+    /// # Errors
+    /// It ended, or never became ready.
+    pub fn start(tool: &str, configuration: &Path) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let port = free_port()?;
+        let log = File::create(folder.path().join("alertmanager.log"))?;
+        let data = folder.path().join("data");
+        let child = Command::new(tools::program(tool, "prometheus-alertmanager"))
+            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!("--storage.path={}", data.display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .arg("--cluster.listen-address=")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let mut alertmanager = Self {
+            child,
+            port,
+            folder,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
+                return Ok(alertmanager);
+            }
+            let ended = alertmanager.child.try_wait()?;
+            ensure!(
+                ended.is_none() && Instant::now() < deadline,
+                "Alertmanager never became ready: {}",
+                alertmanager.log()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// All that it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("alertmanager.log")).unwrap_or_default()
+    }
+
+    /// Gives it alerts with these labels, as Prometheus does.
+    ///
+    /// # Errors
+    /// It refuses them.
+    pub fn fire(&self, alerts: &[Labels]) -> Result<()> {
+        let alerts: Vec<_> = alerts
+            .iter()
+            .map(|labels| serde_json::json!({ "labels": labels }))
+            .collect();
+        let answer = http::post(
+            self.port,
+            "/api/v2/alerts",
+            &[("Content-Type", "application/json")],
+            &serde_json::to_vec(&alerts)?,
+        )?;
+        ensure!(
+            answer.status == 200,
+            "Alertmanager answered {}: {}",
+            answer.status,
+            answer.text()?
+        );
+        Ok(())
+    }
+
+    /// Every alert that it has.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn alerts(&self) -> Result<Vec<Alert>> {
+        Ok(serde_json::from_slice(
+            &http::get(self.port, "/api/v2/alerts")?.body,
+        )?)
+    }
+
+    /// Asks for all alerts until they `hold`, and returns them.
+    ///
+    /// # Errors
+    /// They never do.
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&[Alert]) -> bool) -> Result<Vec<Alert>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let alerts = self.alerts()?;
+            if holds(&alerts) {
+                return Ok(alerts);
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "waited in vain for {what}; alerts: {alerts:?}; log: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Alertmanager {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
