@@ -1,11 +1,13 @@
-//! What the questions to Prometheus find out: a good dashboard, asked about two hours, with one thing wrong.
+//! What the questions to Prometheus find out: a good dashboard, asked about two hours, with one thing wrong; and whether
+//! Prometheus understands choices as they are meant.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde_json::json;
 
 use crate::dashboard::Dashboard;
+use crate::interpolate::{Choice, Chosen, interpolate};
 use crate::queries::Questions;
 use crate::refused::{STAT, TABLE, TIMESERIES, example};
 use crate::{SCRAPE_INTERVAL, demo};
@@ -114,5 +116,18 @@ fn mistakes_that_only_data_shows_are_told() -> Result<()> {
             .collect();
         assert_eq!(told(&dashboard)?, expected);
     }
+    Ok(())
+}
+
+#[test]
+fn chosen_values_select_themselves_whatever_their_letters() -> Result<()> {
+    let past = demo("prometheus-3", Duration::from_secs(600))?;
+    let questions = Questions::new(&past, SCRAPE_INTERVAL);
+    let chosen = ["(none)", "alice"].map(str::to_owned);
+    let choice = Choice::from([("username".to_owned(), Chosen::Values(chosen.to_vec()))]);
+    let selector = r#"genv_user_energy_joules_total{username=~"$username"}"#;
+    let selector = interpolate(selector, &choice, &questions.whole_past()?);
+    let selector = selector.map_err(|error| anyhow!(error))?;
+    assert_eq!(questions.values("username", &selector)?, chosen);
     Ok(())
 }

@@ -13,9 +13,6 @@ use crate::promql::{self, RATE_INTERVAL};
 /// Panels that draw a course of time.
 const OF_TIME: [&str; 4] = ["heatmap", "state-timeline", "status-history", "timeseries"];
 
-/// Where `or vector(0)` is right: the dashboard's uid, the panel, and why.
-const VECTOR_ZERO: [(&str, &str, &str); 0] = [];
-
 /// Each query has a name of its own, by which transformations and overrides find it.
 pub(super) fn references(dashboard: &Dashboard) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -130,46 +127,15 @@ static HOURLY: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
         .collect()
 });
 
-/// No data is not zero, except where `VECTOR_ZERO` says why it is.
+/// No data is not zero. Where it is, something that is known says so: `or 0 * count(…)`.
 pub(super) fn vector_zero(dashboard: &Dashboard) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    for panel in dashboard.queried_panels() {
-        let listed = VECTOR_ZERO
-            .iter()
-            .any(|(uid, title, _)| (*uid, *title) == (dashboard.uid(), panel.title()));
-        let mut used = false;
-        for target in panel.targets() {
-            if has_vector_zero(dashboard, target) {
-                used = true;
-                if !listed {
-                    faults.push(at(panel, target, "says 0 where no data is: 'or vector(0)'"));
-                }
-            }
-        }
-        if listed && !used {
-            faults.push(Fault::panel(
-                panel,
-                "is listed as having 'or vector(0)', and has none",
-            ));
-        }
-    }
-    faults
-}
-
-fn has_vector_zero(dashboard: &Dashboard, target: Target<'_>) -> bool {
-    let Ok(expression) = promql::parse(target.expression(), dashboard) else {
-        return false;
-    };
-    let mut found = false;
-    promql::visit(&expression, None, &mut |part, _| {
-        if let Expr::Binary(binary) = part {
-            found |= binary.op.id() == token::T_LOR
-                && [&binary.lhs, &binary.rhs]
-                    .into_iter()
-                    .any(|side| is_zero(side));
-        }
-    });
-    found
+    each_part(dashboard, |part, _| {
+        let Expr::Binary(binary) = part else {
+            return None;
+        };
+        let zero = binary.op.id() == token::T_LOR && (is_zero(&binary.lhs) || is_zero(&binary.rhs));
+        zero.then(|| "says 0 where no data is: 'or vector(0)'".to_owned())
+    })
 }
 
 fn is_zero(expression: &Expr) -> bool {

@@ -76,6 +76,24 @@ fn a_selector_of_every_host_is_refused_where_there_are_hosts() {
 }
 
 #[test]
+fn alerts_about_nobody_in_particular_may_be_shown_with_any_choice_and_nothing_else_may() {
+    let found = |metric: &str| {
+        let mut dashboard = example();
+        let selector = format!(r#"{metric}{{job=~"$job|", hostname=~"$hostname|"}}"#);
+        dashboard.json["panels"][TIMESERIES]["targets"][0]["expr"] = json!(selector);
+        let with_hostname = ["ALERTS", "genv_host_up"].map(str::to_owned).into();
+        let found = [
+            lint::lint(&dashboard),
+            lint::hostname(&dashboard, &with_hostname),
+        ]
+        .concat();
+        found.len()
+    };
+    assert_eq!(found("ALERTS"), 0);
+    assert_eq!(found("genv_host_up"), 2);
+}
+
+#[test]
 fn a_rate_over_a_fixed_range_is_refused() {
     for rate in [
         r#"rate(genv_user_energy_joules_total{job=~"$job"}[5m])"#,
