@@ -11,11 +11,23 @@ use anyhow::{Result, ensure};
 use genv_tests::history::Past;
 
 use Within::{Rounding, TwoMinutes, TwoPerMille};
-use shipped::{Shipped, alert};
+use shipped::{Shipped, alert, documented};
 use week::{THE_WEEK, time};
 
 /// Labels of an answer that are told apart, joined by a space, and its value.
 type Answer<'a> = &'a [(&'a str, f64)];
+
+// The questions, as docs/stack.md has them.
+const FREE: &str = "What is free now, of which model?";
+const HOLDERS: &str = "Who holds what?";
+const IDLE: &str = "Who held GPUs idle last week, how many GPU-hours?";
+const ENERGY: &str = "How many kWh per user?";
+const XID: &str = "Which XID hit whom?";
+const MEMORY: &str = "Who is over his memory?";
+const STALE: &str = "Is any exporter stale?";
+const DOWN: &str = "Which host is down?";
+const PEAK: &str = "How full are we at peak?";
+const OUTSIDE: &str = "Who uses GPUs without an environment?";
 
 /// How far an answer may be off.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,13 +155,7 @@ impl Lab {
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
         let of = |column| self.users.column("Users", column);
         let by = &["username"];
-        let idle: Answer = &[
-            ("alice", 112.0),
-            ("bob", 42.0),
-            ("erin", 1.0),
-            ("frank", 63.2069),
-        ];
-        self.gives(&of("Idle")?, by, THE_WEEK, idle, TwoMinutes)?;
+        self.gives(&of("Idle")?, by, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
         // What could not be measured is held, and neither idle nor busy.
         let unmeasured: Answer = &[("erin", 59.1667), ("frank", 3.0)];
         self.gives(&of("Unmeasured")?, by, THE_WEEK, unmeasured, TwoMinutes)?;
@@ -176,16 +182,15 @@ impl Lab {
 
     fn how_many_kwh_per_user(&self) -> Result<()> {
         let energy = self.users.column("Users", "Energy")?;
-        let kwh: Answer = &[
-            ("alice", 33.6),
-            ("carol", 16.8),
-            ("dave", 0.6147),
-            ("erin", 17.8),
-            ("frank", 1.5802),
-        ];
-        self.gives(&energy, &["username"], THE_WEEK, kwh, TwoPerMille)?;
+        self.gives(&energy, &["username"], THE_WEEK, week::KWH, TwoPerMille)?;
         let nobody = self.users.column("Energy of nobody", "")?;
-        self.gives(&nobody, &[], THE_WEEK, &[("", 9.8474)], TwoPerMille)
+        self.gives(
+            &nobody,
+            &[],
+            THE_WEEK,
+            &[("", week::KWH_OF_NOBODY)],
+            TwoPerMille,
+        )
     }
 
     fn which_xid_hit_whom(&self) -> Result<()> {
@@ -300,30 +305,84 @@ impl Lab {
             TwoMinutes,
         )
     }
+
+    /// The PromQL of docs/stack.md, which has no panel around it.
+    fn what_is_documented(&self) -> Result<()> {
+        let user = &["username"];
+        let hit = &["username", "hostname", "index", "xid"];
+        let gives = |question: &str, by: &[&str], hours, expected: Answer, within| {
+            let promql = documented(question)?;
+            // What is 0 is left out of answers.
+            let promql = if promql.ends_with("== 0") {
+                format!("1 + ({promql})")
+            } else {
+                promql
+            };
+            self.gives(&promql, by, hours, expected, within)
+        };
+        let free: Answer = &[(week::A100, 1.0), (week::RTX, 1.0)];
+        gives(FREE, &["model"], 6.0, free, Rounding)?;
+        let holders: Answer = &[
+            ("alice training gpu01 0", 1.0),
+            ("bob parked gpu01 1", 0.25),
+            ("carol notebook gpu01 1", 0.5),
+        ];
+        gives(
+            HOLDERS,
+            &["username", "env_name", "hostname", "index"],
+            108.0,
+            holders,
+            Rounding,
+        )?;
+        gives(IDLE, user, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
+        let kwh = [week::KWH, &[("(none)", week::KWH_OF_NOBODY)]].concat();
+        gives(ENERGY, user, THE_WEEK, &kwh, TwoPerMille)?;
+        let hits: Answer = &[
+            ("alice gpu01 0 31", 1.0),
+            ("bob gpu01 1 43", 5.0),
+            ("carol gpu01 1 43", 5.0),
+            ("frank gpu02 1 79", 1.0),
+        ];
+        gives(XID, hit, THE_WEEK, hits, Rounding)?;
+        gives(MEMORY, user, THE_WEEK, &[("carol", 1.2)], Rounding)?;
+        // The last snapshot is of 131:59.
+        let stale: Answer = &[("gpu01", 11.0 * 60.0)];
+        gives(
+            STALE,
+            &["hostname"],
+            132.0 + 10.0 * A_MINUTE,
+            stale,
+            Rounding,
+        )?;
+        gives(DOWN, &["hostname"], 67.0, &[("gpu02", 1.0)], Rounding)?;
+        gives(PEAK, &[], THE_WEEK, &[("", 0.95)], Rounding)?;
+        gives(
+            OUTSIDE,
+            &["username", "hostname", "index"],
+            36.0,
+            &[("dave gpu01 2", 1.0)],
+            Rounding,
+        )
+    }
 }
 
 fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
     let lab = Lab::new(tool)?;
-    let questions: [(&str, Answered); 10] = [
+    let questions: [(&str, Answered); 11] = [
+        (FREE, Lab::what_is_free_now_and_of_which_model),
+        (HOLDERS, Lab::who_holds_what),
         (
-            "What is free now, of which model?",
-            Lab::what_is_free_now_and_of_which_model,
-        ),
-        ("Who holds what?", Lab::who_holds_what),
-        (
-            "Who held GPUs idle last week, how many GPU-hours?",
+            IDLE,
             Lab::who_held_gpus_idle_last_week_and_for_how_many_gpu_hours,
         ),
-        ("How many kWh per user?", Lab::how_many_kwh_per_user),
-        ("Which XID hit whom?", Lab::which_xid_hit_whom),
-        ("Who is over his memory?", Lab::who_is_over_his_memory),
-        ("Is any exporter stale?", Lab::is_any_exporter_stale),
-        ("Which host is down?", Lab::which_host_is_down),
-        ("How full are we at peak?", Lab::how_full_are_we_at_peak),
-        (
-            "Who uses GPUs without an environment?",
-            Lab::who_uses_gpus_without_an_environment,
-        ),
+        (ENERGY, Lab::how_many_kwh_per_user),
+        (XID, Lab::which_xid_hit_whom),
+        (MEMORY, Lab::who_is_over_his_memory),
+        (STALE, Lab::is_any_exporter_stale),
+        (DOWN, Lab::which_host_is_down),
+        (PEAK, Lab::how_full_are_we_at_peak),
+        (OUTSIDE, Lab::who_uses_gpus_without_an_environment),
+        ("docs/stack.md", Lab::what_is_documented),
     ];
     let wrong: Vec<String> = questions
         .into_iter()

@@ -88,6 +88,17 @@ fn interpolated(expression: &str) -> String {
         })
 }
 
+/// The PromQL that the documentation gives for a question.
+pub(crate) fn documented(question: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/stack.md");
+    let text = std::fs::read_to_string(path)?;
+    let mut rows = text.lines();
+    let row = rows.find(|row| row.starts_with(&format!("| {question} |")));
+    let row = row.with_context(|| format!("docs/stack.md has no row for '{question}'"))?;
+    let quoted = row.split('`').nth(1);
+    Ok(quoted.context("a row without PromQL")?.to_owned())
+}
+
 /// When the alert of this name fires.
 pub(crate) fn alert(name: &str) -> Result<String> {
     RulesFile::shipped("genv-alerts.yml")?.rule(name)?;
