@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use genv_core::model::{CollectorStatus, Publication, Snapshot};
+use genv_core::attribute::reason;
+use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
 
 /// What was last said of each host.
 #[derive(Debug, Default)]
@@ -10,6 +11,8 @@ pub(crate) struct HealthLog {
     /// By host and collector.
     collectors: HashMap<(String, String), Health>,
     without_genv: HashSet<String>,
+    simulated: HashSet<String>,
+    with_unreadable_environ: HashSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +40,8 @@ impl HealthLog {
         for host in &publication.hosts {
             if let Some(snapshot) = &host.snapshot {
                 self.note_installed(&host.hostname, snapshot);
+                self.note_simulated(&host.hostname, snapshot);
+                self.note_unreadable_environ(&host.hostname, snapshot);
             }
             for (collector, status) in host
                 .snapshot
@@ -65,6 +70,33 @@ impl HealthLog {
         }
     }
 
+    fn note_simulated(&mut self, hostname: &str, snapshot: &Snapshot) {
+        if snapshot.simulated && self.simulated.insert(hostname.to_owned()) {
+            tracing::info!(
+                hostname,
+                "the devices are simulated; those of this machine are shown with --gpu.source=nvml"
+            );
+        }
+    }
+
+    fn note_unreadable_environ(&mut self, hostname: &str, snapshot: &Snapshot) {
+        let is_unreadable = |attribution: &Attribution| matches!(attribution, Attribution::Unknown { reason } if reason == reason::ENVIRON_UNREADABLE);
+        let mut processes = snapshot.processes.iter();
+        let Some(process) = processes.find(|process| is_unreadable(&process.attribution)) else {
+            return;
+        };
+        // Said once of each host: who starts a process next changes nothing in what this program may read.
+        if self.with_unreadable_environ.insert(hostname.to_owned()) {
+            tracing::warn!(
+                hostname,
+                pid = process.pid,
+                "the environ of processes of other users may not be read, so that it is unknown where they belong: \
+                 run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container, AppArmor or SELinux may be \
+                 what refuses it"
+            );
+        }
+    }
+
     fn note_installed(&mut self, hostname: &str, snapshot: &Snapshot) {
         let state = snapshot.collectors.get("state");
         if !state.is_some_and(|state| state.current) {
@@ -84,10 +116,11 @@ impl HealthLog {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{Counters, HostSnapshot, SNAPSHOT_VERSION};
+    use genv_core::model::{Counters, HostSnapshot, Process, SNAPSHOT_VERSION};
 
     use super::*;
 
@@ -101,20 +134,31 @@ mod tests {
     }
 
     fn publish(collector: &str, status: CollectorStatus, installed: bool) -> Publication {
-        let snapshot = Snapshot {
+        published(Snapshot {
+            collectors: [(collector.to_owned(), status)].into(),
+            installed,
+            ..nothing()
+        })
+    }
+
+    fn nothing() -> Snapshot {
+        Snapshot {
             version: SNAPSHOT_VERSION,
             hostname: "gpu01".to_owned(),
             timestamp_seconds: 1.0,
             interval_seconds: 1.0,
-            installed,
+            installed: true,
             simulated: false,
             driver_version: None,
-            collectors: [(collector.to_owned(), status)].into(),
+            collectors: BTreeMap::new(),
             devices: Vec::new(),
             environments: Vec::new(),
             processes: Vec::new(),
             counters: Counters::default(),
-        };
+        }
+    }
+
+    fn published(snapshot: Snapshot) -> Publication {
         Publication {
             sequence: 1,
             hosts: vec![HostSnapshot {
@@ -195,5 +239,43 @@ mod tests {
             state(true, false),
         ]);
         assert_eq!(said.matches("genv is not installed").count(), 2, "{said}");
+    }
+
+    #[test]
+    fn that_devices_are_simulated_is_said_once() {
+        let simulated = || {
+            published(Snapshot {
+                simulated: true,
+                ..nothing()
+            })
+        };
+        assert_eq!(said([published(nothing())]), "");
+        let said = said([simulated(), simulated()]);
+        assert_eq!(said.matches("devices are simulated").count(), 1, "{said}");
+    }
+
+    #[test]
+    fn that_environs_may_not_be_read_is_said_once_and_of_nothing_else() {
+        let process = |reason: &str| {
+            published(Snapshot {
+                processes: vec![Process {
+                    pid: 4711,
+                    attribution: Attribution::Unknown {
+                        reason: reason.to_owned(),
+                    },
+                    start_time_ticks: None,
+                    uid: None,
+                    username: None,
+                    comm: None,
+                    container_id: None,
+                    devices: Vec::new(),
+                }],
+                ..nothing()
+            })
+        };
+        assert_eq!(said([process(reason::ENVIRON_EMPTY)]), "");
+        let refused = || process(reason::ENVIRON_UNREADABLE);
+        let said = said([refused(), published(nothing()), refused()]);
+        assert_eq!(said.matches("pid=4711").count(), 1, "{said}");
     }
 }
