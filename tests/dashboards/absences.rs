@@ -278,6 +278,29 @@ impl Silence {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_is_listed_is_of_a_panel_that_exists() -> anyhow::Result<()> {
+        let dashboards = Dashboard::shipped()?;
+        let exists = |uid: &str, title: &str| {
+            let dashboard = dashboards.iter().find(|dashboard| dashboard.uid() == uid);
+            dashboard.is_some_and(|it| it.panels().iter().any(|panel| panel.title() == title))
+        };
+        for absence in SHIPPED {
+            for place in absence.places {
+                let title = place.split(" / ").next().unwrap_or(place);
+                assert!(
+                    exists(absence.dashboard, title),
+                    "{} has no {title}",
+                    absence.dashboard
+                );
+            }
+        }
+        for (uid, title, ..) in FIELDS {
+            assert!(exists(uid, title), "{uid} has no {title}");
+        }
+        Ok(())
+    }
+
     const LISTED: &[Absence] = &[
         Absence {
             dashboard: "genv-a",

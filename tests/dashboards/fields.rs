@@ -30,42 +30,48 @@ pub(crate) fn faults(
     }
     let mut names = Names {
         known: answered(answers),
-        missing: Vec::new(),
+        unknown: BTreeSet::new(),
+        wrong: Vec::new(),
     };
-    for name in absent {
-        if !names.known.insert((*name).to_owned()) {
-            let fault = format!("the field {name:?} exists, and is listed as absent");
-            names.missing.push(fault);
-        }
-    }
     for transformation in panel.transformations() {
         names.transform(transformation, answers);
     }
     for field in panel.overrides() {
         let (kind, wanted) = (text(&field["matcher"]["id"]), &field["matcher"]["options"]);
         match kind {
-            "byName" => names.want("an override", text(wanted)),
+            "byName" => names.want(text(wanted)),
             "byRegexp" => names.want_match(text(wanted)),
             "byFrameRefID" => {
                 if !answers
                     .iter()
                     .any(|(target, _)| target.reference() == text(wanted))
                 {
-                    names.missing.push(format!(
+                    names.wrong.push(format!(
                         "an override is for the target {wanted}, which there is not"
                     ));
                 }
             }
             "byType" => {}
             other => names
-                .missing
+                .wrong
                 .push(format!("the override {other:?} is not known to this test")),
         }
     }
     for field in list(&panel.0["options"]["sortBy"]) {
-        names.want("the sorting", text(&field["displayName"]));
+        names.want(text(&field["displayName"]));
     }
-    faults.extend(names.missing);
+    for name in absent {
+        if !names.unknown.contains(*name) {
+            let fault = format!("the field {name:?} is listed as absent, and not missed");
+            names.wrong.push(fault);
+        }
+    }
+    names
+        .unknown
+        .retain(|name| !absent.contains(&name.as_str()));
+    let unknown = names.unknown.iter();
+    faults.extend(unknown.map(|name| format!("names the field {name:?}, which there is not")));
+    faults.extend(names.wrong);
     faults
 }
 
@@ -107,12 +113,16 @@ fn answered(answers: &[(Target<'_>, Vec<Labels>)]) -> BTreeSet<String> {
 }
 
 struct Names {
+    /// What fields are called.
     known: BTreeSet<String>,
-    missing: Vec<String>,
+    /// What the panel calls fields that are not known.
+    unknown: BTreeSet<String>,
+    /// What else is wrong.
+    wrong: Vec<String>,
 }
 
 impl Names {
-    fn want(&mut self, who: &str, name: &str) {
+    fn want(&mut self, name: &str) {
         // Joined frames number the fields that several have.
         let numbered = name
             .rsplit_once(' ')
@@ -120,16 +130,14 @@ impl Names {
         let known = self.known.contains(name)
             || numbered.is_some_and(|(name, _)| self.known.contains(name));
         if !known {
-            self.missing.push(format!(
-                "{who} names the field {name:?}, which there is not"
-            ));
+            self.unknown.insert(name.to_owned());
         }
     }
 
     fn want_match(&mut self, pattern: &str) {
         let regex = Regex::new(pattern.trim_matches('/'));
         if !regex.is_ok_and(|regex| self.known.iter().any(|name| regex.is_match(name))) {
-            self.missing.push(format!(
+            self.wrong.push(format!(
                 "an override is for {pattern}, which no field matches"
             ));
         }
@@ -147,7 +155,7 @@ impl Names {
                     "includeByName",
                 ] {
                     for (name, value) in options[key].as_object().into_iter().flatten() {
-                        self.want("organize", name);
+                        self.want(name);
                         if key == "renameByName" {
                             self.known.insert(text(value).to_owned());
                         }
@@ -160,7 +168,7 @@ impl Names {
                     field != "Time" && series.iter().any(|labels| !labels.contains_key(field))
                 };
                 if answers.iter().any(|(_, series)| lacks(series)) {
-                    self.missing
+                    self.wrong
                         .push(format!("joins by {field:?}, which a series lacks"));
                 }
             }
@@ -168,14 +176,14 @@ impl Names {
                 let [row, column, value] =
                     ["rowField", "columnField", "valueField"].map(|key| text(&options[key]));
                 for name in [row, column, value] {
-                    self.want("groupingToMatrix", name);
+                    self.want(name);
                 }
                 self.known.insert(format!("{row}\\{column}"));
                 let series = answers.iter().flat_map(|(_, series)| series);
                 self.known
                     .extend(series.filter_map(|labels| labels.get(column).cloned()));
             }
-            other => self.missing.push(format!(
+            other => self.wrong.push(format!(
                 "the transformation {other:?} is not known to this test"
             )),
         }
@@ -228,11 +236,10 @@ mod tests {
         let sorted =
             |panel: &mut Value| panel["options"]["sortBy"][0]["displayName"] = json!("Free");
         assert_eq!(found_without(&["Free"], sorted), [""; 0]);
-        let listed = found_without(&["host"], |_| {});
-        assert_eq!(
-            listed,
-            [r#"the field "host" exists, and is listed as absent"#]
-        );
+        for unneeded in ["host", "Free"] {
+            let told = format!("the field {unneeded:?} is listed as absent, and not missed");
+            assert_eq!(found_without(&[unneeded], |_| {}), [told]);
+        }
     }
 
     #[test]
@@ -261,11 +268,11 @@ mod tests {
         insta::assert_snapshot!(told.join("\n"), @r#"
         target B: the legend "of gpu01{{hostname}}" names hostname, which a series lacks
         joins by "hostname", which a series lacks
-        organize names the field "Value", which there is not
-        organize names the field "job", which there is not
-        an override names the field "of gpu02", which there is not
+        names the field "Value", which there is not
+        names the field "job", which there is not
+        names the field "of gpu02", which there is not
         an override is for /^Free/, which no field matches
-        the sorting names the field "Free", which there is not
+        names the field "Free", which there is not
         the transformation "sqlExpressions" is not known to this test
         "#);
     }
