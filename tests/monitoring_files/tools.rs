@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use genv_tests::tools::program;
 
-use crate::{files, shipped};
+use crate::{files, read, shipped};
 
 const PROMETHEUS: [&str; 2] = ["prometheus", "prometheus-3"];
 
@@ -72,6 +72,39 @@ fn amtool_accepts_the_configuration() -> Result<()> {
         let said = says(tool, "amtool", &["check-config"], &configuration)?;
         // Mail and webhook are no comments: what is to be filled in is checked too.
         ensure!(said.contains("3 receivers"), "{tool}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn whoever_fills_in_the_receivers_is_notified() -> Result<()> {
+    let shipped = read("prometheus/alertmanager.yml")?;
+    let mail = shipped.replacen("receiver: nobody", "receiver: mail", 1);
+    let both = mail.replace("    # - {", "    - {");
+    ensure!(both != mail && mail != shipped);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("alertmanager.yml");
+    for tool in ["alertmanager", "alertmanager-sid"] {
+        for (configuration, severity, receivers) in [
+            (&shipped, "critical", "nobody"),
+            (&mail, "critical", "mail"),
+            (&mail, "info", "nobody"),
+            (&both, "critical", "webhook,mail"),
+            (&both, "warning", "mail"),
+            (&both, "info", "nobody"),
+        ] {
+            std::fs::write(&file, configuration)?;
+            let asked = [
+                "config",
+                "routes",
+                "test",
+                &format!("--config.file={}", file.display()),
+                &format!("severity={severity}"),
+            ];
+            let said = says(tool, "amtool", &asked, &[])?;
+            let told = said.lines().next();
+            ensure!(told == Some(receivers), "{tool}, {severity}: {said}");
+        }
     }
     Ok(())
 }
