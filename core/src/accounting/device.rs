@@ -100,10 +100,14 @@ impl DeviceAccount {
     ) {
         for holder in &before.holders {
             let seconds = &mut self.users.entry(holder.user).or_default().seconds;
-            let counter = match measured.and_then(|now| is_busy(now, holder.user, busy_above)) {
+            let busy = measured.and_then(|now| is_busy(now, holder.user, busy_above));
+            // What a process did before it ended is told by nobody.
+            let ended = before.use_by(holder.user).is_some()
+                && measured.is_some_and(|now| now.use_by(holder.user).is_none());
+            let counter = match busy {
                 Some(true) => &mut seconds.busy,
-                Some(false) => &mut seconds.idle,
-                None => &mut seconds.unmeasured,
+                Some(false) if !ended => &mut seconds.idle,
+                Some(false) | None => &mut seconds.unmeasured,
             };
             *counter += holder.share_ratio * elapsed_seconds;
         }

@@ -113,6 +113,23 @@ fn held_time_is_busy_idle_or_unmeasured_by_the_holders_own_processes() {
 }
 
 #[test]
+fn the_time_in_which_a_holders_last_process_ended_is_unmeasured() {
+    let mut case = Case::new();
+    let alice = case.alice;
+    case = case.holds(alice, 1.0);
+    case.measured(0.0);
+    case.uses(&[(alice, Some(0.9))]).measured(0.0);
+    case.uses(&[]).measured(0.0);
+    let expected = DeviceSeconds {
+        busy: 10.0,
+        unmeasured: 10.0,
+        idle: 10.0,
+        ..DeviceSeconds::default()
+    };
+    assert_eq!(seconds(&case.measured(0.0), "alice"), expected);
+}
+
+#[test]
 fn time_is_unmeasured_while_the_source_does_not_answer() {
     let mut case = Case::new();
     let alice = case.alice;

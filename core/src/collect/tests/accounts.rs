@@ -22,6 +22,11 @@ fn a_gpu_that_is_split_anew_or_no_more_is_accounted_by_what_it_has_now() {
     };
     // What device 0 looks like for 10 seconds, and whether alice's time on it is idle, busy or unmeasured then.
     let looks = [
+        // Her process ended when it was split: what it did until then was not measured.
+        (
+            Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])),
+            [0.0, 0.0, 10.0],
+        ),
         (
             Some(sample(vec![split.clone(), mig(0, 0), mig(0, 1)])),
             [10.0, 0.0, 0.0],
