@@ -34,15 +34,26 @@ struct RangeSeries {
     values: Vec<(f64, String)>,
 }
 
-/// A running Prometheus; it ends with the value.
+/// A running Prometheus; one that was started here ends with the value.
 #[derive(Debug)]
 pub struct Prometheus {
-    child: Child,
     port: u16,
+    own: Option<OwnProcess>,
+}
+
+#[derive(Debug)]
+struct OwnProcess {
+    child: Child,
     folder: tempfile::TempDir,
 }
 
 impl Prometheus {
+    /// One that somebody else runs, on this port of 127.0.0.1.
+    #[must_use]
+    pub const fn at(port: u16) -> Self {
+        Self { port, own: None }
+    }
+
     /// Starts `tool` (`prometheus` or `prometheus-3`), which scrapes `/metrics` of 127.0.0.1:`target` every second,
     /// with `honor_labels` as shipped scrape configurations have it.
     ///
@@ -107,30 +118,27 @@ impl Prometheus {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        let mut prometheus = Self {
-            child,
-            port,
-            folder,
-        };
+        let mut own = OwnProcess { child, folder };
         let deadline = Instant::now() + PATIENCE;
         loop {
             if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
-                return Ok(prometheus);
+                let own = Some(own);
+                return Ok(Self { port, own });
             }
-            let ended = prometheus.child.try_wait()?;
+            let ended = own.child.try_wait()?;
             ensure!(
                 ended.is_none() && Instant::now() < deadline,
                 "Prometheus never became ready: {}",
-                prometheus.log()
+                own.log()
             );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// All that it logged.
+    /// All that one which was started here logged.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("prometheus.log")).unwrap_or_default()
+        self.own.as_ref().map(OwnProcess::log).unwrap_or_default()
     }
 
     /// Its port on 127.0.0.1.
@@ -287,7 +295,13 @@ impl Prometheus {
     }
 }
 
-impl Drop for Prometheus {
+impl OwnProcess {
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("prometheus.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for OwnProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
