@@ -62,7 +62,7 @@ fn accepted(tool: &str, name: &str, command: &[&str], file: &Path) -> Result<Str
     Ok(said)
 }
 
-/// Starts Prometheus with what was published, every second where that says every ten or fifteen.
+/// Starts Prometheus with what was published, every second where that says every ten, fifteen or sixty.
 fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
     let file = published.path("prometheus/prometheus.yml");
     accepted(tool, "promtool", &["check", "config"], &file)?;
@@ -72,6 +72,10 @@ fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
         .replace("interval: 10s", "interval: 1s");
     ensure!(quick.matches("interval: 1s").count() == 3, "{quick}");
     fs::write(&file, quick)?;
+    let rules = published.path("prometheus/rules/genv-recording.yml");
+    let text = fs::read_to_string(&rules)?;
+    ensure!(text.matches("interval: 1m").count() == 1, "{text}");
+    fs::write(&rules, text.replace("interval: 1m", "interval: 1s"))?;
     Prometheus::start_on(tool, port, &file)
 }
 
