@@ -1,0 +1,60 @@
+//! The program `genv-shim`: what stands in for `nvidia-smi` and `docker` within an environment.
+//!
+//! It is one program behind several names: the name under which it is called says what it stands in for.
+
+mod docker;
+mod environment;
+mod nvidia_smi;
+mod outcome;
+mod program;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use outcome::Outcome;
+
+fn main() -> ExitCode {
+    let mut arguments = env::args_os();
+    let called = arguments.next().unwrap_or_default();
+    let arguments: Vec<OsString> = arguments.collect();
+    let outcome = match Path::new(&called)
+        .file_name()
+        .and_then(|name| name.to_str())
+    {
+        Some(nvidia_smi::NAME) => nvidia_smi::run(&arguments),
+        Some(docker::NAME) => docker::run(&arguments),
+        _ => Ok(own_name(&arguments)),
+    };
+    outcome::exit(outcome)
+}
+
+/// Called by its own name it only says what it is for.
+fn own_name(arguments: &[OsString]) -> Outcome {
+    match arguments {
+        [argument] if argument == "--version" => {
+            outcome::print(concat!("genv-shim ", env!("CARGO_PKG_VERSION"), "\n"));
+            Outcome::Code(0)
+        }
+        [argument] if argument == "--help" || argument == "-h" => {
+            outcome::print(HELP);
+            Outcome::Code(0)
+        }
+        _ => {
+            outcome::say(
+                "cannot stand in for anything under this name: link it as nvidia-smi or docker into a folder that comes first on PATH, or see 'genv-shim --help'",
+            );
+            Outcome::Code(2)
+        }
+    }
+}
+
+const HELP: &str = "Stand in for nvidia-smi and docker within an environment.
+
+Link this program under those names into a folder that comes first on PATH:
+  ln -s \"$(command -v genv-shim)\" ~/shims/nvidia-smi
+
+  GENV_BYPASS=1 nvidia-smi   runs the real program untouched
+  GENV_SMI=raw nvidia-smi    shows the environment's devices with everybody's processes
+";

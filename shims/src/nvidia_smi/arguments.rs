@@ -1,0 +1,356 @@
+//! What a command line of nvidia-smi asks for.
+
+use std::ffi::{OsStr, OsString};
+
+/// What the shim does with a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The real program gets it as it is.
+    Untouched,
+    /// `-L`: the lines of the environment's devices are kept.
+    List,
+    /// The summary: its memory and its processes become the environment's.
+    Table,
+    /// `-q -x`: its processes are filtered.
+    Xml,
+    /// `--query-compute-apps` with these columns: its rows are filtered.
+    ComputeApps(Vec<String>),
+    /// A question about devices, which may be restricted to some.
+    Query,
+    /// A setting, which changes every device unless it is restricted to some.
+    Setting,
+    /// A subcommand.
+    Subcommand(Subcommand),
+}
+
+/// How a subcommand takes devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subcommand {
+    /// A list of them.
+    List {
+        /// Whether it can change a device.
+        changes: bool,
+    },
+    /// A list of no more than this.
+    ShortList {
+        /// The most that it takes.
+        most: usize,
+        /// What lets it take more.
+        more: Option<More>,
+    },
+    /// One of them.
+    One {
+        /// Whether it can change a device.
+        changes: bool,
+    },
+    /// `topo`, about the devices that are named.
+    Topology,
+}
+
+/// A variable of the real program by which it takes more devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct More {
+    pub(crate) variable: &'static str,
+    pub(crate) most: usize,
+}
+
+impl Mode {
+    /// Whether it can change a device.
+    pub(crate) const fn changes_devices(&self) -> bool {
+        matches!(
+            self,
+            Self::Setting
+                | Self::Subcommand(
+                    Subcommand::List { changes: true } | Subcommand::One { changes: true }
+                )
+        )
+    }
+
+    /// Whether it writes what is read, changed and written again.
+    pub(crate) const fn is_rewritten(&self) -> bool {
+        matches!(
+            self,
+            Self::List | Self::Table | Self::Xml | Self::ComputeApps(_)
+        )
+    }
+}
+
+/// Options that change devices.
+const SETTINGS: [&str; 53] = [
+    "-pm",
+    "--persistence-mode",
+    "-e",
+    "--ecc-config",
+    "-p",
+    "--reset-ecc-errors",
+    "-c",
+    "--compute-mode",
+    "--gom",
+    "-r",
+    "--gpu-reset",
+    "-vm",
+    "--virt-mode",
+    "-lgc",
+    "--lock-gpu-clocks",
+    "-m",
+    "--mode",
+    "-rgc",
+    "--reset-gpu-clocks",
+    "-lmc",
+    "--lock-memory-clocks",
+    "-rmc",
+    "--reset-memory-clocks",
+    "-lmcd",
+    "--lock-memory-clocks-deferred",
+    "-rmcd",
+    "--reset-memory-clocks-deferred",
+    "-ac",
+    "--applications-clocks",
+    "-rac",
+    "--reset-applications-clocks",
+    "-acp",
+    "--applications-clocks-permission",
+    "-pl",
+    "--power-limit",
+    "-sc",
+    "--scope",
+    "-cc",
+    "--cuda-clocks",
+    "-am",
+    "--accounting-mode",
+    "-caa",
+    "--clear-accounted-apps",
+    "--auto-boost-default",
+    "--auto-boost-permission",
+    "-mig",
+    "--multi-instance-gpu",
+    "-gtt",
+    "--gpu-target-temp",
+    "-dm",
+    "--driver-model",
+    "-fdm",
+    "--force-driver-model",
+];
+
+/// Questions whose answers stay as they are.
+const QUERIES: [&str; 5] = [
+    "--query-gpu",
+    "--query-supported-clocks",
+    "--query-remapped-rows",
+    "--query-accounted-apps",
+    "--query-retired-pages",
+];
+
+/// Questions whose answers are rewritten, or can be with another option.
+const QUESTIONS: [&str; 5] = ["-L", "--list-gpus", "-q", "--query", "--query-compute-apps"];
+
+/// Options that say how, not what.
+const MANNERS: [&str; 16] = [
+    "-i",
+    "--id",
+    "-f",
+    "--filename",
+    "-l",
+    "--loop",
+    "-lms",
+    "--loop-ms",
+    "-x",
+    "--xml-format",
+    "-d",
+    "--display",
+    "--format",
+    "-eow",
+    "--error-on-warning",
+    "--debug",
+];
+
+fn subcommand(name: &str) -> Option<Subcommand> {
+    const fn list(changes: bool) -> Subcommand {
+        Subcommand::List { changes }
+    }
+    const fn one(changes: bool) -> Subcommand {
+        Subcommand::One { changes }
+    }
+    Some(match name {
+        "dmon" => Subcommand::ShortList {
+            most: 16,
+            more: None,
+        },
+        "pmon" => Subcommand::ShortList {
+            most: 4,
+            more: Some(More {
+                variable: "NVSMI_SHOW_ALL_DEVICES",
+                most: 16,
+            }),
+        },
+        "topo" => Subcommand::Topology,
+        "encodersessions" | "fbcsessions" => one(false),
+        "nvlink" | "c2c" | "pci" => one(true),
+        "daemon" | "stats" | "base-clocks" | "power-hint" => list(false),
+        "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => {
+            list(true)
+        }
+        _ => return None,
+    })
+}
+
+/// An option's name: `--id=0` is `--id`.
+fn name(argument: &OsStr) -> Option<&str> {
+    let argument = argument.to_str()?;
+    argument
+        .starts_with('-')
+        .then(|| argument.split_once('=').map_or(argument, |(name, _)| name))
+}
+
+/// What a command line asks for.
+pub(crate) fn mode(arguments: &[OsString]) -> Mode {
+    if let Some(first) = arguments.first().filter(|first| name(first).is_none()) {
+        let help = arguments
+            .iter()
+            .any(|argument| argument == "-h" || argument == "--help");
+        let known = first.to_str().and_then(subcommand).filter(|_| !help);
+        // The topology of all devices takes no ids.
+        let known =
+            known.filter(|known| *known != Subcommand::Topology || !ids(arguments).is_empty());
+        return known.map_or(Mode::Untouched, Mode::Subcommand);
+    }
+    let ids: Vec<usize> = ids(arguments).iter().map(|id| id.position).collect();
+    let options: Vec<&str> = (0..arguments.len())
+        .filter(|position| !ids.contains(position))
+        .filter_map(|position| name(&arguments[position]))
+        .collect();
+    let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
+    let is_query = has(&["-q", "--query"]);
+    let is_xml = has(&["-x", "--xml-format"]);
+    // Help and versions are about no device, and among units (-u, -t) ids mean no devices. A document that
+    // embeds its DTD is one of devices all the same.
+    let is_known = |option: &&str| {
+        MANNERS.contains(option)
+            || QUERIES.contains(option)
+            || QUESTIONS.contains(option)
+            || *option == "--dtd" && is_query && is_xml
+    };
+    if has(&SETTINGS) {
+        Mode::Setting
+    } else if !options.iter().all(is_known) {
+        Mode::Untouched
+    } else if has(&["-L", "--list-gpus"]) {
+        Mode::List
+    } else if has(&QUERIES) {
+        Mode::Query
+    } else if let Some(columns) = value(arguments, &["--query-compute-apps"]) {
+        columns.to_str().map_or(Mode::Query, compute_apps)
+    } else if is_query && is_xml {
+        Mode::Xml
+    } else if is_query || is_xml {
+        Mode::Query
+    } else {
+        Mode::Table
+    }
+}
+
+/// A list of compute processes can be filtered if it tells their pids.
+fn compute_apps(columns: &str) -> Mode {
+    let columns: Vec<String> = columns
+        .split(',')
+        .map(|column| column.trim().to_owned())
+        .collect();
+    if columns.iter().any(|column| column == "pid") {
+        Mode::ComputeApps(columns)
+    } else {
+        Mode::Query
+    }
+}
+
+/// The value of an option, in either form.
+fn value<'a>(arguments: &'a [OsString], names: &[&str]) -> Option<&'a OsStr> {
+    let position = arguments
+        .iter()
+        .position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
+    let argument = arguments[position].to_str()?;
+    match argument.split_once('=') {
+        Some((_, value)) => Some(OsStr::new(value)),
+        None => arguments.get(position + 1).map(OsString::as_os_str),
+    }
+}
+
+/// An `-i` or `--id` with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ids {
+    /// Where the value is: in an argument of its own, or behind a `=`.
+    pub(crate) position: usize,
+    /// What is in front of the value in that argument.
+    pub(crate) prefix: &'static str,
+    /// The ids, separated by commas.
+    pub(crate) value: String,
+}
+
+/// All ids of a command line. One that ends with `-i` has none there: the real program says so.
+pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
+    let mut found = Vec::new();
+    let mut position = 0;
+    while position < arguments.len() {
+        let argument = &arguments[position];
+        let joined = ["-i=", "--id="].into_iter().find_map(|prefix| {
+            let value = argument.to_str()?.strip_prefix(prefix)?;
+            Some((prefix, value.to_owned()))
+        });
+        if let Some((prefix, value)) = joined {
+            found.push(Ids {
+                position,
+                prefix,
+                value,
+            });
+        } else if argument == "-i" || argument == "--id" {
+            position += 1;
+            found.extend(arguments.get(position).map(|value| Ids {
+                position,
+                prefix: "",
+                value: value.to_string_lossy().into_owned(),
+            }));
+        }
+        position += 1;
+    }
+    found
+}
+
+/// Takes `-f FILE` out of a command line, in every form.
+pub(crate) fn take_file(arguments: &mut Vec<OsString>) -> Option<OsString> {
+    let names = ["-f", "--filename"];
+    let file = value(arguments, &names)?.to_owned();
+    let position = arguments
+        .iter()
+        .position(|argument| name(argument).is_some_and(|name| names.contains(&name)))?;
+    let is_joined = arguments[position]
+        .to_str()
+        .is_some_and(|argument| argument.contains('='));
+    arguments.drain(position..=position + usize::from(!is_joined));
+    Some(file)
+}
+
+/// The command line with these devices: in the place of each list of its own, else in front of everything that
+/// may be missing its value.
+pub(crate) fn with_devices(arguments: &[OsString], devices: &[u32]) -> Vec<OsString> {
+    let list = join(devices);
+    let mut arguments = arguments.to_vec();
+    let ids = ids(&arguments);
+    if ids.is_empty() {
+        let is_subcommand = arguments.first().is_some_and(|first| name(first).is_none());
+        let at = usize::from(is_subcommand);
+        arguments.splice(at..at, ["-i".into(), list.clone().into()]);
+    }
+    for id in ids {
+        arguments[id.position] = format!("{}{list}", id.prefix).into();
+    }
+    arguments
+}
+
+/// Indices as the real program takes them.
+pub(crate) fn join(devices: &[u32]) -> String {
+    let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
+    devices.join(",")
+}
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

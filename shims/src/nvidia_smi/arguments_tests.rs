@@ -1,0 +1,196 @@
+use super::*;
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn mode_of(line: &str) -> Mode {
+    mode(&words(line))
+}
+
+#[test]
+fn every_command_line_has_its_mode() {
+    let columns =
+        |columns: &[&str]| Mode::ComputeApps(columns.iter().map(ToString::to_string).collect());
+    for (lines, expected) in [
+        (
+            &[
+                "",
+                "-l 1",
+                "-l",
+                "-lms 500",
+                "--loop=1",
+                "-i 0",
+                "--id=0 -f out",
+                "-i -1",
+            ][..],
+            Mode::Table,
+        ),
+        (&["-L", "--list-gpus"], Mode::List),
+        (
+            &[
+                "-h",
+                "--help",
+                "--help-query-gpu",
+                "--version",
+                "-B",
+                "--dtd",
+                "-q -u",
+                "-u",
+                "-t 0",
+                "--toggle-led=0 -i 1",
+                "drain -p 0 -m 1",
+                "replay -f x",
+                "nosuch",
+                "--nosuch",
+                "-i0",
+                "topo -m",
+                "topo -mp",
+                "topo -p2p r",
+                "topo",
+                "dmon -h",
+                "mig --help",
+            ],
+            Mode::Untouched,
+        ),
+        (
+            &[
+                "-q",
+                "-q -d MEMORY",
+                "--query --display=PIDS",
+                "--query-gpu=index --format=csv",
+                "--query-gpu index",
+                "--query-supported-clocks=gr",
+                "--query-remapped-rows=x",
+                "--query-accounted-apps=pid",
+                "--query-retired-pages=x",
+                "--query-compute-apps=gpu_uuid,name --format=csv",
+            ],
+            Mode::Query,
+        ),
+        (
+            &["-q -x", "-x -q -l 1", "--query --xml-format", "-q -x --dtd"],
+            Mode::Xml,
+        ),
+        (
+            &[
+                "--query-compute-apps=gpu_uuid,pid --format=csv",
+                "--format=csv --query-compute-apps gpu_uuid,pid",
+            ],
+            columns(&["gpu_uuid", "pid"]),
+        ),
+        (
+            &[
+                "-pm 1",
+                "-pm=1",
+                "--persistence-mode=0",
+                "-pl 300",
+                "-c 0",
+                "-e 1",
+                "-r",
+                "--gpu-reset",
+                "-mig 1",
+                "-lgc 1500,1500",
+                "-ac 2000,800",
+                "-rac",
+                "-caa",
+                "-pm 1 -h",
+                "-pm 1 -u",
+                "-r --nosuch",
+                "--auto-boost-default=0",
+                "-p 0",
+            ],
+            Mode::Setting,
+        ),
+        (
+            &["topo -p -i 0,1", "topo -n 1 -i 0", "topo -gnid --id=0"],
+            Mode::Subcommand(Subcommand::Topology),
+        ),
+        (
+            &["nvlink -s", "c2c -s", "pci"],
+            Mode::Subcommand(Subcommand::One { changes: true }),
+        ),
+        (
+            &["encodersessions", "fbcsessions -l 1"],
+            Mode::Subcommand(Subcommand::One { changes: false }),
+        ),
+        (
+            &[
+                "mig -lgi",
+                "clocks --sync-boost-list",
+                "vgpu",
+                "gpm",
+                "compute-policy -l",
+                "boost-slider -l",
+                "conf-compute -gc",
+            ],
+            Mode::Subcommand(Subcommand::List { changes: true }),
+        ),
+        (
+            &["daemon", "base-clocks", "power-hint -l", "stats"],
+            Mode::Subcommand(Subcommand::List { changes: false }),
+        ),
+    ] {
+        for line in lines {
+            assert_eq!(mode_of(line), expected, "{line}");
+        }
+    }
+}
+
+#[test]
+fn devices_go_where_ids_are_or_in_front() {
+    for (line, expected) in [
+        ("", "-i 1,3"),
+        ("-pm 1", "-i 1,3 -pm 1"),
+        ("-l", "-i 1,3 -l"),
+        ("-q -i 0 -d PIDS", "-q -i 1,3 -d PIDS"),
+        ("--id=0 -q", "--id=1,3 -q"),
+        ("-i=0", "-i=1,3"),
+        ("--id 0", "--id 1,3"),
+        ("-i 0 -i 1", "-i 1,3 -i 1,3"),
+        ("-i -1", "-i 1,3"),
+        ("dmon -c 1", "dmon -i 1,3 -c 1"),
+        ("dmon", "dmon -i 1,3"),
+        ("mig -i 0 -lgi", "mig -i 1,3 -lgi"),
+        ("-pm 1 -i", "-i 1,3 -pm 1 -i"),
+    ] {
+        assert_eq!(
+            with_devices(&words(line), &[1, 3]),
+            words(expected),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_file_is_taken_out_in_every_form() {
+    for (line, file, rest) in [
+        ("-f out -l 1", Some("out"), "-l 1"),
+        ("-f=out", Some("out"), ""),
+        ("-q --filename=a=b -x", Some("a=b"), "-q -x"),
+        ("--filename out", Some("out"), ""),
+        ("-q -f", None, "-q -f"),
+        ("-q", None, "-q"),
+    ] {
+        let mut arguments = words(line);
+        assert_eq!(
+            take_file(&mut arguments),
+            file.map(OsString::from),
+            "{line}"
+        );
+        assert_eq!(arguments, words(rest), "{line}");
+    }
+}
+
+#[test]
+fn settings_are_recognised_without_their_documentation() {
+    // Each option of the real program's help under "device modification", whatever else is on the line.
+    for setting in SETTINGS {
+        assert_eq!(mode_of(&format!("{setting} 1")), Mode::Setting, "{setting}");
+        assert_eq!(
+            mode_of(&format!("-q {setting}=1")),
+            Mode::Setting,
+            "{setting}"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! The rows of `nvidia-smi --query-compute-apps`.
+
+use super::filter::{Filter, Own};
+
+/// Keeps the rows of the environment's processes, and lines that are no rows: the names of the columns, and errors.
+pub(crate) struct ComputeApps<O> {
+    columns: usize,
+    pid: usize,
+    own: O,
+    /// A row of which a process's name has spread the rest over the next lines.
+    broken: Vec<u8>,
+}
+
+impl<O: Own> ComputeApps<O> {
+    /// `columns` are those that were asked for, `pid` among them.
+    pub(crate) fn new(columns: &[String], own: O) -> Self {
+        Self {
+            columns: columns.len(),
+            pid: columns
+                .iter()
+                .position(|column| column == "pid")
+                .unwrap_or(0),
+            own,
+            broken: Vec::new(),
+        }
+    }
+
+    /// The pid of a row. A comma in a name is written as a question mark: no field holds one.
+    fn pid(&self, row: &[u8]) -> Option<u32> {
+        let field = row.split(|byte| *byte == b',').nth(self.pid)?;
+        std::str::from_utf8(field).ok()?.trim().parse().ok()
+    }
+}
+
+impl<O: Own> Filter for ComputeApps<O> {
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        self.broken.extend_from_slice(line);
+        let row = std::mem::take(&mut self.broken);
+        let fields = row.split(|byte| *byte == b',').count();
+        match self.pid(&row) {
+            Some(_) if fields < self.columns => self.broken = row,
+            Some(pid) if !(self.own)(&[pid]).contains(&pid) => {}
+            Some(_) | None => out.extend_from_slice(&row),
+        }
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// What is kept of an output when process 7 is the environment's own.
+    fn kept(columns: &str, output: &str) -> String {
+        let columns: Vec<String> = columns.split(',').map(str::to_owned).collect();
+        let own = |pids: &[u32]| -> HashSet<u32> {
+            pids.iter().copied().filter(|pid| *pid == 7).collect()
+        };
+        let mut filter = ComputeApps::new(&columns, own);
+        let mut out = Vec::new();
+        for line in output.split_inclusive('\n') {
+            filter.line(line.as_bytes(), &mut out);
+        }
+        filter.end(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn rows_of_other_processes_are_left_out() {
+        for (columns, output, expected) in [
+            (
+                "gpu_uuid,pid,name",
+                "gpu_uuid, pid, process_name\nGPU-A, 7, a\nGPU-A, 8, b\nGPU-B, 7, a\n",
+                "gpu_uuid, pid, process_name\nGPU-A, 7, a\nGPU-B, 7, a\n",
+            ),
+            ("pid", "7\n8\n77\n", "7\n"),
+            ("name,pid", "a, 8\na, 7", "a, 7"),
+            (
+                "pid,nosuch",
+                "Field \"nosuch\" is not a valid field to query.\n\n",
+                "Field \"nosuch\" is not a valid field to query.\n\n",
+            ),
+            ("pid", "No devices were found\n", "No devices were found\n"),
+        ] {
+            assert_eq!(kept(columns, output), expected, "{columns}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_several_lines_goes_with_its_row() {
+        let output = "8, new\nline, 3 MiB\n7, own\nline, 3 MiB\n8, x, 3 MiB\n";
+        assert_eq!(
+            kept("pid,name,used_memory", output),
+            "7, own\nline, 3 MiB\n"
+        );
+    }
+}

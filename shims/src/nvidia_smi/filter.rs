@@ -1,0 +1,114 @@
+//! Runs the real program and changes what it prints.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::outcome::{Outcome, Refusal};
+use crate::program::Program;
+
+/// Tells which of some processes are the environment's own.
+pub(crate) trait Own: FnMut(&[u32]) -> HashSet<u32> {}
+
+impl<F: FnMut(&[u32]) -> HashSet<u32>> Own for F {}
+
+/// What becomes of an output.
+pub(crate) trait Filter {
+    /// Takes the next line, with its line break, and adds to `out` what can be shown by now.
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>);
+
+    /// Adds what is left when the output has ended.
+    fn end(&mut self, out: &mut Vec<u8>);
+}
+
+/// Where the output goes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// Where it would go without the shim.
+    Stdout,
+    /// The file of `-f`.
+    File(File),
+}
+
+/// Runs the real program, its output changed by a filter if there is one, and ends as it does.
+pub(crate) fn run(
+    real: &Program,
+    mut command: Command,
+    output: Option<(&mut dyn Filter, Destination)>,
+) -> Result<Outcome, Refusal> {
+    let signals = caught_signals();
+    if output.is_some() {
+        command.stdout(Stdio::piped());
+    }
+    let mut child = command.spawn().map_err(|error| real.cannot_run(&error))?;
+    if let Some(signals) = signals {
+        hand_on(signals, &child);
+    }
+    if let Some((stdout, (filter, destination))) = child.stdout.take().zip(output) {
+        // Where nobody reads any more the pipe is closed, and the real program ends as it does on a closed pipe.
+        let _ = match destination {
+            Destination::Stdout => copy(stdout, filter, &mut std::io::stdout().lock()),
+            Destination::File(mut file) => copy(stdout, filter, &mut file),
+        };
+    }
+    let status = child.wait().map_err(|error| real.cannot_run(&error))?;
+    Ok(status.into())
+}
+
+/// Catches the signals that end a program. What the caller ignores, as nohup does, stays ignored.
+fn caught_signals() -> Option<Signals> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let ignored = u64::from_str_radix(ignored.trim(), 16).ok()?;
+    let ending = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    Signals::new(
+        ending
+            .iter()
+            .filter(|signal| ignored & (1 << (**signal - 1)) == 0),
+    )
+    .ok()
+}
+
+/// Hands every signal on to the real program, until the shim ends after it.
+fn hand_on(mut signals: Signals, child: &Child) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let Some(child) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return;
+    };
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if let Some(signal) = Signal::from_named_raw(signal) {
+                // It may have ended of the same signal, which a terminal sends to both.
+                let _ = pidfd_send_signal(&child, signal);
+            }
+        }
+    });
+}
+
+fn copy(stdout: ChildStdout, filter: &mut dyn Filter, to: &mut dyn Write) -> std::io::Result<()> {
+    let mut reader = BufReader::with_capacity(64 << 10, stdout);
+    let mut line = Vec::new();
+    let mut out = Vec::new();
+    loop {
+        line.clear();
+        if reader.read_until(b'\n', &mut line)? == 0 {
+            filter.end(&mut out);
+            to.write_all(&out)?;
+            return to.flush();
+        }
+        filter.line(&line, &mut out);
+        if reader.buffer().is_empty() && !out.is_empty() {
+            to.write_all(&out)?;
+            to.flush()?;
+            out.clear();
+        }
+    }
+}

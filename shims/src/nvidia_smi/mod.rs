@@ -1,0 +1,196 @@
+//! `nvidia-smi` within an environment: what it shows and changes are the environment's devices.
+
+mod arguments;
+mod compute_apps;
+mod devices;
+mod filter;
+mod list;
+mod table;
+mod xml;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+
+use arguments::{Mode, More, Subcommand, ids, join, mode, take_file, with_devices};
+use compute_apps::ComputeApps;
+use devices::Devices;
+use filter::{Destination, Filter};
+use list::List;
+use table::Table;
+use xml::Xml;
+
+use crate::environment::{Environment, Place, place};
+use crate::outcome::{FAILED, Outcome, Refusal, print, say};
+use crate::program::{Program, is_bypassed};
+
+/// What the shim stands in for.
+pub(crate) const NAME: &str = "nvidia-smi";
+
+/// With what the real program ends when none of the devices that it was asked for exists.
+const NO_DEVICES: u8 = 6;
+
+/// Runs as `nvidia-smi`.
+pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
+    let real = Program::find(NAME)?;
+    let mode = mode(arguments);
+    if is_bypassed() || mode == Mode::Untouched {
+        return Err(real.exec(arguments));
+    }
+    let environment = match place() {
+        Place::Outside => return Err(real.exec(arguments)),
+        Place::Unknown(why) if mode.changes_devices() => {
+            return Err(Refusal::new(
+                FAILED,
+                format!("cannot tell which devices this may change: {why}"),
+            ));
+        }
+        Place::Unknown(why) => {
+            say(&format!("shows every device: {why}"));
+            return Err(real.exec(arguments));
+        }
+        Place::Inside(environment) => environment,
+    };
+    if environment.devices.is_empty() {
+        return Ok(no_devices(
+            "this environment is not attached to any device: run 'genv attach' first",
+        ));
+    }
+    restricted(&real, mode, arguments, *environment)
+}
+
+/// Ends as the real program does when there are no such devices.
+fn no_devices(hint: &str) -> Outcome {
+    print("No devices were found\n");
+    say(hint);
+    Outcome::Code(NO_DEVICES)
+}
+
+/// Runs the real program on the devices of the environment.
+fn restricted(
+    real: &Program,
+    mode: Mode,
+    arguments: &[OsString],
+    mut environment: Environment,
+) -> Result<Outcome, Refusal> {
+    let attached = environment.indices();
+    if mode == Mode::List {
+        return rewritten(real, arguments, &mut List::new(attached));
+    }
+    let Some(chosen) = chosen(real, &mode, arguments, &attached) else {
+        return Ok(no_devices(&format!(
+            "this environment is attached to {} and not to what is named here: name one of those, or run 'genv attach'",
+            join(&attached)
+        )));
+    };
+    let restricted = with_devices(arguments, &chosen);
+    if mode.is_rewritten() && env::var_os("GENV_SMI").is_some_and(|value| value == "raw") {
+        return Err(real.exec(&restricted));
+    }
+    let devices = std::mem::take(&mut environment.devices);
+    let own = |pids: &[u32]| environment.own(pids);
+    match mode {
+        Mode::Subcommand(subcommand) => run_subcommand(real, subcommand, arguments, &chosen),
+        Mode::Xml => rewritten(real, &restricted, &mut Xml::new(own)),
+        Mode::ComputeApps(columns) => {
+            rewritten(real, &restricted, &mut ComputeApps::new(&columns, own))
+        }
+        Mode::Table => rewritten(real, &restricted, &mut Table::new(devices, own)),
+        Mode::Untouched | Mode::List | Mode::Query | Mode::Setting => Err(real.exec(&restricted)),
+    }
+}
+
+/// The environment's devices, or those of them that are named; nothing if none of those is.
+fn chosen(
+    real: &Program,
+    mode: &Mode,
+    arguments: &[OsString],
+    attached: &[u32],
+) -> Option<Vec<u32>> {
+    let devices = Devices::new(real);
+    let mut chosen = attached.to_vec();
+    for ids in ids(arguments) {
+        chosen = devices.named(&ids.value, &chosen);
+        // What lies between two devices is told of both or not at all.
+        let asked = ids.value.split(',').count();
+        if *mode == Mode::Subcommand(Subcommand::Topology) && chosen.len() < asked {
+            return None;
+        }
+    }
+    Some(chosen).filter(|chosen| !chosen.is_empty())
+}
+
+/// Runs the real program, its output changed by a filter.
+fn rewritten(
+    real: &Program,
+    arguments: &[OsString],
+    filter: &mut dyn Filter,
+) -> Result<Outcome, Refusal> {
+    let mut without_file = arguments.to_vec();
+    let destination = match take_file(&mut without_file) {
+        None => Destination::Stdout,
+        Some(path) => match File::create(&path) {
+            Ok(file) => Destination::File(file),
+            // The real program says what is wrong with it.
+            Err(_) => return Err(real.exec(arguments)),
+        },
+    };
+    let command = real.command(&without_file);
+    filter::run(real, command, Some((filter, destination)))
+}
+
+fn run_subcommand(
+    real: &Program,
+    subcommand: Subcommand,
+    arguments: &[OsString],
+    chosen: &[u32],
+) -> Result<Outcome, Refusal> {
+    match subcommand {
+        Subcommand::Topology => Err(real.exec(arguments)),
+        Subcommand::List { .. } => Err(real.exec(&with_devices(arguments, chosen))),
+        Subcommand::ShortList { most, more } => {
+            let more = more.filter(|_| chosen.len() > most);
+            let most = more.map_or(most, |more| more.most);
+            let listed = &chosen[..chosen.len().min(most)];
+            if listed.len() < chosen.len() {
+                say(&format!(
+                    "shows the first {most} of {} devices, for {NAME} takes no more: name others with -i",
+                    chosen.len()
+                ));
+            }
+            let mut command = real.command(&with_devices(arguments, listed));
+            if let Some(More { variable, .. }) = more {
+                command.env(variable, "1");
+            }
+            Err(real.become_program(command))
+        }
+        Subcommand::One { changes } => {
+            let loops = |argument: &OsString| argument == "-l" || argument == "--loop";
+            if !changes && chosen.len() > 1 && arguments.iter().any(loops) {
+                say(&format!(
+                    "repeats device {} only: name another with -i",
+                    chosen[0]
+                ));
+                return Err(real.exec(&with_devices(arguments, &chosen[..1])));
+            }
+            one_by_one(real, arguments, chosen)
+        }
+    }
+}
+
+/// Runs the real program once a device, and ends as the first did that failed.
+fn one_by_one(real: &Program, arguments: &[OsString], chosen: &[u32]) -> Result<Outcome, Refusal> {
+    if let [device] = chosen {
+        return Err(real.exec(&with_devices(arguments, &[*device])));
+    }
+    let mut ended = Outcome::Code(0);
+    for device in chosen {
+        let command = real.command(&with_devices(arguments, &[*device]));
+        match filter::run(real, command, None)? {
+            Outcome::Signal(signal) => return Ok(Outcome::Signal(signal)),
+            code if ended == Outcome::Code(0) => ended = code,
+            Outcome::Code(_) => {}
+        }
+    }
+    Ok(ended)
+}

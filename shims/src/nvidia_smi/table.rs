@@ -1,0 +1,292 @@
+//! The summary, rewritten: the environment's memory in place of the device's, and only its processes.
+//!
+//! Where things are is read off the header that every generation prints above them. Whatever does not look like a
+//! table, or like a part of one, stays as it is.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::filter::{Filter, Own};
+
+/// By how much a row may be narrower than its table.
+const ROW_SLACK: usize = 4;
+
+/// Rewrites one table after another.
+pub(crate) struct Table<O> {
+    /// Devices of the environment, with the memory that it may use of each, in bytes, where that is limited.
+    devices: BTreeMap<u32, Option<u64>>,
+    own: O,
+    /// The lines of a table that is not yet whole.
+    lines: Vec<Vec<u8>>,
+    /// Where its processes begin, once they do.
+    processes: Option<usize>,
+}
+
+impl<O: Own> Table<O> {
+    pub(crate) const fn new(devices: BTreeMap<u32, Option<u64>>, own: O) -> Self {
+        Self {
+            devices,
+            own,
+            lines: Vec::new(),
+            processes: None,
+        }
+    }
+
+    /// A process's name may hold line breaks: its row goes on until it is about as wide as the table, which no
+    /// part of it is, for names are cut to their column.
+    fn last_row_is_short(&self) -> bool {
+        let rows = self.processes.unwrap_or(self.lines.len());
+        let row = self.lines.get(rows..).and_then(<[_]>::last);
+        row.zip(self.lines.first())
+            .is_some_and(|(row, border)| row.len() + ROW_SLACK < border.len())
+    }
+}
+
+impl<O: Own> Filter for Table<O> {
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        if self.last_row_is_short()
+            && let Some(row) = self.lines.last_mut()
+        {
+            row.extend_from_slice(line);
+            return;
+        }
+        if begins_with(line, "NVIDIA-SMI") && self.lines.len() > 1 {
+            // The table before this one never ended: its shape is not known.
+            let border = self.lines.pop();
+            self.end(out);
+            self.lines.extend(border);
+        }
+        if self.lines.is_empty() && !is_border(line) {
+            out.extend_from_slice(line);
+            return;
+        }
+        self.lines.push(line.to_vec());
+        if self.processes.is_some() && is_border(line) {
+            self.end(out);
+        } else if self.processes.is_none() && is_rule(line) {
+            let mut header = self.lines.iter().rev().take(4);
+            let lists_processes = header.any(|line| begins_with(line, "Processes:"));
+            self.processes = lists_processes.then_some(self.lines.len());
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        let mut lines = std::mem::take(&mut self.lines);
+        if let Some(first) = self.processes.take() {
+            let header = lines[..first]
+                .iter()
+                .rev()
+                .find_map(|line| find(line, "PID"));
+            if let Some(pid) = header {
+                let used = self.filter_processes(&mut lines, first, pid.end);
+                self.rewrite_memory(&mut lines[..first], &used);
+            }
+        }
+        out.extend(lines.concat());
+    }
+}
+
+impl<O: Own> Table<O> {
+    /// Leaves the processes of others out, and tells what the environment's own use.
+    fn filter_processes(
+        &mut self,
+        lines: &mut Vec<Vec<u8>>,
+        first: usize,
+        pid_end: usize,
+    ) -> Vec<Process> {
+        let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
+        let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
+        let mut processes: Vec<_> = rows.iter().map(|row| Process::read(row, pid_end)).collect();
+        let pids: Vec<u32> = processes
+            .iter()
+            .flatten()
+            .map(|process| process.pid)
+            .collect();
+        if pids.is_empty() {
+            lines.splice(first..first, rows);
+            return Vec::new();
+        }
+        let own = (self.own)(&pids);
+        let is_kept = |process: &Option<Process>| {
+            process
+                .as_ref()
+                .is_none_or(|process| own.contains(&process.pid))
+        };
+        let kept = rows
+            .into_iter()
+            .zip(&processes)
+            .filter(|(_, process)| is_kept(process));
+        let mut kept: Vec<Vec<u8>> = kept.map(|(row, _)| without_controls(row)).collect();
+        if kept.is_empty() {
+            let width = lines[0].trim_ascii_end().len().saturating_sub(2);
+            kept.push(format!("|{:<width$}|\n", "  No running processes found").into_bytes());
+        }
+        lines.splice(first..first, kept);
+        processes.retain(is_kept);
+        processes.into_iter().flatten().collect()
+    }
+
+    /// Puts the environment's memory in the place of the devices'.
+    fn rewrite_memory(&self, lines: &mut [Vec<u8>], own: &[Process]) {
+        let mut memory = None;
+        let mut block = 0;
+        let mut is_mig = false;
+        for line in 0..lines.len() {
+            if is_rule(&lines[line]) {
+                memory = MemoryCell::read(&lines[block..line]);
+                block = line + 1;
+            } else if is_border(&lines[line]) || lines[line].starts_with(b"|-") {
+                block = line + 1;
+            } else if begins_with(&lines[line], "MIG devices:") {
+                is_mig = true;
+                memory = None;
+            } else if let Some(cell) = memory.as_ref().filter(|cell| block + cell.row == line) {
+                let id = numbers(&lines[block]);
+                let Some(capacity) = id.first().and_then(|gpu| self.devices.get(gpu)) else {
+                    continue;
+                };
+                let (place, limit) = if is_mig { (3, None) } else { (1, *capacity) };
+                if id.len() >= place {
+                    let there = own
+                        .iter()
+                        .filter(|process| process.place.starts_with(&id[..place]));
+                    let used = there.map(|process| process.memory_mebibytes).sum();
+                    cell.rewrite(&mut lines[line], used, limit.map(|bytes| bytes >> 20));
+                }
+            }
+        }
+    }
+}
+
+/// A row of the list of processes.
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    /// The GPU, and the GPU instance and compute instance where it is split.
+    place: Vec<u32>,
+    /// Absent where the driver does not tell.
+    memory_mebibytes: Option<u64>,
+}
+
+impl Process {
+    /// Reads a row; nothing of one that is about no process.
+    fn read(row: &[u8], pid_end: usize) -> Option<Self> {
+        let head = std::str::from_utf8(row.get(1..pid_end)?).ok()?;
+        let (place, pid) = head.trim_end().rsplit_once(' ')?;
+        let row = row.trim_ascii_end().strip_suffix(b"|")?.trim_ascii_end();
+        let memory = row
+            .rsplit(|byte| *byte == b' ')
+            .next()?
+            .strip_suffix(b"MiB");
+        Some(Self {
+            pid: pid.parse().ok()?,
+            place: place
+                .split_whitespace()
+                .map_while(|number| number.parse().ok())
+                .collect(),
+            memory_mebibytes: memory
+                .and_then(|memory| std::str::from_utf8(memory).ok()?.parse().ok()),
+        })
+    }
+}
+
+/// Where each device's block of lines has its memory, such as `  3072MiB / 40960MiB `.
+struct MemoryCell {
+    row: usize,
+    columns: Range<usize>,
+}
+
+impl MemoryCell {
+    fn read(header: &[Vec<u8>]) -> Option<Self> {
+        let (row, title) = header
+            .iter()
+            .enumerate()
+            .find_map(|(row, line)| Some((row, find(line, "Memory-Usage")?)))?;
+        let line = &header[row];
+        let start = line[..title.start].iter().rposition(|byte| *byte == b'|')? + 1;
+        let width = line[start..].iter().position(|byte| *byte == b'|')?;
+        Some(Self {
+            row,
+            columns: start..start + width,
+        })
+    }
+
+    /// Writes what is used, and the limit where it is less than there is. A part of which nothing is known is
+    /// not available.
+    fn rewrite(&self, line: &mut [u8], used: Option<u64>, limit: Option<u64>) {
+        let Some(cell) = line.get_mut(self.columns.clone()) else {
+            return;
+        };
+        let Some(slash) = cell.iter().position(|byte| *byte == b'/') else {
+            return;
+        };
+        let (left, right) = cell.split_at_mut(slash);
+        let mebibytes = |mebibytes: u64| format!("{mebibytes}MiB");
+        align_right(left, &used.map_or_else(|| "N/A".to_owned(), mebibytes));
+        let right = &mut right[1..];
+        let total = std::str::from_utf8(right)
+            .ok()
+            .and_then(|total| total.trim().strip_suffix("MiB"));
+        let total: Option<u64> = total.and_then(|total| total.parse().ok());
+        if let Some(limit) = limit.filter(|limit| total.is_some_and(|total| *limit < total)) {
+            align_right(right, &mebibytes(limit));
+        }
+    }
+}
+
+/// Writes `text` so that it ends where the text that was there ends.
+fn align_right(field: &mut [u8], text: &str) {
+    let end = field.trim_ascii_end().len();
+    if let Some(start) = end.checked_sub(text.len()) {
+        field[..start].fill(b' ');
+        field[start..end].copy_from_slice(text.as_bytes());
+    }
+}
+
+/// The numbers with which the text of a line begins.
+fn numbers(line: &[u8]) -> Vec<u32> {
+    let words = line
+        .get(1..)
+        .unwrap_or_default()
+        .split(u8::is_ascii_whitespace);
+    let words = words.filter(|word| !word.is_empty());
+    words
+        .map_while(|word| std::str::from_utf8(word).ok()?.parse().ok())
+        .collect()
+}
+
+/// Whether the text of a line begins so.
+fn begins_with(line: &[u8], text: &str) -> bool {
+    line.strip_prefix(b"|")
+        .is_some_and(|line| line.trim_ascii_start().starts_with(text.as_bytes()))
+}
+
+fn find(line: &[u8], text: &str) -> Option<Range<usize>> {
+    let start = line
+        .windows(text.len())
+        .position(|window| window == text.as_bytes())?;
+    Some(start..start + text.len())
+}
+
+fn is_border(line: &[u8]) -> bool {
+    line.starts_with(b"+-") && line.trim_ascii_end().ends_with(b"+")
+}
+
+/// Whether this is the double line under a header.
+fn is_rule(line: &[u8]) -> bool {
+    line.starts_with(b"|=")
+}
+
+/// A row in which a process's name cannot play tricks on a terminal.
+fn without_controls(mut row: Vec<u8>) -> Vec<u8> {
+    let end = row.trim_ascii_end().len();
+    row[..end]
+        .iter_mut()
+        .filter(|byte| byte.is_ascii_control())
+        .for_each(|byte| *byte = b'?');
+    row
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

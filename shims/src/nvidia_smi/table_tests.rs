@@ -1,0 +1,204 @@
+use std::collections::HashSet;
+
+use super::*;
+
+/// What is shown of an output when device 0 may use 4000 MiB, device 1 everything, and these processes are own.
+fn shown(output: &[u8], own: &[u32]) -> String {
+    let devices = BTreeMap::from([(0, Some(4000 << 20)), (1, None)]);
+    let own = |pids: &[u32]| -> HashSet<u32> {
+        pids.iter()
+            .copied()
+            .filter(|pid| own.contains(pid))
+            .collect()
+    };
+    let mut filter = Table::new(devices, own);
+    let mut out = Vec::new();
+    for line in output.split_inclusive(|byte| *byte == b'\n') {
+        filter.line(line, &mut out);
+    }
+    filter.end(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+/// What differs, as `-` and `+` lines.
+fn difference(before: &str, after: &str) -> String {
+    let only = |sign: char, these: &str, others: &str| -> String {
+        let others: Vec<&str> = others.lines().collect();
+        let lines = these.lines().filter(|line| !others.contains(line));
+        lines.map(|line| format!("{sign}{line}\n")).collect()
+    };
+    only('-', before, after) + &only('+', after, before)
+}
+
+const TABLE_470: &str = include_str!("../../../tests/fixtures/nvidia-smi/470-table.txt");
+const TABLE_535: &str = include_str!("../../../tests/fixtures/nvidia-smi/535-table.txt");
+const TABLE_550: &str = include_str!("../../../tests/fixtures/nvidia-smi/550-table.txt");
+
+#[test]
+fn a_table_of_idle_devices_changes_by_the_limit_alone() {
+    assert_eq!(
+        difference(TABLE_470, &shown(TABLE_470.as_bytes(), &[])),
+        // The device without a limit still has this line.
+        "+| N/A   33C    P0    72W / 400W |      0MiB /  4000MiB |      0%      Default |
+"
+    );
+    assert_eq!(
+        shown(TABLE_470.as_bytes(), &[])
+            .matches("/ 40960MiB")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn own_processes_are_what_the_memory_shows() {
+    assert_eq!(
+        difference(TABLE_535, &shown(TABLE_535.as_bytes(), &[4242])),
+        "-| N/A   33C    P0              72W / 400W |      0MiB / 40960MiB |      0%      Default |
+-| N/A   33C    P0              72W / 400W |      0MiB / 40960MiB |      0%      Default |
++| N/A   33C    P0              72W / 400W |   8192MiB /  4000MiB |      0%      Default |
++| N/A   33C    P0              72W / 400W |   8192MiB / 40960MiB |      0%      Default |
+"
+    );
+    assert_eq!(
+        difference(TABLE_550, &shown(TABLE_550.as_bytes(), &[4242])),
+        "-| N/A   33C    P0             72W /  400W |       0MiB /  40960MiB |      0%      Default |
+-| N/A   33C    P0             72W /  400W |       0MiB /  40960MiB |      0%      Default |
++| N/A   33C    P0             72W /  400W |    8192MiB /   4000MiB |      0%      Default |
++| N/A   33C    P0             72W /  400W |    8192MiB /  40960MiB |      0%      Default |
+"
+    );
+}
+
+#[test]
+fn without_own_processes_the_list_says_so_in_its_width() {
+    for table in [TABLE_535, TABLE_550] {
+        let shown = shown(table.as_bytes(), &[]);
+        let widths: HashSet<usize> = shown
+            .lines()
+            .filter(|line| line.starts_with(['|', '+']))
+            .map(str::len)
+            .collect();
+        assert_eq!(widths.len(), 1, "{shown}");
+        assert!(!shown.contains("4242"), "{shown}");
+        assert_eq!(
+            shown.matches("|  No running processes found  ").count(),
+            1,
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn each_table_of_a_loop_is_shown_when_it_is_whole() {
+    let own = |_: &[u32]| HashSet::new();
+    let mut filter = Table::new(BTreeMap::from([(0, None)]), own);
+    let expected = shown(TABLE_550.as_bytes(), &[]).replace(" 4000MiB", "40960MiB");
+    for _ in 0..2 {
+        let mut out = Vec::new();
+        for line in TABLE_550.split_inclusive('\n') {
+            filter.line(line.as_bytes(), &mut out);
+        }
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
+
+/// A part of a newer table: its list of processes has wider columns.
+fn newer(rows: &str) -> String {
+    format!(
+        "+---------------------------------------------------------------------------------------+
+| NVIDIA-SMI 570.86.10              Driver Version: 570.86.10      CUDA Version: 12.8   |
+|-----------------------------------------+----------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |         Memory-Usage | GPU-Util  Compute M. |
+|=========================================+======================+======================|
+|   1  NVIDIA A100-SXM4-40GB          On  | 00000000:0F:00.0 Off |                    0 |
+| N/A   33C    P0              72W / 400W |    512MiB / 40960MiB |      0%      Default |
++-----------------------------------------+----------------------+----------------------+
++---------------------------------------------------------------------------------------+
+| Processes:                                                                            |
+|  GPU   GI   CI              PID   Type   Process name                      GPU Memory |
+|        ID   ID                                                             Usage      |
+|=======================================================================================|
+{rows}+---------------------------------------------------------------------------------------+
+"
+    )
+}
+
+/// A row of the newer table on device 1, as wide as printf makes it.
+fn row(pid: u32, name: &str, memory: &str) -> String {
+    format!("|    1   N/A  N/A     {pid:>8}      C   {name:<30}{memory:>16} |\n")
+}
+
+#[test]
+fn a_name_with_line_breaks_goes_with_its_row() {
+    let hostile = "x |\n|    1   N/A  N/A    7 C 9MiB |";
+    let own = row(4_194_304, "a\u{1b}[31m|b", "100MiB");
+    let table = newer(
+        &[
+            row(8, hostile, "200MiB"),
+            row(9, "\n+--+", "1MiB"),
+            own.clone(),
+        ]
+        .concat(),
+    );
+    let expected = newer(&own.replace('\u{1b}', "?")).replace(" 512MiB", " 100MiB");
+    assert_eq!(shown(table.as_bytes(), &[7, 4_194_304]), expected);
+}
+
+#[test]
+fn memory_that_is_not_measured_is_not_zero() {
+    let table = newer(&[row(7, "a", "N/A"), row(70, "b", "5MiB")].concat());
+    let expected = table.replace(" 512MiB", "    N/A");
+    assert_eq!(shown(table.as_bytes(), &[7, 70]), expected);
+}
+
+#[test]
+fn rows_about_no_process_stay() {
+    let unsupported = format!("|    1   {:<79}|\n", "Not Supported");
+    let table = newer(&[unsupported.clone(), row(8, "other", "5MiB")].concat());
+    let expected = newer(&unsupported).replace(" 512MiB", "   0MiB");
+    assert_eq!(shown(table.as_bytes(), &[]), expected);
+}
+
+#[test]
+fn what_is_no_table_stays_as_it_is() {
+    for text in [
+        "No devices were found\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n\n",
+        "+----+\n| a |\n",
+        "+-----------------+\n| NVIDIA-SMI 999 |\n| something else |\n+-----------------+\n| NVIDIA-SMI 999 |\n",
+        "+----+\n| Processes: |\n|====|\n",
+    ] {
+        assert_eq!(shown(text.as_bytes(), &[]), text);
+    }
+    // A table that breaks off.
+    let half = &TABLE_550[..TABLE_550.len() / 2];
+    assert_eq!(shown(half.as_bytes(), &[]), half);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_output_ends_the_program(
+        lines in proptest::collection::vec("[+|=-]{0,3}( ?(Processes:|PID|Memory-Usage|NVIDIA-SMI|7|MiB|/|N/A|\\|)){0,9}", 0..20),
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+    ) {
+        shown_bytes(lines.join("\n").as_bytes());
+        shown_bytes(&[newer("").as_bytes(), &bytes, b"\n+-+\n"].concat());
+        let table = newer(&row(7, "a", "5MiB"));
+        let cut = table.len() * bytes.len() / 40;
+        shown_bytes(&table.as_bytes()[..cut]);
+        shown_bytes(&[&table.as_bytes()[..cut], &bytes, &table.as_bytes()[cut..]].concat());
+    }
+}
+
+fn shown_bytes(output: &[u8]) {
+    let mut filter = Table::new(BTreeMap::from([(1, Some(1 << 30))]), |pids: &[u32]| {
+        pids.iter().copied().collect::<HashSet<u32>>()
+    });
+    let mut out = Vec::new();
+    for line in output.split_inclusive(|byte| *byte == b'\n') {
+        filter.line(line, &mut out);
+    }
+    filter.end(&mut out);
+}

@@ -1,0 +1,181 @@
+//! The document of `nvidia-smi -q -x`.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use quick_xml::Reader;
+use quick_xml::events::Event;
+
+use super::filter::{Filter, Own};
+use crate::outcome;
+
+/// Leaves the processes of others out of each document. Not a byte of the rest changes.
+pub(crate) struct Xml<O> {
+    own: O,
+    document: Vec<u8>,
+}
+
+impl<O: Own> Xml<O> {
+    pub(crate) const fn new(own: O) -> Self {
+        Self {
+            own,
+            document: Vec::new(),
+        }
+    }
+}
+
+/// With what a document ends; a process's name cannot look like it, for its `<` is escaped.
+const END: &[u8] = b"</nvidia_smi_log>";
+
+impl<O: Own> Filter for Xml<O> {
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        self.document.extend_from_slice(line);
+        if line.starts_with(END) {
+            self.end(out);
+        }
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) {
+        let document = std::mem::take(&mut self.document);
+        let processes = match processes(&document) {
+            Ok(processes) => processes,
+            Err(error) => {
+                outcome::say(&format!(
+                    "cannot filter the processes: {error}: all are shown; read the output with care"
+                ));
+                Vec::new()
+            }
+        };
+        let pids: Vec<u32> = processes.iter().map(|(pid, _)| *pid).collect();
+        let own: HashSet<u32> = if pids.is_empty() {
+            HashSet::new()
+        } else {
+            (self.own)(&pids)
+        };
+        let mut copied = 0;
+        for (pid, place) in processes {
+            if !own.contains(&pid) {
+                out.extend_from_slice(&document[copied..place.start]);
+                copied = place.end;
+            }
+        }
+        out.extend_from_slice(&document[copied..]);
+    }
+}
+
+/// Where the processes of a document are, each with the line break and the indentation in front of it.
+fn processes(document: &[u8]) -> Result<Vec<(u32, Range<usize>)>, quick_xml::Error> {
+    let mut reader = Reader::from_reader(document);
+    let mut found = Vec::new();
+    let mut start = None;
+    let mut pid = None;
+    let mut is_pid = false;
+    loop {
+        let before = position(&reader);
+        match reader.read_event()? {
+            Event::Eof => return Ok(found),
+            Event::Start(element) => {
+                is_pid = start.is_some() && element.name().as_ref() == b"pid";
+                if element.name().as_ref() == b"process_info" {
+                    start = Some(document[..before].trim_ascii_end().len());
+                    pid = None;
+                }
+            }
+            Event::Text(text) if is_pid => {
+                pid = std::str::from_utf8(&text)
+                    .ok()
+                    .and_then(|pid| pid.trim().parse().ok());
+            }
+            Event::End(element) => {
+                is_pid = false;
+                if element.name().as_ref() == b"process_info" {
+                    let place = start.take().zip(pid);
+                    found.extend(place.map(|(start, pid)| (pid, start..position(&reader))));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn position(reader: &Reader<&[u8]>) -> usize {
+    // The whole document is in memory.
+    usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = "<?xml version=\"1.0\" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">
+<nvidia_smi_log>
+\t<gpu id=\"00000000:01:00.0\">
+\t\t<processes>
+\t\t\t<process_info>
+\t\t\t\t<pid>7</pid>
+\t\t\t\t<process_name>a&lt;/process_info&gt; \u{1b}[31m</process_name>
+\t\t\t</process_info>
+\t\t\t<process_info>
+\t\t\t\t<pid>8</pid>
+\t\t\t\t<process_name>other
+</process_name>
+\t\t\t</process_info>
+\t\t</processes>
+\t\t<accounted_processes><pid>8</pid></accounted_processes>
+\t</gpu>
+
+</nvidia_smi_log>
+";
+
+    fn filtered(document: &str, own: &[u32]) -> String {
+        let own = |pids: &[u32]| -> HashSet<u32> {
+            pids.iter()
+                .copied()
+                .filter(|pid| own.contains(pid))
+                .collect()
+        };
+        let mut filter = Xml::new(own);
+        let mut out = Vec::new();
+        for line in document.split_inclusive('\n') {
+            filter.line(line.as_bytes(), &mut out);
+        }
+        filter.end(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn processes_of_others_are_cut_out_and_nothing_else() {
+        let first = DOCUMENT.find("\n\t\t\t<process_info>").unwrap();
+        let second = DOCUMENT.rfind("\n\t\t\t<process_info>").unwrap();
+        let end = DOCUMENT.find("\n\t\t</processes>").unwrap();
+        assert_eq!(filtered(DOCUMENT, &[7, 8]), DOCUMENT);
+        assert_eq!(
+            filtered(DOCUMENT, &[7]),
+            [&DOCUMENT[..second], &DOCUMENT[end..]].concat()
+        );
+        assert_eq!(
+            filtered(DOCUMENT, &[8]),
+            [&DOCUMENT[..first], &DOCUMENT[second..]].concat()
+        );
+        assert_eq!(
+            filtered(DOCUMENT, &[]),
+            [&DOCUMENT[..first], &DOCUMENT[end..]].concat()
+        );
+    }
+
+    #[test]
+    fn each_document_of_a_loop_is_filtered() {
+        let twice = DOCUMENT.repeat(2);
+        assert_eq!(filtered(&twice, &[7]), filtered(DOCUMENT, &[7]).repeat(2));
+    }
+
+    #[test]
+    fn what_is_no_document_stays() {
+        assert_eq!(
+            filtered("No devices were found\n", &[]),
+            "No devices were found\n"
+        );
+        assert_eq!(filtered("<a><b></a>\n", &[]), "<a><b></a>\n");
+    }
+}

@@ -1,0 +1,76 @@
+//! How a shim ends, and how it speaks to people.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+/// How a program ended, for the shim to end the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With this exit code.
+    Code(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl From<ExitStatus> for Outcome {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(u8::try_from(code).unwrap_or(FAILED)),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Code(FAILED),
+        }
+    }
+}
+
+/// Something could not be done.
+pub(crate) const FAILED: u8 = 1;
+/// The real program cannot be run.
+pub(crate) const CANNOT_RUN: u8 = 126;
+/// There is no real program.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// What the shim will not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Its exit code.
+    pub(crate) code: u8,
+    /// What cannot be done, why, and what to do next.
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// Ends as `outcome` says: by the same signal, if a signal ended the real program.
+pub(crate) fn exit(outcome: Result<Outcome, Refusal>) -> ExitCode {
+    match outcome {
+        Ok(Outcome::Code(code)) => ExitCode::from(code),
+        Ok(Outcome::Signal(signal)) => {
+            // It does not return, unless the signal is one that ends nothing.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            ExitCode::from(u8::try_from(128 + signal).unwrap_or(FAILED))
+        }
+        Err(refusal) => {
+            say(&refusal.message);
+            ExitCode::from(refusal.code)
+        }
+    }
+}
+
+/// Writes to stderr, which may be closed.
+pub(crate) fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "genv: {message}");
+}
+
+/// Writes to stdout; whoever closed it does not want to know.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

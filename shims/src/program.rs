@@ -1,0 +1,135 @@
+//! The real program behind a shim's name.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{Access, access};
+
+use crate::outcome::{CANNOT_RUN, NOT_FOUND, Refusal};
+
+/// Counts how many shims have run one another.
+const DEPTH: &str = "GENV_SHIM_DEPTH";
+
+/// How deep is deep enough: programs call themselves again (docker its plugins, which call docker), but not so often.
+const MOST_DEPTH: u32 = 10;
+
+/// Whether the user wants the real program untouched.
+pub(crate) fn is_bypassed() -> bool {
+    env::var_os("GENV_BYPASS").is_some_and(|value| value == "1")
+}
+
+/// A real program, found on PATH.
+#[derive(Debug)]
+pub(crate) struct Program {
+    path: PathBuf,
+    depth: u32,
+}
+
+impl Program {
+    /// Finds the program `name` that is not a shim.
+    pub(crate) fn find(name: &str) -> Result<Self, Refusal> {
+        let depth = env::var(DEPTH).ok().and_then(|depth| depth.parse().ok());
+        let depth = depth.unwrap_or(0_u32);
+        if depth >= MOST_DEPTH {
+            return Err(Refusal::new(
+                CANNOT_RUN,
+                format!(
+                    "cannot run {name}: the programs of that name on PATH run one another without end: \
+                     let the one that is no shim call the real program by its path"
+                ),
+            ));
+        }
+        let own = fs::metadata("/proc/self/exe")
+            .ok()
+            .map(|own| identity(&own));
+        let path = env::var_os("PATH").unwrap_or_default();
+        let path = search(name, &path, own).ok_or_else(|| {
+            Refusal::new(
+                NOT_FOUND,
+                format!(
+                    "cannot run {name}: there is no other program of that name on PATH: \
+                     install it, or add its folder to PATH"
+                ),
+            )
+        })?;
+        Ok(Self { path, depth })
+    }
+
+    /// A command that runs it.
+    pub(crate) fn command(&self, arguments: &[OsString]) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .args(arguments)
+            .env(DEPTH, (self.depth + 1).to_string());
+        command
+    }
+
+    /// Becomes it; returns only if that fails.
+    pub(crate) fn exec(&self, arguments: &[OsString]) -> Refusal {
+        self.become_program(self.command(arguments))
+    }
+
+    /// Becomes it by a command that was made with [`Program::command`]; returns only if that fails.
+    pub(crate) fn become_program(&self, mut command: Command) -> Refusal {
+        self.cannot_run(&command.exec())
+    }
+
+    /// Why it could not be started.
+    pub(crate) fn cannot_run(&self, error: &std::io::Error) -> Refusal {
+        let (code, next) = if error.kind() == ErrorKind::NotFound {
+            (NOT_FOUND, "install it again")
+        } else {
+            (
+                CANNOT_RUN,
+                "see that it is a program for this machine, and that you may execute it",
+            )
+        };
+        let path = self.path.display().to_string();
+        Refusal::new(code, format!("cannot run {path:?}: {error}: {next}"))
+    }
+}
+
+/// What a file is, whatever it is called.
+fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// The first program of that name on `path` that comes after the shim itself, or else before it.
+///
+/// Of two shims on one PATH the first finds the second, and the second the real program behind it. Whatever is
+/// in the shim's own folder is left out, also under the name of another folder.
+fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> {
+    let found: Vec<(PathBuf, (u64, u64))> = env::split_paths(path)
+        .map(|folder| {
+            if folder.as_os_str().is_empty() {
+                PathBuf::from(".")
+            } else {
+                folder
+            }
+        })
+        .filter_map(|folder| {
+            let program = folder.join(name);
+            let metadata = fs::metadata(&program).ok()?;
+            is_executable(&program, &metadata).then(|| (program, identity(&metadata)))
+        })
+        .collect();
+    let after = found
+        .iter()
+        .position(|(_, file)| Some(*file) == own)
+        .map_or(0, |own| own + 1);
+    let (before, behind) = found.split_at(after);
+    let mut others = behind.iter().chain(before);
+    others
+        .find(|(_, file)| Some(*file) != own)
+        .map(|(program, _)| program.clone())
+}
+
+fn is_executable(program: &Path, metadata: &fs::Metadata) -> bool {
+    metadata.is_file() && access(program, Access::EXEC_OK).is_ok()
+}
