@@ -2,6 +2,7 @@
 
 mod commands;
 mod run;
+mod shell;
 mod source_flags;
 
 use std::process::ExitCode;

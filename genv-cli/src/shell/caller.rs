@@ -1,0 +1,197 @@
+//! The shell that called this program through its function `genv`.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+
+use super::detect::{Detected, detect};
+use super::variables::{self, Change, ShellEnvironment};
+use super::{PROTOCOL, Shell, shims};
+
+/// Set by the shell function for one call.
+const VARIABLE: &str = "GENV_CALLER";
+
+/// Where the function listens. Opened by name, since a number alone says nothing of whose file it is.
+const CHANNEL: &str = "/proc/self/fd/9";
+
+/// The shell that called this program through its function, and waits for changes.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    shell: Shell,
+    pid: u32,
+    interactive: bool,
+}
+
+/// Why the calling shell cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallerError {
+    /// The program was called as it is, without the function.
+    #[error("cannot change this shell: genv is not set up in it. {}", advice(*.0))]
+    NotSetUp(Detected),
+    /// The function is of another version.
+    #[error(
+        "cannot change this shell: it was set up by another version of genv. Open a new shell, or set this one up again:\n\n    {}",
+        .0.setup().0
+    )]
+    OtherVersion(Shell),
+    /// The function listens no more.
+    #[error("cannot change this shell: it does not listen ({0}). Try again in a new shell")]
+    Channel(#[from] io::Error),
+}
+
+/// What to do in a shell where genv is not set up.
+pub(crate) fn advice(detected: Detected) -> String {
+    let (Detected::Supported(shell) | Detected::Unknown(shell)) = detected else {
+        return "It works in bash, zsh and fish: start one of them".to_owned();
+    };
+    let (line, file) = shell.setup();
+    format!("Run this line, and add it to {file}:\n\n    {line}")
+}
+
+impl Caller {
+    /// The shell whose function called this program.
+    ///
+    /// Call it before anything is changed.
+    ///
+    /// # Errors
+    /// The program was called without the function, or by one of another version. The exit code is 1.
+    pub(crate) fn from_environment() -> Result<Self, CallerError> {
+        let Some(text) = env::var_os(VARIABLE) else {
+            return Err(CallerError::NotSetUp(detect()));
+        };
+        let caller = Self::parse(text)?;
+        // A program below the function has its variables, but not its pipe.
+        let listens = fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo());
+        if listens {
+            Ok(caller)
+        } else {
+            Err(CallerError::NotSetUp(detect()))
+        }
+    }
+
+    fn parse(text: OsString) -> Result<Self, CallerError> {
+        let text = text.into_string().unwrap_or_default();
+        let words: Vec<&str> = text.split(' ').collect();
+        let named = words.get(1).and_then(|name| Shell::named(name));
+        if let (true, Some(shell), [_, _, pid, kind]) =
+            (words[0] == PROTOCOL.to_string(), named, &words[..])
+            && let Ok(pid) = pid.parse()
+        {
+            return Ok(Self {
+                shell,
+                pid,
+                interactive: *kind == "interactive",
+            });
+        }
+        Err(CallerError::OtherVersion(named.unwrap_or(match detect() {
+            Detected::Supported(shell) | Detected::Unknown(shell) => shell,
+            Detected::Unsupported => Shell::Bash,
+        })))
+    }
+
+    /// The pid of the shell: of the subshell, where it is one.
+    pub(crate) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether somebody types into the shell.
+    pub(crate) const fn interactive(&self) -> bool {
+        self.interactive
+    }
+
+    /// Lets the shell enter `environment`; `prompt`: and show it in its prompt, if it is interactive.
+    ///
+    /// # Errors
+    /// The shell is gone.
+    pub(crate) fn enter(
+        self,
+        environment: &ShellEnvironment<'_>,
+        prompt: bool,
+    ) -> Result<(), CallerError> {
+        self.show(environment, Some(prompt))
+    }
+
+    /// Lets a shell that is in `environment` know how it is now.
+    ///
+    /// # Errors
+    /// The shell is gone.
+    pub(crate) fn refresh(self, environment: &ShellEnvironment<'_>) -> Result<(), CallerError> {
+        self.show(environment, None)
+    }
+
+    /// Lets the shell leave its environment: everything is as before it entered.
+    ///
+    /// # Errors
+    /// The shell is gone.
+    pub(crate) fn leave(self) -> Result<(), CallerError> {
+        let changes = variables::hide(|name| env::var_os(name));
+        self.hand_over(&changes)
+    }
+
+    fn show(
+        self,
+        environment: &ShellEnvironment<'_>,
+        prompt: Option<bool>,
+    ) -> Result<(), CallerError> {
+        let read = |name: &str| env::var_os(name);
+        let changes = variables::show(read, environment, shims::folder(), prompt);
+        self.hand_over(&changes)
+    }
+
+    fn hand_over(&self, changes: &[Change]) -> Result<(), CallerError> {
+        let hides = |change: &&Change| self.interactive || !matches!(change, Change::Prompt(_));
+        let changes: Vec<Change> = changes.iter().filter(hides).cloned().collect();
+        let code = variables::code(self.shell, &changes);
+        OpenOptions::new()
+            .write(true)
+            .open(CHANNEL)?
+            .write_all(&code)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_names_shell_pid_and_kind() {
+        let caller = Caller::parse("1 zsh 42 interactive".into()).unwrap();
+        assert_eq!(
+            (caller.shell, caller.pid(), caller.interactive()),
+            (Shell::Zsh, 42, true)
+        );
+        assert!(
+            !Caller::parse("1 bash 42 script".into())
+                .unwrap()
+                .interactive()
+        );
+    }
+
+    #[test]
+    fn a_call_of_another_version_is_told_how_to_go_on() {
+        for text in [
+            "2 fish 42 interactive more",
+            "0 fish 1 script",
+            "1 fish x script",
+            "1 fish 3",
+        ] {
+            let error = Caller::parse(text.into()).unwrap_err();
+            assert!(
+                matches!(error, CallerError::OtherVersion(Shell::Fish)),
+                "{text}"
+            );
+            assert!(
+                error
+                    .to_string()
+                    .ends_with("genv shell --init fish | source")
+            );
+        }
+        for text in ["", "1", "1 tcsh 3 script"] {
+            let error = Caller::parse(text.into()).unwrap_err();
+            assert!(matches!(error, CallerError::OtherVersion(_)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Which shell calls this program, where nobody says it.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use super::Shell;
+
+/// What is known of the calling shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detected {
+    /// The parent process is this shell.
+    Supported(Shell),
+    /// The parent process is no shell that we know; this is the user's login shell, or the most usual one.
+    Unknown(Shell),
+    /// The parent process is another shell.
+    Unsupported,
+}
+
+/// Other shells; what is set up in them would be a syntax error.
+const OTHER_SHELLS: [&str; 12] = [
+    "ash", "busybox", "csh", "dash", "elvish", "ksh", "mksh", "nu", "pwsh", "sh", "tcsh", "xonsh",
+];
+
+/// Looks at the parent process, then at `SHELL`.
+pub(crate) fn detect() -> Detected {
+    let pid = std::os::unix::process::parent_id();
+    // The program file, since a shell may run under another name, as bash does as sh.
+    let program = fs::read_link(format!("/proc/{pid}/exe"));
+    let name = program
+        .ok()
+        .as_deref()
+        .and_then(Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned());
+    let name = name.or_else(|| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    of(
+        name.as_deref().unwrap_or_default(),
+        env::var_os("SHELL").as_deref(),
+    )
+}
+
+fn of(program: &str, login_shell: Option<&OsStr>) -> Detected {
+    let program = program.trim_end_matches(" (deleted)").trim();
+    if let Some(shell) = Shell::named(program) {
+        return Detected::Supported(shell);
+    }
+    // Versions are part of some names: ksh93, ksh2020.
+    if OTHER_SHELLS.contains(&program.trim_end_matches(|letter: char| letter.is_ascii_digit())) {
+        return Detected::Unsupported;
+    }
+    let login_shell = login_shell.map(Path::new).and_then(Path::file_name);
+    let login_shell = login_shell.and_then(OsStr::to_str).and_then(Shell::named);
+    Detected::Unknown(login_shell.unwrap_or(Shell::Bash))
+}
+
+impl Shell {
+    /// The shell with a program of this name, such as `bash`, `rbash`, `zsh-5.9` or `zsh-static`.
+    pub(crate) fn named(program: &str) -> Option<Self> {
+        let name = program.strip_prefix('-').unwrap_or(program);
+        let name = name.split(['-', '.']).next().unwrap_or_default();
+        let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        let name = if name == "rbash" { "bash" } else { name };
+        Self::ALL.into_iter().find(|shell| shell.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_comes_before_the_login_shell() {
+        let login = Some(OsStr::new("/usr/bin/fish"));
+        for (program, shell) in [
+            ("bash", Shell::Bash),
+            ("-bash", Shell::Bash),
+            ("rbash", Shell::Bash),
+            ("bash (deleted)", Shell::Bash),
+            ("zsh-5.9", Shell::Zsh),
+            ("zsh5", Shell::Zsh),
+            ("zsh-static\n", Shell::Zsh),
+            ("fish", Shell::Fish),
+        ] {
+            assert_eq!(of(program, login), Detected::Supported(shell), "{program}");
+        }
+    }
+
+    #[test]
+    fn another_shell_is_not_taken_for_the_login_shell() {
+        for program in ["dash", "busybox", "ksh93", "sh"] {
+            assert_eq!(
+                of(program, Some(OsStr::new("/bin/bash"))),
+                Detected::Unsupported
+            );
+        }
+    }
+
+    #[test]
+    fn below_another_program_it_is_the_login_shell_or_bash() {
+        let of = |shell| of("python3.11", shell);
+        assert_eq!(
+            of(Some(OsStr::new("/bin/zsh"))),
+            Detected::Unknown(Shell::Zsh)
+        );
+        for shell in [None, Some(OsStr::new("")), Some(OsStr::new("/bin/ksh"))] {
+            assert_eq!(of(shell), Detected::Unknown(Shell::Bash));
+        }
+    }
+}

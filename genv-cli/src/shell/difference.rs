@@ -1,0 +1,135 @@
+//! What a shell had before its environment, written into one variable, so that leaving can bring it back.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+/// The variable that holds the difference. It is exported, so that a shell started from this one can leave too.
+pub(crate) const VARIABLE: &str = "GENV_RESTORE";
+
+/// Variables that belong to the user and that an environment replaces.
+pub(crate) const REPLACED: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
+
+const PATH: &str = "PATH";
+const PROMPT: &str = "PROMPT";
+
+/// What entering an environment changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// What each of [`REPLACED`] was; none: it was not set.
+    pub(crate) replaced: [Option<OsString>; REPLACED.len()],
+    /// The entry that was added to PATH.
+    pub(crate) path_entry: Option<OsString>,
+    /// Whether the prompt shows the environment.
+    pub(crate) prompt: bool,
+}
+
+impl Difference {
+    /// One word for each change, with spaces between: `NAME=VALUE`, or `NAME` for what was not set.
+    pub(crate) fn encode(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        for (name, value) in REPLACED.iter().zip(&self.replaced) {
+            words.push(match value {
+                Some(value) => format!("{name}={}", escape(value)),
+                None => (*name).to_owned(),
+            });
+        }
+        if let Some(entry) = &self.path_entry {
+            words.push(format!("{PATH}={}", escape(entry)));
+        }
+        if self.prompt {
+            words.push(PROMPT.to_owned());
+        }
+        words.join(" ")
+    }
+
+    /// Reads what [`Difference::encode`] wrote. What is not understood counts as not changed.
+    pub(crate) fn decode(text: &OsStr) -> Self {
+        let mut difference = Self::default();
+        for word in text.as_bytes().split(|&byte| byte == b' ') {
+            let mut parts = word.splitn(2, |&byte| byte == b'=');
+            let name = parts.next().unwrap_or_default();
+            let value = parts.next().map(unescape);
+            if let Some(position) = REPLACED.iter().position(|known| known.as_bytes() == name) {
+                difference.replaced[position] = value;
+            } else if name == PATH.as_bytes() {
+                difference.path_entry = value;
+            } else if name == PROMPT.as_bytes() {
+                difference.prompt = true;
+            }
+        }
+        difference
+    }
+}
+
+/// Writes every byte but the most harmless as `%XX`.
+fn escape(value: &OsStr) -> String {
+    let mut text = String::new();
+    for &byte in value.as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-,:".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+fn unescape(text: &[u8]) -> OsString {
+    let mut value = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        let escaped = (byte == b'%').then(|| after.get(..2)).flatten();
+        let escaped = escaped.and_then(|digits| str::from_utf8(digits).ok());
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                value.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                value.push(byte);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes() -> impl Strategy<Value = OsString> {
+        proptest::collection::vec(any::<u8>(), 0..20).prop_map(OsString::from_vec)
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(
+            replaced in [proptest::option::of(bytes()), proptest::option::of(bytes())],
+            path_entry in proptest::option::of(bytes()),
+            prompt: bool,
+        ) {
+            let difference = Difference { replaced, path_entry, prompt };
+            prop_assert_eq!(Difference::decode(OsStr::new(&difference.encode())), difference);
+        }
+
+        #[test]
+        fn anything_can_be_read(text in bytes()) {
+            Difference::decode(&text);
+        }
+    }
+
+    #[test]
+    fn absent_and_empty_are_told_apart() {
+        let difference = Difference {
+            replaced: [None, Some(OsString::new())],
+            ..Difference::default()
+        };
+        assert_eq!(
+            difference.encode(),
+            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES="
+        );
+    }
+}

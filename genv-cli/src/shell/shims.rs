@@ -1,0 +1,40 @@
+//! Where the shims are: a folder with `nvidia-smi` and `docker`, which an environment puts in front of PATH.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The shims' folder of this installation, if there is one that PATH can hold.
+pub(crate) fn folder() -> Option<OsString> {
+    let program = env::current_exe().ok()?;
+    let found = beside(program.parent()?)?;
+    // A colon would make two entries of it.
+    (!found.as_os_str().as_encoded_bytes().contains(&b':')).then(|| found.into_os_string())
+}
+
+/// As installed (`bin/genv`, `lib/genv/shims`), or all in one folder.
+fn beside(programs: &Path) -> Option<PathBuf> {
+    let installed = programs
+        .parent()
+        .map(|prefix| prefix.join("lib/genv/shims"));
+    let candidates = installed.into_iter().chain([programs.join("shims")]);
+    candidates.into_iter().find(|folder| folder.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_folder_comes_before_one_beside_the_program() {
+        let prefix = tempfile::tempdir().unwrap();
+        let programs = prefix.path().join("bin");
+        assert_eq!(beside(&programs), None);
+        let near = programs.join("shims");
+        std::fs::create_dir_all(&near).unwrap();
+        assert_eq!(beside(&programs), Some(near));
+        let installed = prefix.path().join("lib/genv/shims");
+        std::fs::create_dir_all(&installed).unwrap();
+        assert_eq!(beside(&programs), Some(installed));
+    }
+}

@@ -1,0 +1,70 @@
+# genv in bash: runs the program, and lets it change this shell's variables and prompt.
+\builtin unalias genv 2>/dev/null || \builtin true
+
+function genv {
+    \builtin local __genv_word
+    for __genv_word in "$@"; do
+        case $__genv_word in
+            activate | deactivate | attach | detach | config | shell)
+                __genv_call "$@"
+                \builtin return
+                ;;
+            # Options before the command, and the values of --color.
+            -* | auto | always | never) ;;
+            *) \builtin break ;;
+        esac
+    done
+    \builtin command genv "$@"
+}
+
+# Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
+function __genv_call {
+    \builtin local __genv_code='' __genv_status=0 __genv_caller="@PROTOCOL@ bash $BASHPID script"
+    if [[ $- == *i* ]]; then
+        __genv_caller="@PROTOCOL@ bash $BASHPID interactive"
+    fi
+    {
+        __genv_code=$(GENV_CALLER=$__genv_caller \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
+    } 8>&1 || __genv_status=$?
+    \builtin eval "$__genv_code"
+    \builtin return "$__genv_status"
+}
+
+# The mark is found wherever others have put theirs before it meanwhile.
+function __genv_prompt {
+    if [[ $1 == on ]]; then
+        if [[ -n ${PS1+set} && -z ${__genv_prompted-} ]]; then
+            if [[ $PS1 != *'(genv) '* ]]; then
+                PS1="(genv) $PS1"
+            fi
+            __genv_prompted=1
+        fi
+    elif [[ -n ${__genv_prompted-} ]]; then
+        if [[ -n ${PS1+set} ]]; then
+            PS1=${PS1/'(genv) '/}
+        fi
+        \builtin unset -v __genv_prompted
+    fi
+}
+
+function __genv_preactivate {
+    \builtin set -- activate
+    if [[ ${GENV_PREACTIVATE_PROMPT-} == 0 ]]; then
+        \builtin set -- "$@" --no-prompt
+    fi
+    if [[ -n ${GENV_PREACTIVATE_GPUS-} ]]; then
+        \builtin set -- "$@" "--gpus=$GENV_PREACTIVATE_GPUS"
+    fi
+    if [[ -n ${GENV_PREACTIVATE_ENVIRONMENT_NAME-} ]]; then
+        \builtin set -- "$@" "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
+    fi
+    # For this shell, not for those started from it.
+    \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_ENVIRONMENT_NAME
+    __genv_call "$@"
+}
+
+if [[ ${GENV_PREACTIVATE-} == 1 ]]; then
+    __genv_preactivate || \builtin true
+elif [[ -n ${GENV_ENVIRONMENT_ID+set} ]]; then
+    __genv_call shell --join || \builtin true
+fi

@@ -1,0 +1,196 @@
+//! What an environment changes in a shell, as a list of changes: entering, staying and leaving.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use genv_core::model::MemoryAmount;
+
+use super::Shell;
+use super::difference::{self, Difference};
+use super::quote::quote;
+
+/// The environment that a shell is in, as its variables tell it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShellEnvironment<'a> {
+    /// Environment id.
+    pub(crate) eid: &'a str,
+    /// Configured name.
+    pub(crate) name: Option<&'a str>,
+    /// Configured device count.
+    pub(crate) gpus: Option<u32>,
+    /// Configured memory per device.
+    pub(crate) gpu_memory: Option<MemoryAmount>,
+    /// Indices of the attached devices.
+    pub(crate) devices: &'a [u32],
+}
+
+/// A change of the calling shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Set and export a variable.
+    Set(&'static str, OsString),
+    Unset(&'static str),
+    /// Show or hide the environment in the prompt.
+    Prompt(bool),
+}
+
+const PATH: &str = "PATH";
+
+/// Variables that an environment sets and that belong to nobody else.
+const OWN: [&str; 5] = [
+    "GENV_ENVIRONMENT_ID",
+    "GENV_ENVIRONMENT_NAME",
+    "GENV_GPUS",
+    "GENV_GPU_MEMORY",
+    "GENV_SHELL",
+];
+
+/// The changes with which a shell shows `environment`, whether it was in it before or not. The prompt is changed
+/// if `prompt` says so, or as it was when the environment was entered.
+///
+/// `variable` reads the shell's exported variables; `path_entry` is the folder to put in front of PATH.
+pub(crate) fn show(
+    variable: impl Fn(&str) -> Option<OsString>,
+    environment: &ShellEnvironment<'_>,
+    path_entry: Option<OsString>,
+    prompt: Option<bool>,
+) -> Vec<Change> {
+    let before = variable(difference::VARIABLE).map(|text| Difference::decode(&text));
+    let inside = variable("GENV_ENVIRONMENT_ID").is_some_and(|eid| !eid.is_empty());
+    let mut kept = before.unwrap_or_else(|| Difference {
+        // In an environment that this program did not enter, these are the environment's, not the user's.
+        replaced: difference::REPLACED.map(|name| variable(name).filter(|_| !inside)),
+        ..Difference::default()
+    });
+    kept.prompt = prompt.unwrap_or(kept.prompt);
+
+    let mut changes = Vec::new();
+    let mut set = |name, value: Option<OsString>| {
+        changes.push(match value {
+            Some(value) => Change::Set(name, value),
+            None => Change::Unset(name),
+        });
+    };
+    set("GENV_ENVIRONMENT_ID", Some(environment.eid.into()));
+    set("GENV_ENVIRONMENT_NAME", environment.name.map(Into::into));
+    set(
+        "GENV_GPUS",
+        environment.gpus.map(|gpus| gpus.to_string().into()),
+    );
+    set(
+        "GENV_GPU_MEMORY",
+        environment
+            .gpu_memory
+            .map(|amount| amount.to_string().into()),
+    );
+    set("GENV_SHELL", Some("1".into()));
+    set("CUDA_DEVICE_ORDER", Some("PCI_BUS_ID".into()));
+    set("CUDA_VISIBLE_DEVICES", Some(visible(environment.devices)));
+    if let Some(entry) = path_entry {
+        let path = variable(PATH).unwrap_or_default();
+        if !entries(&path).any(|found| found == entry.as_bytes()) {
+            set(PATH, Some(with_first(&path, &entry)));
+            kept.path_entry = Some(entry);
+        }
+    }
+    set(difference::VARIABLE, Some(kept.encode().into()));
+    changes.push(Change::Prompt(kept.prompt));
+    changes
+}
+
+/// The changes with which a shell shows no environment any more.
+pub(crate) fn hide(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+    let before = variable(difference::VARIABLE).map(|text| Difference::decode(&text));
+    let before = before.unwrap_or_default();
+    let mut changes: Vec<Change> = OWN.map(Change::Unset).into();
+    for (name, value) in difference::REPLACED.into_iter().zip(before.replaced) {
+        changes.push(match value {
+            Some(value) => Change::Set(name, value),
+            None => Change::Unset(name),
+        });
+    }
+    if let (Some(entry), Some(path)) = (before.path_entry, variable(PATH)) {
+        changes.push(Change::Set(PATH, without_first(&path, &entry)));
+    }
+    changes.push(Change::Unset(difference::VARIABLE));
+    changes.push(Change::Prompt(false));
+    changes
+}
+
+/// The changes as code of `shell`.
+pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
+    let mut code = Vec::new();
+    for change in changes {
+        match (shell, change) {
+            (Shell::Bash | Shell::Zsh, Change::Set(name, value)) => {
+                code.extend(format!("\\builtin export {name}=").bytes());
+                code.extend(quote(shell, value.as_bytes()));
+            }
+            (Shell::Bash | Shell::Zsh, Change::Unset(name)) => {
+                code.extend(format!("\\builtin unset -v {name}").bytes());
+            }
+            (Shell::Fish, Change::Set(name, value)) => {
+                code.extend(format!("builtin set --global --export {name}").bytes());
+                // PATH is a list in fish.
+                let values = if *name == PATH {
+                    entries(value).collect()
+                } else {
+                    vec![value.as_bytes()]
+                };
+                for value in values {
+                    code.push(b' ');
+                    code.extend(quote(shell, value));
+                }
+            }
+            (Shell::Fish, Change::Unset(name)) => {
+                // Not erasing what is not there: that would be a failure.
+                code.extend(format!("builtin set --query --global {name}; and builtin set --erase --global {name}").bytes());
+            }
+            (_, Change::Prompt(shown)) => {
+                let state = if *shown { "on" } else { "off" };
+                code.extend(format!("__genv_prompt {state}").bytes());
+            }
+        }
+        code.push(b'\n');
+    }
+    code
+}
+
+/// The value of `CUDA_VISIBLE_DEVICES`; with no device it hides all.
+fn visible(devices: &[u32]) -> OsString {
+    if devices.is_empty() {
+        return "-1".into();
+    }
+    let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
+    indices.join(",").into()
+}
+
+fn entries(path: &OsStr) -> impl Iterator<Item = &[u8]> {
+    path.as_bytes().split(|&byte| byte == b':')
+}
+
+fn with_first(path: &OsStr, entry: &OsStr) -> OsString {
+    let mut longer = entry.to_owned();
+    if !path.is_empty() {
+        longer.push(":");
+        longer.push(path);
+    }
+    longer
+}
+
+/// `path` without the first occurrence of `entry`.
+fn without_first(path: &OsStr, entry: &OsStr) -> OsString {
+    let mut found = false;
+    let rest: Vec<&[u8]> = entries(path)
+        .filter(|part| {
+            found || *part != entry.as_bytes() || {
+                found = true;
+                false
+            }
+        })
+        .collect();
+    OsString::from_vec(rest.join(&b':'))
+}
+
+#[cfg(test)]
+mod tests;

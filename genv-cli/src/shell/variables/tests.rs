@@ -1,0 +1,212 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// A shell's exported variables.
+type Variables = BTreeMap<String, OsString>;
+
+fn variables(pairs: &[(&str, &str)]) -> Variables {
+    let owned = pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).into()));
+    owned.collect()
+}
+
+/// What a shell does with the changes.
+fn apply(variables: &mut Variables, changes: &[Change]) {
+    for change in changes {
+        match change {
+            Change::Set(name, value) => {
+                variables.insert((*name).to_owned(), value.clone());
+            }
+            Change::Unset(name) => {
+                variables.remove(*name);
+            }
+            Change::Prompt(_) => {}
+        }
+    }
+}
+
+const SHIMS: &str = "/opt/genv/shims";
+
+fn enter(variables: &mut Variables, environment: &ShellEnvironment<'_>) {
+    let changes = show(
+        |name| variables.get(name).cloned(),
+        environment,
+        Some(SHIMS.into()),
+        Some(true),
+    );
+    apply(variables, &changes);
+}
+
+fn refresh(variables: &mut Variables, environment: &ShellEnvironment<'_>) -> Vec<Change> {
+    let changes = show(
+        |name| variables.get(name).cloned(),
+        environment,
+        Some(SHIMS.into()),
+        None,
+    );
+    apply(variables, &changes);
+    changes
+}
+
+fn leave(variables: &mut Variables) {
+    let changes = hide(|name| variables.get(name).cloned());
+    apply(variables, &changes);
+}
+
+const DETACHED: ShellEnvironment<'_> = ShellEnvironment {
+    eid: "42",
+    name: None,
+    gpus: None,
+    gpu_memory: None,
+    devices: &[],
+};
+
+fn attached() -> ShellEnvironment<'static> {
+    ShellEnvironment {
+        name: Some("my env"),
+        gpus: Some(2),
+        gpu_memory: Some(MemoryAmount::from_file("4g").unwrap()),
+        devices: &[0, 3],
+        ..DETACHED
+    }
+}
+
+#[test]
+fn the_variables_tell_the_environment() {
+    let mut shell = variables(&[("PATH", "/bin")]);
+    enter(&mut shell, &DETACHED);
+    let expected = variables(&[
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        ("CUDA_VISIBLE_DEVICES", "-1"),
+        ("GENV_ENVIRONMENT_ID", "42"),
+        (
+            "GENV_RESTORE",
+            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=/opt/genv/shims PROMPT",
+        ),
+        ("GENV_SHELL", "1"),
+        ("PATH", "/opt/genv/shims:/bin"),
+    ]);
+    assert_eq!(shell, expected);
+    refresh(&mut shell, &attached());
+    for (name, value) in [
+        ("CUDA_VISIBLE_DEVICES", "0,3"),
+        ("GENV_ENVIRONMENT_NAME", "my env"),
+        ("GENV_GPUS", "2"),
+        ("GENV_GPU_MEMORY", "4g"),
+    ] {
+        assert_eq!(shell[name], *value, "{name}");
+    }
+    refresh(&mut shell, &DETACHED);
+    assert_eq!(shell, expected);
+}
+
+#[test]
+fn leaving_restores_what_was_unset_empty_or_set() {
+    for devices in [None, Some(""), Some("0"), Some("GPU-1,weird ' \n$(id)")] {
+        for order in [None, Some(""), Some("FASTEST_FIRST")] {
+            let mut before = variables(&[("PATH", "/bin:/usr/bin"), ("HOME", "/home/me")]);
+            before.extend(devices.map(|value| ("CUDA_VISIBLE_DEVICES".to_owned(), value.into())));
+            before.extend(order.map(|value| ("CUDA_DEVICE_ORDER".to_owned(), value.into())));
+            let mut shell = before.clone();
+            enter(&mut shell, &DETACHED);
+            // Whatever else happens in between, and however often.
+            enter(&mut shell, &attached());
+            refresh(&mut shell, &attached());
+            leave(&mut shell);
+            assert_eq!(shell, before);
+            leave(&mut shell);
+            assert!(!shell.contains_key("GENV_RESTORE"));
+        }
+    }
+}
+
+#[test]
+fn entries_that_were_added_to_path_meanwhile_are_kept() {
+    let mut shell = variables(&[("PATH", "/bin:")]);
+    enter(&mut shell, &DETACHED);
+    shell.insert(
+        "PATH".to_owned(),
+        format!("/conda/bin:{}:/late", shell["PATH"].display()).into(),
+    );
+    leave(&mut shell);
+    assert_eq!(shell["PATH"], *"/conda/bin:/bin::/late");
+}
+
+#[test]
+fn an_entry_that_the_user_has_in_path_stays() {
+    let path = format!("/bin:{SHIMS}");
+    let mut shell = variables(&[("PATH", &path)]);
+    enter(&mut shell, &DETACHED);
+    assert_eq!(shell["PATH"], *path);
+    leave(&mut shell);
+    assert_eq!(shell["PATH"], *path);
+}
+
+#[test]
+fn an_entry_that_the_user_removed_stays_removed_after_leaving() {
+    let mut shell = variables(&[("PATH", "/bin")]);
+    enter(&mut shell, &DETACHED);
+    shell.insert("PATH".to_owned(), "/bin".into());
+    leave(&mut shell);
+    assert_eq!(shell["PATH"], *"/bin");
+}
+
+#[test]
+fn what_another_program_set_for_the_environment_is_not_restored() {
+    let mut shell = variables(&[
+        ("GENV_ENVIRONMENT_ID", "42"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("PATH", "/bin"),
+    ]);
+    refresh(&mut shell, &attached());
+    leave(&mut shell);
+    assert_eq!(shell, variables(&[("PATH", "/bin")]));
+}
+
+#[test]
+fn the_prompt_stays_as_it_was_entered() {
+    let mut shell = variables(&[("PATH", "/bin")]);
+    enter(&mut shell, &DETACHED);
+    assert_eq!(
+        refresh(&mut shell, &DETACHED).last(),
+        Some(&Change::Prompt(true))
+    );
+    leave(&mut shell);
+    let changes = show(
+        |name| shell.get(name).cloned(),
+        &DETACHED,
+        None,
+        Some(false),
+    );
+    apply(&mut shell, &changes);
+    assert_eq!(
+        refresh(&mut shell, &DETACHED).last(),
+        Some(&Change::Prompt(false))
+    );
+}
+
+#[test]
+fn each_shell_is_spoken_to_in_its_language() {
+    let changes = [
+        Change::Set("GENV_ENVIRONMENT_NAME", "it's".into()),
+        Change::Set("PATH", "/a b:/c".into()),
+        Change::Unset("GENV_GPUS"),
+        Change::Prompt(true),
+    ];
+    let code = |shell| String::from_utf8(code(shell, &changes)).unwrap();
+    let posix = r"\builtin export GENV_ENVIRONMENT_NAME='it'\''s'
+\builtin export PATH='/a b:/c'
+\builtin unset -v GENV_GPUS
+__genv_prompt on
+";
+    assert_eq!(code(Shell::Bash), posix);
+    assert_eq!(code(Shell::Zsh), posix);
+    let fish = r"builtin set --global --export GENV_ENVIRONMENT_NAME 'it\'s'
+builtin set --global --export PATH '/a b' '/c'
+builtin set --query --global GENV_GPUS; and builtin set --erase --global GENV_GPUS
+__genv_prompt on
+";
+    assert_eq!(code(Shell::Fish), fish);
+}
