@@ -232,6 +232,12 @@ fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
         published.path("grafana/provisioning")
     );
     assert!(setting("default_home_dashboard_path")?.is_file());
+    // Nobody has closed the folder of the pages about people yet.
+    let (_, anonymous) = settings
+        .split_once("[auth.anonymous]")
+        .context("no section")?;
+    let enabled = anonymous.lines().find(|line| line.starts_with("enabled"));
+    assert_eq!(enabled, Some("enabled = false"));
     Ok(())
 }
 

@@ -87,7 +87,7 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
         // What start.sh does in its container nobody does here.
         (
             "# start.sh takes this folder away from those who did not sign in.",
-            "# Seen without signing in, until an admin takes it away from viewers.".to_owned(),
+            "# Take this folder away from viewers before anybody may look without signing in: see grafana.ini.".to_owned(),
         ),
     ]
 }
