@@ -147,6 +147,22 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() -> Result<()> {
 }
 
 #[test]
+fn every_recorded_series_is_documented_and_no_other() -> Result<()> {
+    let page = read("docs/recorded.md")?;
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let told: BTreeSet<&str> = rows
+        .filter_map(|row| row.split(" | ").next())
+        .flat_map(|series| series.split('`').skip(1).step_by(2))
+        .collect();
+    let rules = rules()?;
+    let names = rules.iter().map(|rule| rule.record.as_str());
+    let recorded: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
+    let differ: Vec<_> = told.symmetric_difference(&recorded).collect();
+    ensure!(differ.is_empty(), "recorded or documented only: {differ:?}");
+    Ok(())
+}
+
+#[test]
 fn every_rule_is_tested_with_and_without_a_result() -> Result<()> {
     let cases = cases()?;
     for rule in rules()? {
