@@ -86,7 +86,7 @@ fn state(member: u32) -> State {
         created_timestamp_seconds: None,
         name: None,
         gpus: None,
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         pids: vec![member],
         kernel_ids: Vec::new(),
     };

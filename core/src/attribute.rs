@@ -19,7 +19,7 @@ use std::collections::HashMap;
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, State};
+use crate::state::{EnvironmentState, State, liveness};
 
 /// The words that [`Attribution`] gives as its reason.
 pub mod reason {
@@ -49,12 +49,6 @@ pub mod reason {
     pub const STATE_UNREADABLE: &str = "state_unreadable";
 }
 
-/// How much later than the state file a member may seem to have started.
-///
-/// Both times come from one clock, but the start is computed from `btime`, which moves when the
-/// clock is stepped by leap seconds and small corrections.
-const START_TOLERANCE_SECONDS: f64 = 2.0;
-
 /// The longest chain of parents that is followed: the kernel nests deeper in no sane system, and
 /// a table that was read while pids were reused may hold a loop.
 const MOST_ANCESTORS: usize = 1024;
@@ -70,26 +64,30 @@ pub struct LiveEnvironment<'a> {
 
 /// The environments of a state that live; the others ended without anybody clearing them away.
 ///
-/// A member is alive if its pid exists and its process started before the state was written: a bare
-/// pid means the process that had it then. A member that is hidden counts as alive.
+/// A member is alive if its pid exists and its process is the one that was recorded. If none was, it
+/// must have started before the state was written: a bare pid means the process that had it
+/// then. A member that is hidden counts as alive.
 #[must_use]
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
-    let latest_start_seconds = state
-        .written_timestamp_seconds
-        .map_or(f64::INFINITY, |written| written + START_TOLERANCE_SECONDS);
-    let alive = |pid: u32| {
-        let lineage = table.lineage.get(&pid)?;
-        (lineage.start_timestamp_seconds <= latest_start_seconds).then_some(Member {
-            pid,
-            start_time_ticks: lineage.start_time_ticks,
-        })
-    };
+    let written = state.written_timestamp_seconds;
     let live = |environment: &'a EnvironmentState| {
         let pids = &environment.pids;
-        let members: Vec<Member> = pids.iter().filter_map(|&pid| alive(pid)).collect();
-        let lives = !members.is_empty()
-            || !environment.kernel_ids.is_empty()
-            || pids.iter().any(|pid| table.hidden.contains(pid));
+        let recorded = |pid: u32| {
+            let created = environment.created_timestamp_seconds;
+            state.recorded.of(&environment.eid, created, pid)
+        };
+        let alive = |&pid: &u32| {
+            let lineage = table.lineage.get(&pid)?;
+            liveness::is_member(recorded(pid), lineage, written).then_some(Member {
+                pid,
+                start_time_ticks: lineage.start_time_ticks,
+            })
+        };
+        let hidden =
+            |&pid: &u32| table.hidden.contains(&pid) && liveness::may_be_member(recorded(pid));
+        let members: Vec<Member> = pids.iter().filter_map(alive).collect();
+        let lives =
+            !members.is_empty() || !environment.kernel_ids.is_empty() || pids.iter().any(hidden);
         lives.then_some(LiveEnvironment {
             environment,
             members,

@@ -4,7 +4,7 @@
 //! [`model::Snapshot`] per interval, with each process attributed to an environment by
 //! [`attribute`] and each interval's use charged to its users by [`accounting`].
 //! [`sources`] chooses what is read, [`stream`] publishes the snapshots. Nothing here speaks HTTP or SSH, parses command
-//! lines, starts a program or writes a file.
+//! lines or starts a program, and only [`state`] writes files.
 
 pub mod accounting;
 pub mod attribute;

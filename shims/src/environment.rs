@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::env;
 
 use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
+use genv_core::model::MemoryAmount;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{State, StateDirectory, StateSource, directory_path};
 
@@ -56,7 +57,7 @@ impl Environment {
         for device in &state.devices {
             let mut attachments = device.attachments.iter();
             if let Some(attachment) = attachments.find(|attachment| attachment.eid == eid) {
-                devices.insert(device.index, attachment.gpu_memory_bytes);
+                devices.insert(device.index, attachment.gpu_memory.map(MemoryAmount::bytes));
             }
         }
         Place::Inside(Box::new(Self {

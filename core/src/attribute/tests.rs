@@ -60,7 +60,7 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
         created_timestamp_seconds: None,
         name: None,
         gpus: None,
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         pids: pids.to_vec(),
         kernel_ids: Vec::new(),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::attribute::LiveEnvironment;
 use crate::gpu::{DeviceSample, GpuSample};
-use crate::model::{Attachment, Device, DeviceIndex};
+use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount};
 use crate::state::{DeviceState, State};
 
 /// Every device once seen. At an index is the device that was last seen there: metrics are
@@ -100,7 +100,9 @@ impl Devices {
             ) else {
                 continue;
             };
-            let total_bytes = known.memory_total_bytes.or(held.total_memory_bytes);
+            let total_bytes = known
+                .memory_total_bytes
+                .or(held.total_memory.map(MemoryAmount::bytes));
             devices[position].attachments = attachments(held, total_bytes, &eids);
         }
     }
@@ -116,8 +118,8 @@ fn attachments(held: &DeviceState, total_bytes: Option<u64>, eids: &[&str]) -> V
         {
             attachments.push(Attachment {
                 eid: attachment.eid.clone(),
-                memory_bytes: attachment.gpu_memory_bytes,
-                share_ratio: share(attachment.gpu_memory_bytes, total_bytes),
+                memory_bytes: attachment.gpu_memory.map(MemoryAmount::bytes),
+                share_ratio: share(attachment.gpu_memory.map(MemoryAmount::bytes), total_bytes),
                 attached_timestamp_seconds: attachment.attached_timestamp_seconds,
             });
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::view::Usernames;
 use crate::attribute::LiveEnvironment;
-use crate::model::{Device, DeviceIndex, Environment, EnvironmentDevice, Process};
+use crate::model::{Device, DeviceIndex, Environment, EnvironmentDevice, MemoryAmount, Process};
 use crate::state::State;
 
 /// Environments that live, by eid.
@@ -29,7 +29,7 @@ pub(super) fn environments(
                 name: environment.name.clone(),
                 created_timestamp_seconds: environment.created_timestamp_seconds,
                 gpus: environment.gpus,
-                gpu_memory_bytes: environment.gpu_memory_bytes,
+                gpu_memory_bytes: environment.gpu_memory.map(MemoryAmount::bytes),
                 members: live.members.clone(),
                 kernel_ids: environment.kernel_ids.clone(),
                 devices: Vec::new(),
@@ -80,7 +80,7 @@ fn attach(
         let total_bytes = device
             .and_then(|device| device.measurements.memory)
             .map(|memory| memory.total_bytes)
-            .or(held.total_memory_bytes);
+            .or(held.total_memory.map(MemoryAmount::bytes));
         for attachment in &held.attachments {
             let Ok(position) = environments.binary_search_by(|e| e.eid.cmp(&attachment.eid)) else {
                 continue;
@@ -93,7 +93,10 @@ fn attach(
                 index,
                 attached: true,
                 memory_used_bytes: measured.then_some(0),
-                memory_capacity_bytes: attachment.gpu_memory_bytes.or(total_bytes),
+                memory_capacity_bytes: attachment
+                    .gpu_memory
+                    .map(MemoryAmount::bytes)
+                    .or(total_bytes),
                 utilization_ratio: measured.then_some(0.0),
                 last_active_timestamp_seconds: None,
             });

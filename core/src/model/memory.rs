@@ -5,7 +5,8 @@ use std::fmt;
 /// The least amount that people may ask for, 1 MiB: whoever types `4` means gigabytes, not bytes.
 pub const LEAST_REQUESTED_BYTES: u64 = 1 << 20;
 
-/// A whole number of some unit. Displays in the canonical form, lower case with its unit: `4g`.
+/// A whole number of some unit. Displays in the canonical form, lower case with its unit: `4g`. An
+/// amount that a file has without a unit keeps none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryAmount {
     count: u64,
@@ -15,6 +16,7 @@ pub struct MemoryAmount {
 /// Units of genv's amounts: powers of 1000, and with an `i` powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Unit {
+    None,
     B,
     K,
     M,
@@ -27,7 +29,7 @@ enum Unit {
 impl Unit {
     const fn bytes(self) -> u64 {
         match self {
-            Self::B => 1,
+            Self::None | Self::B => 1,
             Self::K => 1000,
             Self::M => 1_000_000,
             Self::G => 1_000_000_000,
@@ -39,6 +41,7 @@ impl Unit {
 
     const fn canonical(self) -> &'static str {
         match self {
+            Self::None => "",
             Self::B => "b",
             Self::K => "k",
             Self::M => "m",
@@ -52,7 +55,8 @@ impl Unit {
     /// The unit that a text names in any case, with or without the `B` of "GB" and "GiB".
     fn parse(text: &str) -> Option<Self> {
         Some(match text.to_ascii_lowercase().as_str() {
-            "" | "b" => Self::B,
+            "" => Self::None,
+            "b" => Self::B,
             "k" | "kb" => Self::K,
             "m" | "mb" => Self::M,
             "g" | "gb" => Self::G,
@@ -161,7 +165,31 @@ impl MemoryAmount {
                 count: amount.count.max(1),
             });
         }
-        Ok(amount)
+        let unit = match amount.unit {
+            Unit::None => Unit::B,
+            unit => unit,
+        };
+        Ok(Self { unit, ..amount })
+    }
+
+    /// An amount of bytes, written as such.
+    #[must_use]
+    pub const fn from_bytes(count: u64) -> Self {
+        Self {
+            count,
+            unit: Unit::B,
+        }
+    }
+
+    /// An amount of whole mebibytes, as `nvidia-smi` and genv 1.x give the memory of a device; the most that
+    /// fits 64 bits at most.
+    #[must_use]
+    pub const fn mebibytes(count: u64) -> Self {
+        const MOST: u64 = u64::MAX >> 20;
+        Self {
+            count: if count < MOST { count } else { MOST },
+            unit: Unit::Mi,
+        }
     }
 
     /// The amount in bytes.

@@ -2,28 +2,26 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, mkdirat, openat, statat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::document::{self, Document};
-use super::{DeviceState, EnvironmentState, State, StateError, StateSource};
+use super::file::{self, ReadError, Version};
+use super::members::{self, RecordedMembers};
+use super::{
+    DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
+    StateError, StateSource,
+};
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
-
-const ENVIRONMENTS_FILE: &str = "envs.json";
-const DEVICES_FILE: &str = "devices.json";
-
-/// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
-const MOST_FILE_BYTES: u64 = 4 << 20;
 
 /// How long to wait before each new attempt at a file that is being written.
 const RETRY_DELAYS: [Duration; 5] = [
@@ -33,10 +31,6 @@ const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_millis(8),
     Duration::from_millis(16),
 ];
-
-/// A file that was left alone for this long is as its writer wants it: what looks torn is damaged, and
-/// what has the same size and time has the same content, however coarse the file system's times are.
-const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// The path that a value of `GENV_TMPDIR` means; unset or empty is [`DEFAULT_DIRECTORY`].
 #[must_use]
@@ -57,6 +51,7 @@ pub struct StateDirectory {
     search_path: Option<OsString>,
     environments: Remembered<EnvironmentState>,
     devices: Remembered<DeviceState>,
+    members: Remembered<RecordedMembers>,
 }
 
 /// A file's last document.
@@ -65,24 +60,6 @@ struct Remembered<T> {
     name: &'static str,
     parse: fn(&[u8], &TimeZone) -> Result<Document<T>, document::NotADocument>,
     last: Option<(Version, Document<T>)>,
-}
-
-/// What changes when a file is written (stat(2)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-/// Why a file could not be read.
-enum ReadError {
-    /// It may be fine a moment later.
-    Torn(String),
-    /// This, and what to do.
-    Final { why: String, remedy: &'static str },
 }
 
 impl StateDirectory {
@@ -100,6 +77,11 @@ impl StateDirectory {
             devices: Remembered {
                 name: DEVICES_FILE,
                 parse: document::devices,
+                last: None,
+            },
+            members: Remembered {
+                name: MEMBERS_FILE,
+                parse: members::parse_in_this_boot,
                 last: None,
             },
         }
@@ -129,16 +111,60 @@ impl StateDirectory {
         match openat(CWD, &self.path, flags, Mode::empty()) {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(StateError {
-                message: format!(
-                    "cannot open the state directory {}: {}: {}",
-                    self.path.display(),
-                    io_error(errno),
-                    remedy(errno)
-                ),
-            }),
+            Err(errno) => Err(unopened(&self.path, errno)),
         }
     }
+}
+
+fn unopened(path: &Path, errno: Errno) -> StateError {
+    StateError {
+        message: format!(
+            "cannot open the state directory {}: {}: {}",
+            path.display(),
+            file::io_error(errno),
+            file::remedy(errno)
+        ),
+    }
+}
+
+/// Opens a directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
+///
+/// A symbolic link is followed only if root or the caller put it there, as Linux does in directories like
+/// `/var/tmp` (proc_sys_fs(5), `protected_symlinks`).
+pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
+    let unopened = |errno| unopened(path, errno);
+    let everybody = Mode::from_raw_mode(0o777);
+    if let Some(parent) = path
+        .parent()
+        .filter(|_| statat(CWD, path, AtFlags::empty()).is_err())
+    {
+        // What is wrong with it shows below.
+        let _ = std::fs::create_dir_all(parent);
+    }
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match mkdirat(CWD, path, everybody) {
+        Ok(()) => {
+            let own = OFlags::RDONLY | OFlags::NOFOLLOW | flags;
+            let directory = openat(CWD, path, own, Mode::empty()).map_err(unopened)?;
+            fchmod(&directory, everybody).map_err(unopened)?;
+            return Ok(directory);
+        }
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(unopened(errno)),
+    }
+    let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(unopened)?;
+    let trusted = found.st_uid == 0 || found.st_uid == geteuid().as_raw();
+    if FileType::from_raw_mode(found.st_mode) == FileType::Symlink && !trusted {
+        return Err(StateError {
+            message: format!(
+                "cannot open the state directory {}: it is a symbolic link of another user (uid {}): remove it, or \
+                 set GENV_TMPDIR to genv's directory",
+                path.display(),
+                found.st_uid
+            ),
+        });
+    }
+    openat(CWD, path, OFlags::PATH | flags, Mode::empty()).map_err(unopened)
 }
 
 impl StateSource for StateDirectory {
@@ -153,11 +179,20 @@ impl StateSource for StateDirectory {
         let (_, devices) = self.devices.read(&self.path, directory.as_fd())?;
         let mut warnings = environments.warnings;
         warnings.extend(devices.warnings);
+        // Members are judged by their pids alone then, as genv 1.x judges them.
+        let members = match self.members.read(&self.path, directory.as_fd()) {
+            Ok((_, members)) => members.entries,
+            Err(error) => {
+                warnings.push(error.message);
+                Vec::new()
+            }
+        };
         Ok(State {
             installed: true,
             written_timestamp_seconds: written.map(Version::modified_seconds),
             environments: environments.entries,
             devices: devices.entries,
+            recorded: members.into_iter().next().unwrap_or_default(),
             incomplete: environments.incomplete,
             warnings,
         })
@@ -175,13 +210,15 @@ impl<T: Clone> Remembered<T> {
         loop {
             let (why, remedy) = match self.attempt(directory) {
                 Ok(read) => return Ok(read),
-                Err(ReadError::Final { why, remedy }) => (why, remedy),
+                Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => {
+                    (why, remedy)
+                }
                 Err(ReadError::Torn(why)) => match delays.next() {
                     Some(&delay) => {
                         thread::sleep(delay);
                         continue;
                     }
-                    None => (why, DAMAGED),
+                    None => (why, file::DAMAGED),
                 },
             };
             let file = path.join(self.name);
@@ -195,46 +232,21 @@ impl<T: Clone> Remembered<T> {
         &mut self,
         directory: BorrowedFd<'_>,
     ) -> Result<(Option<Version>, Document<T>), ReadError> {
-        let found = match statat(directory, self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => found,
-            Err(Errno::NOENT) => return Ok((None, Document::default())),
-            Err(errno) => return Err(final_error(errno)),
+        let Some(found) = file::find(directory, self.name)? else {
+            return Ok((None, Document::default()));
         };
-        check(&found)?;
         if let Some((version, document)) = &self.last
-            && *version == Version::of(&found)
+            && *version == found
         {
             return Ok((Some(*version), document.clone()));
         }
-        // Should a pipe take the file's place just now, opening must not wait for its other end.
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = openat(directory, self.name, flags, Mode::empty()).map_err(|errno| {
-            if errno == Errno::NOENT {
-                ReadError::Torn("it is being replaced".to_owned())
-            } else {
-                final_error(errno)
-            }
-        })?;
-        let file = File::from(file);
-        let before = fstat(&file).map_err(final_error)?;
-        check(&before)?;
-        let mut content = Vec::new();
-        let limited = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
-        limited.map_err(|error| ReadError::Final {
-            why: error.to_string(),
-            remedy: "look for errors of the disk",
-        })?;
-        let version = Version::of(&fstat(&file).map_err(final_error)?);
-        if version != Version::of(&before) {
-            return Err(ReadError::Torn("it changes while it is read".to_owned()));
-        }
-        let settled = version.age() >= SETTLED_AFTER;
+        let (version, content) = file::read(directory, self.name)?;
+        let settled = version.age() >= file::SETTLED_AFTER;
         let document = (self.parse)(&content, &TimeZone::system()).map_err(|error| {
             if settled {
-                ReadError::Final {
+                ReadError::Damaged {
                     why: error.to_string(),
-                    remedy: DAMAGED,
+                    remedy: file::DAMAGED,
                 }
             } else {
                 ReadError::Torn(error.to_string())
@@ -242,86 +254,6 @@ impl<T: Clone> Remembered<T> {
         })?;
         self.last = settled.then(|| (version, document.clone()));
         Ok((Some(version), document))
-    }
-}
-
-impl Version {
-    #[expect(
-        clippy::unnecessary_cast,
-        reason = "the types of stat(2) differ between architectures"
-    )]
-    const fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: stat.st_size as u64,
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
-            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as i64),
-        }
-    }
-
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a microsecond is exact enough, and exact for 285 years"
-    )]
-    fn modified_seconds(self) -> f64 {
-        let (seconds, nanoseconds) = self.modified;
-        seconds as f64 + nanoseconds as f64 / 1e9
-    }
-
-    /// How long ago the file was written; nothing if that is still to come by this machine's clock.
-    fn age(self) -> Duration {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let age_seconds = now.unwrap_or_default().as_secs_f64() - self.modified_seconds();
-        Duration::try_from_secs_f64(age_seconds).unwrap_or_default()
-    }
-}
-
-const DAMAGED: &str = "if it stays so, move it away, and genv makes a new one";
-
-/// Refuses what is not a file of bearable size.
-fn check(stat: &Stat) -> Result<(), ReadError> {
-    let (why, remedy) = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {
-            let size_bytes = u64::try_from(stat.st_size).unwrap_or_default();
-            if size_bytes <= MOST_FILE_BYTES {
-                return Ok(());
-            }
-            let why =
-                format!("it has {size_bytes} bytes, and no more than {MOST_FILE_BYTES} are read");
-            (why, "move it away, and genv makes a new one")
-        }
-        FileType::Symlink => (
-            "it is a symbolic link, which anybody could have put there".to_owned(),
-            "put the file itself in its place",
-        ),
-        _ => (
-            "it is not a regular file".to_owned(),
-            "move it away, and genv makes a new one",
-        ),
-    };
-    Err(ReadError::Final { why, remedy })
-}
-
-fn final_error(errno: Errno) -> ReadError {
-    ReadError::Final {
-        why: io_error(errno),
-        remedy: remedy(errno),
-    }
-}
-
-fn io_error(errno: Errno) -> String {
-    std::io::Error::from(errno).to_string()
-}
-
-fn remedy(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ACCESS | Errno::PERM => {
-            "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may"
-        }
-        Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG => "set GENV_TMPDIR to genv's directory",
-        Errno::MFILE | Errno::NFILE => "raise the limit of open files",
-        _ => "see whether its file system is mounted and well",
     }
 }
 

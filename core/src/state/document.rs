@@ -45,6 +45,8 @@ pub(super) enum NotADocument {
     Json(String),
     #[error("it has no '{0}'")]
     Lacks(&'static str),
+    #[error("it is not understood: {0}")]
+    Unknown(String),
 }
 
 /// Reads `envs.json`.
@@ -159,7 +161,7 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         gpus: optional(entry, configuration, "gpus", |value| {
             u32::try_from(integer(Some(value))?).ok()
         }),
-        gpu_memory_bytes: amount(entry, configuration, "gpu_memory"),
+        gpu_memory: amount(entry, configuration, "gpu_memory"),
         pids: list(entry, fields, "pids", pid),
         kernel_ids: list(entry, fields, "kernel_ids", |value| {
             value.as_str().map(str::to_owned)
@@ -183,7 +185,7 @@ fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<DeviceState> {
     entry.name = format!("device {index}");
     Some(DeviceState {
         index,
-        total_memory_bytes: amount(entry, fields, "total_memory"),
+        total_memory: amount(entry, fields, "total_memory"),
         attachments: attachments(entry, fields, time_zone),
     })
 }
@@ -237,7 +239,7 @@ fn attachments(
             "attached"
         };
         attachments.push(AttachmentState {
-            gpu_memory_bytes: amount(entry, fields, "gpu_memory"),
+            gpu_memory: amount(entry, fields, "gpu_memory"),
             attached_timestamp_seconds: time(entry, fields, time_key, time_zone),
             eid,
         });

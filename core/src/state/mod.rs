@@ -1,10 +1,36 @@
-//! What genv's state files say: environments and which devices are attached to them.
+//! genv's state files: environments and which devices are attached to them, read and changed.
 
+pub mod allocate;
+mod atomic;
+mod commit;
+mod corrupt;
+mod device_locks;
 mod directory;
 mod document;
+mod editable;
+mod file;
+mod inventory;
+mod kernels;
+pub(crate) mod liveness;
+mod lock;
+mod members;
+mod shape;
+mod store;
 mod value;
 
+pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
+pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
+pub use inventory::Inventory;
+pub use lock::{DEFAULT_PATIENCE, FileLock, LockError};
+pub use members::{ProcessId, Recorded, RecordedMembers};
+pub use store::{StateStore, StoreError};
+
+use crate::model::MemoryAmount;
+
+const ENVIRONMENTS_FILE: &str = "envs.json";
+const DEVICES_FILE: &str = "devices.json";
+const MEMBERS_FILE: &str = "genv-members.json";
 
 /// Something that can be asked for the state of a host: a state directory, or a scenario.
 pub trait StateSource: Send {
@@ -35,6 +61,8 @@ pub struct State {
     pub environments: Vec<EnvironmentState>,
     /// Devices, by index.
     pub devices: Vec<DeviceState>,
+    /// What is known of members beyond their pids.
+    pub recorded: RecordedMembers,
     /// Whether a damaged environment, or a member of one, was left out: what is not here may exist all the same.
     pub incomplete: bool,
     /// Entries that were damaged, and left out or taken in part, one sentence each.
@@ -56,8 +84,8 @@ pub struct EnvironmentState {
     pub name: Option<String>,
     /// Configured device count.
     pub gpus: Option<u32>,
-    /// Configured memory per device, bytes.
-    pub gpu_memory_bytes: Option<u64>,
+    /// Configured memory per device.
+    pub gpu_memory: Option<MemoryAmount>,
     /// Member processes.
     pub pids: Vec<u32>,
     /// Member Jupyter kernels.
@@ -69,8 +97,8 @@ pub struct EnvironmentState {
 pub struct DeviceState {
     /// Index of the whole GPU.
     pub index: u32,
-    /// Memory of the device as written there, bytes.
-    pub total_memory_bytes: Option<u64>,
+    /// Memory of the device as written there.
+    pub total_memory: Option<MemoryAmount>,
     /// Environments attached to it, in the file's order.
     pub attachments: Vec<AttachmentState>,
 }
@@ -80,8 +108,8 @@ pub struct DeviceState {
 pub struct AttachmentState {
     /// Environment id.
     pub eid: String,
-    /// Memory claimed, bytes; absent: the whole device.
-    pub gpu_memory_bytes: Option<u64>,
+    /// Memory claimed; absent: the whole device.
+    pub gpu_memory: Option<MemoryAmount>,
     /// When it was attached, Unix time.
     pub attached_timestamp_seconds: Option<f64>,
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 
 use jiff::tz::TimeZone;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::model::{MemoryAmount, parse_local_time};
@@ -12,7 +13,12 @@ use crate::model::{MemoryAmount, parse_local_time};
 /// How much of a damaged value is shown.
 const MOST_SHOWN_CHARACTERS: usize = 40;
 
-/// Parses JSON, with U+FFFD for whatever is no character.
+/// Parses JSON of a known form; see [`parse`].
+pub(super) fn parse_into<T: DeserializeOwned>(content: &[u8]) -> Result<T, serde_json::Error> {
+    T::deserialize(parse(content)?)
+}
+
+/// Parses JSON, with U+FFFD for bytes that are no character, and private characters for lone surrogates.
 pub(super) fn parse(content: &[u8]) -> Result<Value, serde_json::Error> {
     let text = String::from_utf8_lossy(content);
     serde_json::from_str(&text).or_else(|error| match without_lone_surrogates(&text) {
@@ -114,10 +120,14 @@ pub(super) fn text(
     })
 }
 
-pub(super) fn amount(entry: &mut Entry<'_>, fields: &Map<String, Value>, key: &str) -> Option<u64> {
+pub(super) fn amount(
+    entry: &mut Entry<'_>,
+    fields: &Map<String, Value>,
+    key: &str,
+) -> Option<MemoryAmount> {
     optional(entry, fields, key, |value| match value {
-        Value::Number(bytes) => bytes.as_u64(),
-        Value::String(text) => MemoryAmount::from_file(text).ok().map(MemoryAmount::bytes),
+        Value::Number(bytes) => bytes.as_u64().map(MemoryAmount::from_bytes),
+        Value::String(text) => MemoryAmount::from_file(text).ok(),
         _ => None,
     })
 }
@@ -185,7 +195,17 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Replaces escapes such as `\udcff`, which Python writes for bytes that were not UTF-8.
+/// A half of a surrogate pair that stands alone is kept as a private character this much higher.
+const LONE_SURROGATES_AT: u32 = 0x10_0000;
+
+/// The lone surrogate that a character stands for; see [`without_lone_surrogates`].
+pub(super) fn lone_surrogate(character: char) -> Option<u16> {
+    let unit = u16::try_from(u32::from(character).checked_sub(LONE_SURROGATES_AT)?).ok()?;
+    matches!(unit, 0xd800..=0xdfff).then_some(unit)
+}
+
+/// Replaces escapes such as `\udcff`, which Python writes for bytes that were not UTF-8, by private
+/// characters (`U+10DCFF`), so that what was read can be written again.
 pub(super) fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
     let unit = |at: usize| {
         let escape = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -198,9 +218,10 @@ pub(super) fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
         at += offset;
         match unit(at) {
             Some(0xd800..=0xdbff) if matches!(unit(at + 6), Some(0xdc00..=0xdfff)) => at += 12,
-            Some(0xd800..=0xdfff) => {
+            Some(surrogate @ 0xd800..=0xdfff) => {
                 replaced.push_str(&text[copied..at]);
-                replaced.push_str("\\ufffd");
+                let private = char::from_u32(LONE_SURROGATES_AT + u32::from(surrogate));
+                replaced.push(private.unwrap_or(char::REPLACEMENT_CHARACTER));
                 at += 6;
                 copied = at;
             }

@@ -7,7 +7,9 @@ mod threads;
 mod view;
 
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
-use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, ProcessType, Snapshot};
+use crate::model::{
+    Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot,
+};
 use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessTable};
 use crate::state::{AttachmentState, DeviceState, EnvironmentState, State};
 
@@ -81,7 +83,7 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
         created_timestamp_seconds: Some(1_000.0),
         name: None,
         gpus: None,
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         pids: pids.to_vec(),
         kernel_ids: Vec::new(),
     }
@@ -90,12 +92,12 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
 fn attached(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
     DeviceState {
         index,
-        total_memory_bytes: Some(16 * GIB),
+        total_memory: Some(MemoryAmount::from_bytes(16 * GIB)),
         attachments: attachments
             .iter()
             .map(|(eid, gpu_memory_bytes)| AttachmentState {
                 eid: (*eid).to_owned(),
-                gpu_memory_bytes: *gpu_memory_bytes,
+                gpu_memory: gpu_memory_bytes.map(MemoryAmount::from_bytes),
                 attached_timestamp_seconds: Some(1_000.0),
             })
             .collect(),
@@ -108,6 +110,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         written_timestamp_seconds: Some(2_000.0),
         environments,
         devices,
+        recorded: Default::default(),
         incomplete: false,
         warnings: Vec::new(),
     }

@@ -169,7 +169,8 @@ impl Player {
                     if let Some(amount) = attachments[gpu as usize] {
                         device.attachments.push(AttachmentState {
                             eid: number.to_string(),
-                            gpu_memory_bytes: amount.map(|gibibytes| gibibytes * GIB),
+                            gpu_memory: amount
+                                .map(|gibibytes| MemoryAmount::from_bytes(gibibytes * GIB)),
                             attached_timestamp_seconds: Some(UNIX + self.lab.now_seconds),
                         });
                     }

@@ -1,9 +1,10 @@
 //! Environments of a scenario.
 
 use super::Stage;
+use crate::model::MemoryAmount;
 use crate::scenario::definition::Device;
 use crate::state::{
-    AttachmentState, DeviceState, EnvironmentState, State, StateError, StateSource,
+    AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource,
 };
 
 /// Environments of a scenario, or the real ones.
@@ -30,13 +31,13 @@ impl StateSource for SimulatedState {
         };
         let device = |device: &Device| DeviceState {
             index: device.index,
-            total_memory_bytes: Some(device.memory_bytes),
+            total_memory: Some(MemoryAmount::from_bytes(device.memory_bytes)),
             attachments: environments
                 .iter()
                 .filter(|(environment, _)| environment.devices.contains(&device.index))
                 .map(|(environment, created)| AttachmentState {
                     eid: environment.eid.clone(),
-                    gpu_memory_bytes: environment.gpu_memory_bytes,
+                    gpu_memory: environment.gpu_memory_bytes.map(MemoryAmount::from_bytes),
                     attached_timestamp_seconds: Some(*created),
                 })
                 .collect(),
@@ -54,11 +55,12 @@ impl StateSource for SimulatedState {
                     created_timestamp_seconds: Some(*created),
                     name: environment.name.clone(),
                     gpus: environment.gpus,
-                    gpu_memory_bytes: environment.gpu_memory_bytes,
+                    gpu_memory: environment.gpu_memory_bytes.map(MemoryAmount::from_bytes),
                     pids: environment.pids.clone(),
                     kernel_ids: environment.kernel_ids.clone(),
                 })
                 .collect(),
+            recorded: RecordedMembers::default(),
             incomplete: false,
             warnings: Vec::new(),
         })

@@ -1,6 +1,7 @@
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
@@ -232,7 +233,7 @@ fn a_directory_that_cannot_be_one_says_what_to_do() {
     cannot open the state directory DIR/loop: Too many levels of symbolic links (os error 40): set GENV_TMPDIR to genv's directory
     "#);
     assert_eq!(
-        remedy(Errno::ACCESS),
+        file::remedy(Errno::ACCESS),
         "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may"
     );
 }

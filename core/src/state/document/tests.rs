@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::model::parse_local_time;
+use crate::model::{MemoryAmount, parse_local_time};
 
 fn fixture(version: &str, file: &str) -> Vec<u8> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/genv-state");
@@ -25,16 +25,16 @@ fn environment(eid: &str, created: i64) -> EnvironmentState {
         created_timestamp_seconds: Some(created as f64),
         name: None,
         gpus: Some(1),
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         pids: vec![eid.parse().unwrap()],
         kernel_ids: Vec::new(),
     }
 }
 
-fn attached(eid: &str, gpu_memory_bytes: Option<u64>, seconds: i64) -> AttachmentState {
+fn attached(eid: &str, gpu_memory: Option<MemoryAmount>, seconds: i64) -> AttachmentState {
     AttachmentState {
         eid: eid.to_owned(),
-        gpu_memory_bytes,
+        gpu_memory,
         attached_timestamp_seconds: Some(seconds as f64),
     }
 }
@@ -42,7 +42,7 @@ fn attached(eid: &str, gpu_memory_bytes: Option<u64>, seconds: i64) -> Attachmen
 fn device(index: u32, attachments: Vec<AttachmentState>) -> DeviceState {
     DeviceState {
         index,
-        total_memory_bytes: Some(15_258 << 20),
+        total_memory: Some(MemoryAmount::mebibytes(15_258)),
         attachments,
     }
 }
@@ -50,7 +50,7 @@ fn device(index: u32, attachments: Vec<AttachmentState>) -> DeviceState {
 #[test]
 fn every_shape_that_was_recorded_from_genv_is_read() {
     let at = |hms: &str| parse_local_time(&format!("20/11/2026 {hms}"), &TimeZone::UTC).unwrap();
-    let four = Some(4_000_000_000);
+    let four = MemoryAmount::from_file("4g").ok();
     for (version, first, created, second, created_second, attached_at, attached_second) in [
         (
             "0.6.0", "24652", "11:55:09", "25088", "11:55:12", "11:55:11", "11:55:13",
@@ -65,7 +65,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         let read = environments(&fixture(version, "envs.json"), &TimeZone::UTC).unwrap();
         let mut one = environment(first, at(created));
         one.name = Some("x".to_owned());
-        one.gpu_memory_bytes = four;
+        one.gpu_memory = four;
         let mut two = environment(second, at(created_second));
         if version != "1.0.0" {
             two.kernel_ids = vec!["0123-abcd".to_owned()];
@@ -84,7 +84,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
     let read = environments(&fixture("1.4.3", "envs.json"), &TimeZone::UTC).unwrap();
     let mut one = environment("12496", at("11:40:56"));
     one.name = Some("x".to_owned());
-    one.gpu_memory_bytes = four;
+    one.gpu_memory = four;
     one.gpus = Some(2);
     assert_eq!(read.entries, [one]);
     let read = devices(&fixture("1.4.3", "devices.json"), &TimeZone::UTC).unwrap();
@@ -96,7 +96,7 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
 fn older_attachments_are_bare_eids_without_times_or_one_in_the_device() {
     let bare = |eid: &str| AttachmentState {
         eid: eid.to_owned(),
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         attached_timestamp_seconds: None,
     };
     let read = devs(&json!({"devices": {
@@ -132,7 +132,7 @@ fn an_environment_needs_no_more_than_an_eid_and_a_user() {
         created_timestamp_seconds: None,
         name: None,
         gpus: None,
-        gpu_memory_bytes: None,
+        gpu_memory: None,
         pids: Vec::new(),
         kernel_ids: Vec::new(),
     };
@@ -148,7 +148,7 @@ fn numbers_may_be_texts_and_amounts_may_be_numbers() {
     let environment = &read.entries[0];
     assert_eq!((environment.eid.as_str(), environment.uid), ("7", 1000));
     assert_eq!(environment.gpus, Some(2));
-    assert_eq!(environment.gpu_memory_bytes, Some(4096));
+    assert_eq!(environment.gpu_memory, Some(MemoryAmount::from_bytes(4096)));
     assert_eq!(environment.pids, [7]);
     assert_eq!(read.warnings, Vec::<String>::new());
 }
@@ -221,7 +221,7 @@ fn a_damaged_device_costs_itself_alone() {
         .map(|entry| entry.eid.as_str())
         .collect();
     assert_eq!(eids, ["7", "8"]);
-    assert_eq!(read.entries[0].attachments[0].gpu_memory_bytes, None);
+    assert_eq!(read.entries[0].attachments[0].gpu_memory, None);
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     devices.json: device 0: its total_memory is "lots", and is left out
     devices.json: device 0: its gpu_memory is "abc", and is left out
@@ -269,7 +269,7 @@ fn names_that_were_not_utf8_do_not_cost_the_file() {
     let read = environments(content, &TimeZone::UTC).unwrap();
     assert_eq!(
         read.entries[0].username.as_deref(),
-        Some("a\u{fffd}\\udcff")
+        Some("a\u{10dcff}\\udcff")
     );
     assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
 

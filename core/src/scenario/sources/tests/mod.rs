@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::*;
 use crate::attribute::{Attributor, live_environments};
 use crate::gpu::GpuSample;
-use crate::model::Attribution;
+use crate::model::{Attribution, MemoryAmount};
 use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessTable};
 use crate::state::{State, StateError};
 

@@ -104,7 +104,9 @@ hosts:
         let created = state.environments[0].created_timestamp_seconds;
         assert_eq!(created, Some(EPOCH_SECONDS as f64 + round + 10.0));
         assert_eq!(
-            state.devices[0].attachments[0].gpu_memory_bytes,
+            state.devices[0].attachments[0]
+                .gpu_memory
+                .map(MemoryAmount::bytes),
             Some(8 << 30)
         );
         assert_eq!(

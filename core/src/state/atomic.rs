@@ -1,0 +1,158 @@
+//! Replacing a file so that everybody sees the old one or the new one, and never less.
+//!
+//! Nothing is flushed to the disk: that takes 5 ms a file, and buys nothing. All that the files tell of
+//! is processes, and these do not survive what could lose an unflushed file. One that is
+//! damaged after a power failure is set aside by the next command.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+
+/// How many temporary files may be in the way, which only somebody who wants to can put there.
+const MOST_IN_THE_WAY: u32 = 16;
+
+/// The steps of changing a directory. Tests put one here that fails or stops at any of them.
+pub(super) trait Disk: fmt::Debug + Send {
+    /// Makes a file that did not exist, for writing.
+    fn create(&self, directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::WRONLY
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::NOCTTY
+            | OFlags::CLOEXEC;
+        openat(directory, name, flags, Mode::from_raw_mode(0o600))
+    }
+
+    /// Lets everybody read and write it, whatever the umask.
+    fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        fchmod(file, Mode::from_raw_mode(0o666))
+    }
+
+    /// Writes what fits.
+    fn write(&self, file: BorrowedFd<'_>, content: &[u8]) -> Result<usize, Errno> {
+        retry_on_intr(|| rustix::io::write(file, content))
+    }
+
+    /// Renames, replacing what has the new name.
+    fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+        renameat(directory, from, directory, to)
+    }
+
+    /// Removes a name that is no directory's.
+    fn remove(&self, directory: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+        unlinkat(directory, name, AtFlags::empty())
+    }
+}
+
+/// The real one.
+#[derive(Debug)]
+pub(super) struct RealDisk;
+
+impl Disk for RealDisk {}
+
+/// A new content beside the file that it will replace. Unless it does, it vanishes with the value.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    disk: &'a dyn Disk,
+    directory: BorrowedFd<'a>,
+    name: &'a str,
+    temporary: Option<String>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Writes the content.
+    pub(super) fn new(
+        disk: &'a dyn Disk,
+        directory: BorrowedFd<'a>,
+        name: &'a str,
+        content: &[u8],
+    ) -> Result<Self, Errno> {
+        let (file, temporary) = create_temporary(disk, directory, name)?;
+        let prepared = Self {
+            disk,
+            directory,
+            name,
+            temporary: Some(temporary),
+        };
+        fill(disk, file.as_fd(), content)?;
+        Ok(prepared)
+    }
+
+    /// Puts it in the file's place. If that fails the old file is still there.
+    pub(super) fn commit(mut self) -> Result<(), Errno> {
+        if let Some(temporary) = &self.temporary {
+            self.disk.rename(self.directory, temporary, self.name)?;
+        }
+        self.temporary = None;
+        Ok(())
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // The next writer removes it otherwise.
+            let _ = self.disk.remove(self.directory, temporary);
+        }
+    }
+}
+
+/// Makes a new file with this content; fails if the name is taken.
+pub(super) fn create(
+    disk: &dyn Disk,
+    directory: BorrowedFd<'_>,
+    name: &str,
+    content: &[u8],
+) -> Result<(), Errno> {
+    let file = disk.create(directory, name)?;
+    let written = fill(disk, file.as_fd(), content);
+    if written.is_err() {
+        let _ = disk.remove(directory, name);
+    }
+    written
+}
+
+/// Removes what a writer of this file left behind that was killed. Only for who holds the lock.
+pub(super) fn remove_leftover(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) {
+    // Most often there is none, and one that cannot be removed does no harm.
+    let _ = disk.remove(directory, &temporary_name(name, 0));
+}
+
+fn create_temporary(
+    disk: &dyn Disk,
+    directory: BorrowedFd<'_>,
+    name: &str,
+) -> Result<(OwnedFd, String), Errno> {
+    let mut attempt = 0;
+    loop {
+        let temporary = temporary_name(name, attempt);
+        match disk.create(directory, &temporary) {
+            Ok(file) => return Ok((file, temporary)),
+            Err(Errno::EXIST) if attempt < MOST_IN_THE_WAY => attempt += 1,
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn temporary_name(name: &str, attempt: u32) -> String {
+    match attempt {
+        0 => format!(".{name}.new"),
+        more => format!(".{name}.new{more}"),
+    }
+}
+
+fn fill(disk: &dyn Disk, file: BorrowedFd<'_>, content: &[u8]) -> Result<(), Errno> {
+    disk.share(file)?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        let written = disk.write(file, rest)?;
+        if written == 0 {
+            return Err(Errno::IO);
+        }
+        rest = &rest[written..];
+    }
+    Ok(())
+}

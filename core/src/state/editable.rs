@@ -1,0 +1,316 @@
+//! The state while it is being changed, under the lock.
+
+use std::collections::BTreeSet;
+
+use super::allocate::{self, AllocateError, AttachRequest};
+use super::inventory::{self, Inventory};
+use super::liveness::end_environments;
+use super::{AttachmentState, DeviceState, EnvironmentState};
+use crate::model::MemoryAmount;
+
+/// Environments, devices and the queue, to be changed as one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EditableState {
+    pub(super) environments: Vec<EnvironmentState>,
+    pub(super) devices: Vec<DeviceState>,
+    /// Processes that wait for devices, first come first.
+    pub(super) queue: Vec<u32>,
+    /// Whether the machine was looked at, even if it has no device.
+    pub(super) devices_known: bool,
+    pub(super) now_seconds: f64,
+}
+
+/// A member of an environment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MemberId {
+    /// A process, by pid.
+    Process(u32),
+    /// A Jupyter kernel, by id.
+    Kernel(String),
+}
+
+/// What [`EditableState::activate`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// There is a new environment.
+    Created,
+    /// The environment was there already.
+    Joined,
+}
+
+/// What an environment is configured with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// Its name.
+    pub name: Option<String>,
+    /// How many devices it is attached to.
+    pub gpus: Option<u32>,
+    /// How much memory it claims of each; absent: all.
+    pub gpu_memory: Option<MemoryAmount>,
+}
+
+/// Why the state cannot be changed as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    /// It ended, or never was.
+    #[error("there is no environment {}", .eid.escape_debug())]
+    NoSuchEnvironment {
+        /// Its id.
+        eid: String,
+    },
+    /// There are not the devices that were asked for.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+}
+
+impl EditableState {
+    /// The environments, in the order of the file.
+    #[must_use]
+    pub fn environments(&self) -> &[EnvironmentState] {
+        &self.environments
+    }
+
+    /// One environment.
+    #[must_use]
+    pub fn environment(&self, eid: &str) -> Option<&EnvironmentState> {
+        self.environments.iter().find(|it| it.eid == eid)
+    }
+
+    /// The devices, by index without gaps. Empty until an inventory was merged once.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceState] {
+        &self.devices
+    }
+
+    /// Indices of the devices that an environment is attached to.
+    #[must_use]
+    pub fn attached(&self, eid: &str) -> Vec<u32> {
+        let attached = self
+            .devices
+            .iter()
+            .filter(|device| device.attachments.iter().any(|it| it.eid == eid));
+        attached.map(|device| device.index).collect()
+    }
+
+    /// Adds a member to an environment, which is made if it is not there.
+    ///
+    /// User and username are those of a new environment; whoever joins does not change them.
+    pub fn activate(
+        &mut self,
+        eid: &str,
+        uid: u32,
+        username: Option<&str>,
+        member: &MemberId,
+    ) -> Activation {
+        let position = self.environments.iter().position(|it| it.eid == eid);
+        let (environment, activation) = match position {
+            Some(position) => (&mut self.environments[position], Activation::Joined),
+            None => {
+                let environment = EnvironmentState {
+                    eid: eid.to_owned(),
+                    uid,
+                    username: username.map(str::to_owned),
+                    created_timestamp_seconds: Some(self.now_seconds),
+                    name: None,
+                    gpus: None,
+                    gpu_memory: None,
+                    pids: Vec::new(),
+                    kernel_ids: Vec::new(),
+                };
+                self.environments.push(environment);
+                let last = self.environments.len() - 1;
+                (&mut self.environments[last], Activation::Created)
+            }
+        };
+        match member {
+            MemberId::Process(pid) => add(&mut environment.pids, pid),
+            MemberId::Kernel(id) => add(&mut environment.kernel_ids, id),
+        }
+        activation
+    }
+
+    /// Removes a member from an environment, which ends with its last one. Tells whether it was a member.
+    pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        let Some(environment) = environment.filter(|it| has(it, member)) else {
+            return false;
+        };
+        match member {
+            MemberId::Process(pid) => environment.pids.retain(|it| it != pid),
+            MemberId::Kernel(id) => environment.kernel_ids.retain(|it| it != id),
+        }
+        end_environments(&mut self.environments, &mut self.devices);
+        true
+    }
+
+    /// Removes a member from every environment that it is in; returns their ids.
+    pub fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
+        let environments = self.environments.iter();
+        let eids: Vec<String> = environments
+            .filter(|environment| has(environment, member))
+            .map(|environment| environment.eid.clone())
+            .collect();
+        for eid in &eids {
+            self.leave(eid, member);
+        }
+        eids
+    }
+
+    /// What an environment is configured with.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn configuration(&self, eid: &str) -> Result<Configuration, ChangeError> {
+        let environment = self.environment(eid).ok_or_else(|| no_such(eid))?;
+        Ok(Configuration {
+            name: environment.name.clone(),
+            gpus: environment.gpus,
+            gpu_memory: environment.gpu_memory,
+        })
+    }
+
+    /// Configures an environment. Its attachments stay as they are until it is attached again.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn configure(
+        &mut self,
+        eid: &str,
+        configuration: Configuration,
+    ) -> Result<(), ChangeError> {
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        let environment = environment.ok_or_else(|| no_such(eid))?;
+        environment.name = configuration.name;
+        environment.gpus = configuration.gpus;
+        environment.gpu_memory = configuration.gpu_memory;
+        Ok(())
+    }
+
+    /// Takes note of the GPUs that the machine has: new ones are added, lost ones stay.
+    pub fn merge_inventory(&mut self, inventory: &Inventory) {
+        inventory.merge_into(&mut self.devices);
+        self.devices_known = true;
+    }
+
+    /// Attaches an environment, each device with the memory that it is configured with; returns the indices of all
+    /// its devices. Those that it keeps get that amount too.
+    ///
+    /// # Errors
+    /// It does not exist, or there are not enough devices; nothing was changed.
+    pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
+        let memory = self.configuration(eid)?.gpu_memory;
+        let chosen = allocate::choose(&self.devices, eid, memory, request)?;
+        let renewed: BTreeSet<u32> = match request.selection {
+            allocate::Selection::Count(_) => chosen.clone(),
+            allocate::Selection::Index(index) => [index].into(),
+        };
+        for device in &mut self.devices {
+            let own = device.attachments.iter().position(|it| it.eid == eid);
+            match (own, chosen.contains(&device.index)) {
+                (Some(own), false) => {
+                    device.attachments.remove(own);
+                }
+                (Some(own), true) if renewed.contains(&device.index) => {
+                    device.attachments[own].gpu_memory = memory;
+                }
+                (Some(_), true) | (None, false) => {}
+                (None, true) => device.attachments.push(AttachmentState {
+                    eid: eid.to_owned(),
+                    gpu_memory: memory,
+                    attached_timestamp_seconds: Some(self.now_seconds),
+                }),
+            }
+        }
+        Ok(chosen.into_iter().collect())
+    }
+
+    /// Detaches an environment from one device, or from all; returns those that it was attached to.
+    ///
+    /// # Errors
+    /// There is no device with this index.
+    pub fn detach(&mut self, eid: &str, index: Option<u32>) -> Result<Vec<u32>, ChangeError> {
+        if let Some(index) = index
+            && self.devices.iter().all(|device| device.index != index)
+        {
+            return Err(AllocateError::NoSuchDevice {
+                index,
+                total: u32::try_from(self.devices.len()).unwrap_or(u32::MAX),
+            }
+            .into());
+        }
+        let mut detached = Vec::new();
+        for device in &mut self.devices {
+            if index.is_none_or(|index| index == device.index) {
+                let before = device.attachments.len();
+                device.attachments.retain(|it| it.eid != eid);
+                if device.attachments.len() < before {
+                    detached.push(device.index);
+                }
+            }
+        }
+        Ok(detached)
+    }
+
+    /// Ends all environments.
+    pub fn reset_environments(&mut self) {
+        self.environments.clear();
+        end_environments(&mut self.environments, &mut self.devices);
+    }
+
+    /// Forgets all devices and attachments, and takes these for the machine's.
+    pub fn reset_devices(&mut self, inventory: &Inventory) {
+        self.devices.clear();
+        self.merge_inventory(inventory);
+    }
+
+    /// Puts a process into the queue for devices, if it is not in it; returns how many are before it. Who ends leaves.
+    pub fn enqueue(&mut self, pid: u32) -> usize {
+        add(&mut self.queue, &pid);
+        self.queue_position(pid).unwrap_or_default()
+    }
+
+    /// How many are before a process in the queue.
+    #[must_use]
+    pub fn queue_position(&self, pid: u32) -> Option<usize> {
+        self.queue.iter().position(|waiting| *waiting == pid)
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn queue_length(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Takes a process out of the queue.
+    pub fn leave_queue(&mut self, pid: u32) {
+        self.queue.retain(|waiting| *waiting != pid);
+    }
+
+    /// Makes it such that both files can be written in the shape of genv 1.4.3.
+    pub(super) fn normalize(&mut self) {
+        inventory::fill_gaps(&mut self.devices);
+        for environment in &mut self.environments {
+            let created = &mut environment.created_timestamp_seconds;
+            created.get_or_insert(self.now_seconds);
+        }
+    }
+}
+
+fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
+    if !list.contains(item) {
+        list.push(item.clone());
+    }
+}
+
+fn has(environment: &EnvironmentState, member: &MemberId) -> bool {
+    match member {
+        MemberId::Process(pid) => environment.pids.contains(pid),
+        MemberId::Kernel(id) => environment.kernel_ids.contains(id),
+    }
+}
+
+fn no_such(eid: &str) -> ChangeError {
+    ChangeError::NoSuchEnvironment {
+        eid: eid.to_owned(),
+    }
+}

@@ -1,0 +1,170 @@
+//! Whether Jupyter kernels live: a kernel has a file in Jupyter's runtime folder while it runs.
+
+use std::collections::{HashMap, HashSet};
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, statat};
+use rustix::io::Errno;
+use uzers::os::unix::UserExt;
+
+use super::EnvironmentState;
+
+/// Where Jupyter keeps the files of a user's running kernels, if that is known.
+type RuntimeFolder = dyn FnMut(u32) -> Option<PathBuf> + Send;
+
+/// Looks for kernels.
+pub(super) struct Kernels {
+    runtime_folder: Box<RuntimeFolder>,
+}
+
+/// Kernels that ended, by the user and id.
+pub(super) type EndedKernels = HashSet<(u32, String)>;
+
+impl Default for Kernels {
+    fn default() -> Self {
+        Self::new(runtime_folder)
+    }
+}
+
+impl fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kernels")
+    }
+}
+
+impl Kernels {
+    pub(super) fn new(runtime_folder: impl FnMut(u32) -> Option<PathBuf> + Send + 'static) -> Self {
+        Self {
+            runtime_folder: Box::new(runtime_folder),
+        }
+    }
+
+    /// Which kernels of these environments have ended. One whose folder may not be read is taken to live.
+    ///
+    /// May wait for the name service and for a home directory on the network.
+    pub(super) fn ended(&mut self, environments: &[EnvironmentState]) -> EndedKernels {
+        let mut folders: HashMap<u32, Option<PathBuf>> = HashMap::new();
+        let mut ended = EndedKernels::new();
+        for environment in environments {
+            let uid = environment.uid;
+            for id in &environment.kernel_ids {
+                let folder = folders
+                    .entry(uid)
+                    .or_insert_with(|| (self.runtime_folder)(uid));
+                if folder
+                    .as_deref()
+                    .is_some_and(|folder| has_ended(folder, id))
+                {
+                    ended.insert((uid, id.clone()));
+                }
+            }
+        }
+        ended
+    }
+}
+
+fn has_ended(folder: &Path, id: &str) -> bool {
+    // Jupyter's ids are UUIDs: what leads elsewhere is the name of no file of a kernel.
+    if id.is_empty() || id.contains(['/', '\0']) {
+        return true;
+    }
+    let file = folder.join(format!("kernel-{id}.json"));
+    matches!(
+        statat(CWD, file, AtFlags::empty()),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG)
+    )
+}
+
+/// Jupyter's rule for Linux (`jupyter --runtime-dir`). What a user's variables say is known only to the user's own
+/// programs.
+fn runtime_folder(uid: u32) -> Option<PathBuf> {
+    let variable = |name: &str| {
+        let value = env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    };
+    let home = if uid == uzers::get_effective_uid() {
+        if let Some(folder) = variable("JUPYTER_RUNTIME_DIR") {
+            return Some(folder);
+        }
+        if let Some(data) = variable("JUPYTER_DATA_DIR") {
+            return Some(data.join("runtime"));
+        }
+        if let Some(data) = variable("XDG_DATA_HOME") {
+            return Some(data.join("jupyter/runtime"));
+        }
+        variable("HOME")
+    } else {
+        None
+    };
+    let home = home.or_else(|| Some(uzers::get_user_by_uid(uid)?.home_dir().to_owned()))?;
+    Some(home.join(".local/share/jupyter/runtime"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn environment(uid: u32, kernels: &[&str]) -> EnvironmentState {
+        EnvironmentState {
+            eid: "7".to_owned(),
+            uid,
+            username: None,
+            created_timestamp_seconds: None,
+            name: None,
+            gpus: None,
+            gpu_memory: None,
+            pids: Vec::new(),
+            kernel_ids: kernels.iter().map(|id| (*id).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_kernel_lives_while_its_file_is_there_and_who_cannot_be_seen_lives() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().to_owned();
+        std::fs::write(folder.join("kernel-a.json"), "").unwrap();
+        symlink("/nonexistent/loop", folder.join("kernel-dangling.json")).unwrap();
+        symlink("loop", folder.join("loop")).unwrap();
+        let mut kernels = Kernels::new(move |uid| match uid {
+            1 => Some(folder.clone()),
+            2 => Some(folder.join("loop")),
+            3 => Some(folder.join("missing")),
+            _ => None,
+        });
+        let long = "x".repeat(300);
+        let ids = ["a", "b", "dangling", "../x", "", long.as_str()];
+        let environments = [1, 2, 3, 4].map(|uid| environment(uid, &ids));
+        let ended = kernels.ended(&environments);
+        let of = |uid: u32| {
+            let mut ids: Vec<&str> = ended
+                .iter()
+                .filter(|(user, _)| *user == uid)
+                .map(|(_, id)| id.as_str())
+                .collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(of(1), ["", "../x", "b", "dangling", &long]);
+        // Nothing is known through a loop of links, so only what is no id has ended.
+        assert_eq!(of(2), ["", "../x"]);
+        assert_eq!(of(3).len(), 6);
+        assert_eq!(of(4), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn another_users_folder_is_below_the_home_directory() {
+        let other = if uzers::get_effective_uid() == 0 {
+            1
+        } else {
+            0
+        };
+        let home = uzers::get_user_by_uid(other).unwrap().home_dir().to_owned();
+        let expected = home.join(".local/share/jupyter/runtime");
+        assert_eq!(runtime_folder(other), Some(expected));
+        assert_eq!(runtime_folder(3_999_999_999), None);
+    }
+}

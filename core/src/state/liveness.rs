@@ -1,0 +1,75 @@
+//! Which members live, and what ends with those that do not.
+
+use std::collections::HashSet;
+
+use super::kernels::EndedKernels;
+use super::members::Recorded;
+use super::{DeviceState, EnvironmentState, State};
+use crate::proc::{Lineage, ProcessTable};
+
+/// How much later than the state file a member may seem to have started.
+///
+/// Both times come from one clock, but the start is computed from `btime`, which moves when the
+/// clock is stepped by leap seconds and small corrections.
+const START_TOLERANCE_SECONDS: f64 = 2.0;
+
+/// Whether the process that has a member's pid now is that member.
+///
+/// If its start is not recorded, genv 1.x wrote the pid, and means the process that had it then: it started
+/// before `envs.json` was written. A zombie is alive, as it is for genv 1.4.3 (kill(2) reaches it): its pid is still its own.
+pub(crate) fn is_member(
+    recorded: Recorded,
+    process: &Lineage,
+    written_timestamp_seconds: Option<f64>,
+) -> bool {
+    match recorded {
+        Recorded::Started(ticks) => process.start_time_ticks == ticks,
+        Recorded::BeforeThisBoot => false,
+        Recorded::Unknown => written_timestamp_seconds.is_none_or(|written| {
+            process.start_timestamp_seconds <= written + START_TOLERANCE_SECONDS
+        }),
+    }
+}
+
+/// Whether a process that may not be seen may be a member.
+pub(crate) fn may_be_member(recorded: Recorded) -> bool {
+    recorded != Recorded::BeforeThisBoot
+}
+
+/// Removes members that ended, environments that have none left, and their attachments.
+pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels) {
+    let (recorded, written) = (&state.recorded, state.written_timestamp_seconds);
+    for environment in &mut state.environments {
+        let EnvironmentState {
+            eid,
+            uid,
+            created_timestamp_seconds,
+            pids,
+            kernel_ids,
+            ..
+        } = environment;
+        pids.retain(|&pid| {
+            let recorded = recorded.of(eid, *created_timestamp_seconds, pid);
+            match table.lineage.get(&pid) {
+                Some(process) => is_member(recorded, process, written),
+                None => table.hidden.contains(&pid) && may_be_member(recorded),
+            }
+        });
+        kernel_ids.retain(|id| !ended.contains(&(*uid, id.clone())));
+    }
+    end_environments(&mut state.environments, &mut state.devices);
+}
+
+/// Removes environments that have no member, and attachments of environments that do not exist.
+pub(super) fn end_environments(
+    environments: &mut Vec<EnvironmentState>,
+    devices: &mut [DeviceState],
+) {
+    environments
+        .retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
+    let eids: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
+    for device in devices {
+        let attachments = &mut device.attachments;
+        attachments.retain(|attachment| eids.contains(attachment.eid.as_str()));
+    }
+}

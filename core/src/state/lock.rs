@@ -1,0 +1,232 @@
+//! The lock that every change of the state is made under, shared with genv 1.x.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, major, minor,
+    openat, statat,
+};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::file::io_error;
+
+/// How long a command waits for the lock unless it is told otherwise. genv 1.4.3 holds it for as long as
+/// `nvidia-smi` takes.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a lock file may be replaced by somebody while it is being opened.
+const MOST_REPLACEMENTS: u32 = 16;
+
+/// Why a lock was not had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Somebody else held it for too long.
+    #[error(
+        "cannot lock {what} with {path}: {} {} s: try again, or see what it does",
+        .holder.as_deref().unwrap_or("another process has held it for"), .waited.as_secs_f64(), path = .path.display()
+    )]
+    TimedOut {
+        /// What it protects.
+        what: String,
+        /// The lock file.
+        path: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
+        /// Who holds it, if the kernel tells, as the beginning of a sentence that a duration ends.
+        holder: Option<String>,
+    },
+    /// There is something at its path that genv would not have put there.
+    #[error("cannot lock {what} with {path}: {why}: remove it, and genv makes a new one", path = .path.display())]
+    Foreign {
+        /// What it protects.
+        what: String,
+        /// The lock file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It cannot be opened or locked here.
+    #[error("cannot lock {what} with {path}: {why}: {remedy}", path = .path.display())]
+    Failed {
+        /// What it protects.
+        what: String,
+        /// The lock file.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// An exclusive lock (flock(2)), released when the value is dropped or the process ends. Programs that
+/// it starts do not inherit it.
+#[derive(Debug)]
+pub struct FileLock {
+    _file: OwnedFd,
+}
+
+/// A lock file: in which open directory, and how to speak of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockFile<'a> {
+    pub(super) directory: BorrowedFd<'a>,
+    pub(super) name: &'a str,
+    /// Its whole path.
+    pub(super) path: &'a Path,
+    /// What it protects.
+    pub(super) what: &'a str,
+}
+
+impl LockFile<'_> {
+    /// Waits for the lock; for ever without a patience.
+    pub(super) fn acquire(self, patience: Option<Duration>) -> Result<FileLock, LockError> {
+        for _ in 0..MOST_REPLACEMENTS {
+            let file = self.open()?;
+            let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => file,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => self.wait(file, patience)?,
+                Err(errno) => return Err(self.failed(errno)),
+            };
+            // A lock on a file that is not there any more excludes nobody.
+            if self.is_in_place(file.as_fd()) {
+                return Ok(FileLock { _file: file });
+            }
+        }
+        Err(self.foreign("somebody replaces it again and again"))
+    }
+
+    fn open(self) -> Result<OwnedFd, LockError> {
+        let common = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let everybody = Mode::from_raw_mode(0o666);
+        for _ in 0..MOST_REPLACEMENTS {
+            // Only a file that was made here is given to everybody: another one may be a link to what is not genv's.
+            let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | common;
+            match openat(self.directory, self.name, new, everybody) {
+                Ok(file) => {
+                    fchmod(&file, everybody).map_err(|errno| self.failed(errno))?;
+                    return Ok(file);
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(self.failed(errno)),
+            }
+            let open = |access| openat(self.directory, self.name, access | common, Mode::empty());
+            // Network file systems lock only what is open for writing; elsewhere reading is enough.
+            let opened = match open(OFlags::RDWR) {
+                Err(Errno::ACCESS | Errno::ROFS) => open(OFlags::RDONLY),
+                opened => opened,
+            };
+            let file = match opened {
+                Ok(file) => file,
+                Err(Errno::NOENT) => continue,
+                Err(Errno::LOOP) => return Err(self.foreign("it is a symbolic link")),
+                Err(Errno::ISDIR | Errno::NXIO | Errno::NODEV) => {
+                    return Err(self.foreign("it is not a regular file"));
+                }
+                Err(errno) => return Err(self.failed(errno)),
+            };
+            let stat = fstat(&file).map_err(|errno| self.failed(errno))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(self.foreign("it is not a regular file"));
+            }
+            if stat.st_nlink > 1 {
+                return Err(self.foreign("it is a hard link to a file that has other names"));
+            }
+            return Ok(file);
+        }
+        Err(self.foreign("somebody replaces it again and again"))
+    }
+
+    /// Waits in line. Who tries again and again instead is passed by those who wait in line, as genv 1.4.3 does.
+    fn wait(self, file: OwnedFd, patience: Option<Duration>) -> Result<OwnedFd, LockError> {
+        let stat = fstat(&file).map_err(|errno| self.failed(errno))?;
+        let lock = move || {
+            let locked = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
+            locked.map(|()| file)
+        };
+        let Some(patience) = patience else {
+            return lock().map_err(|errno| self.failed(errno));
+        };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        // If it comes too late nobody takes it, and closing the file releases it.
+        let waiting = thread::Builder::new().spawn(move || {
+            let _ = sender.send(lock());
+        });
+        waiting
+            .map_err(|error| self.failed(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
+        match receiver.recv_timeout(patience) {
+            Ok(locked) => locked.map_err(|errno| self.failed(errno)),
+            Err(_) => Err(LockError::TimedOut {
+                what: self.what.to_owned(),
+                path: self.path.to_owned(),
+                waited: patience,
+                holder: holder(&stat),
+            }),
+        }
+    }
+
+    fn is_in_place(self, file: BorrowedFd<'_>) -> bool {
+        let named = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
+        fstat(file).is_ok_and(|own| {
+            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+        })
+    }
+
+    fn foreign(self, why: &str) -> LockError {
+        LockError::Foreign {
+            what: self.what.to_owned(),
+            path: self.path.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+
+    fn failed(self, errno: Errno) -> LockError {
+        LockError::Failed {
+            what: self.what.to_owned(),
+            path: self.path.to_owned(),
+            why: io_error(errno),
+            remedy: match errno {
+                Errno::ACCESS | Errno::PERM => {
+                    "let everybody write to its directory, as genv does (0777), or ask who owns it"
+                }
+                Errno::ROFS => {
+                    "its file system is mounted read-only: set GENV_TMPDIR to another directory"
+                }
+                Errno::NOSPC | Errno::DQUOT => "make room on its file system",
+                _ => "see whether its file system is mounted and well",
+            },
+        }
+    }
+}
+
+/// Who holds the lock of a file, by `/proc/locks` (proc_locks(5)).
+fn holder(stat: &Stat) -> Option<String> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (device, inode) = (stat.st_dev, stat.st_ino);
+    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let pid = holder_pid(&locks, &file)?;
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(name.trim_ascii())
+        .escape_debug()
+        .to_string();
+    Some(if name.is_empty() {
+        format!("process {pid} has held it for")
+    } else {
+        format!("process {pid} ({name}) has held it for")
+    })
+}
+
+fn holder_pid(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields.as_slice() {
+            // Who waits is listed below who holds, behind an arrow.
+            [_, "FLOCK", _, "WRITE", pid, of, ..] if *of == file => pid.parse().ok(),
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,262 @@
+//! Reading and changing the state of a host: one lock, one change as a whole.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::tz::TimeZone;
+
+use super::atomic::{self, Disk, RealDisk};
+use super::commit::{self, Files, Loaded};
+use super::editable::EditableState;
+use super::kernels::{EndedKernels, Kernels};
+use super::liveness;
+use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
+use super::shape::Times;
+use super::{State, StateDirectory, StateError, StateSource, directory};
+use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable};
+
+/// The lock of genv 1.x.
+const LOCK_FILE: &str = "genv.lock";
+
+/// Why the state was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The lock was not had.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The state cannot be read.
+    #[error(transparent)]
+    Read(#[from] StateError),
+    /// It cannot be written; the old files stay.
+    #[error("cannot write {path}: {why}: {remedy}", path = .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+/// The state of this host, to be read and changed.
+#[derive(Debug)]
+pub struct StateStore {
+    path: PathBuf,
+    patience: Option<Duration>,
+    cleaning: bool,
+    reader: StateDirectory,
+    machine: Machine,
+    disk: Box<dyn Disk>,
+    notices: Vec<String>,
+}
+
+/// What the store asks of the machine.
+struct Machine {
+    processes: Box<dyn ProcessSource>,
+    kernels: Kernels,
+    clock: Box<dyn Fn() -> SystemTime + Send>,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Machine")
+    }
+}
+
+impl StateStore {
+    /// The state in this directory, which the first change makes.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self {
+            patience: Some(DEFAULT_PATIENCE),
+            cleaning: true,
+            reader: StateDirectory::new(&path),
+            path,
+            machine: Machine {
+                processes: Box::new(ProcReader::new()),
+                kernels: Kernels::default(),
+                clock: Box::new(SystemTime::now),
+            },
+            disk: Box::new(RealDisk),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Waits so long for the lock, instead of [`DEFAULT_PATIENCE`]; for ever with none.
+    #[must_use]
+    pub fn patience(mut self, patience: impl Into<Option<Duration>>) -> Self {
+        self.patience = patience.into();
+        self
+    }
+
+    /// Whether members that ended are removed, as they are unless this says otherwise.
+    #[must_use]
+    pub fn cleaning(mut self, cleaning: bool) -> Self {
+        self.cleaning = cleaning;
+        self
+    }
+
+    /// Asks another source about processes.
+    #[must_use]
+    pub fn processes(mut self, processes: impl ProcessSource + 'static) -> Self {
+        self.machine.processes = Box::new(processes);
+        self
+    }
+
+    /// Goes by another clock.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + 'static) -> Self {
+        self.machine.clock = Box::new(clock);
+        self
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the state without the lock. Members that ended, and what ended with them, are left out.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is damaged; the next change repairs the latter.
+    pub fn read(&mut self) -> Result<State, StateError> {
+        let mut state = self.reader.read()?;
+        if self.cleaning {
+            let ended = self.machine.kernels.ended(&state.environments);
+            let table = self.machine.members(&state, &[]);
+            liveness::clean(&mut state, &table, &ended);
+        }
+        Ok(state)
+    }
+
+    /// Changes the state under the lock. If the change fails nothing of it is written.
+    ///
+    /// Do in `change` nothing that may take long: every genv command of this machine waits for it.
+    ///
+    /// # Errors
+    /// The lock cannot be had, the state can be neither read nor repaired or cannot be written, or the change fails.
+    pub fn update<T, E: From<StoreError>>(
+        &mut self,
+        change: impl FnOnce(&mut EditableState) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
+        let directory = directory.as_fd();
+        let (lock, mut loaded, ended) = self.load(directory)?;
+        let waiting: Vec<u32> = loaded
+            .state
+            .recorded
+            .queue
+            .iter()
+            .map(|it| it.pid)
+            .collect();
+        let table = self.machine.members(&loaded.state, &waiting);
+        if self.cleaning {
+            liveness::clean(&mut loaded.state, &table, &ended);
+        }
+        let now = (self.machine.clock)().duration_since(UNIX_EPOCH);
+        let now_seconds = now.unwrap_or_default().as_secs_f64();
+        let mut editable = loaded.edit(&table, now_seconds);
+        let value = change(&mut editable)?;
+        editable.normalize();
+        let table = self.machine.newcomers(&editable, table);
+        let recorded = commit::record(&mut loaded, &editable, &table);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "clocks show less than the year 9999"
+        )]
+        let times = Times {
+            zone: TimeZone::system(),
+            now_seconds: now_seconds.floor() as i64,
+        };
+        let mut files = Files {
+            disk: self.disk.as_ref(),
+            directory,
+            path: &self.path,
+            notices: &mut self.notices,
+        };
+        files.write(&loaded, &editable, &recorded, &times)?;
+        drop(lock);
+        Ok(value)
+    }
+
+    /// What the last reads and changes have to tell people, such as that a damaged file was set aside; each is told once.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Locks and reads; asks about kernels while nobody has to wait for it.
+    fn load(
+        &mut self,
+        directory: BorrowedFd<'_>,
+    ) -> Result<(FileLock, Loaded, EndedKernels), StoreError> {
+        let mut ended = None;
+        loop {
+            let path = self.path.join(LOCK_FILE);
+            let lock = LockFile {
+                directory,
+                name: LOCK_FILE,
+                path: &path,
+                what: "genv's state",
+            };
+            let lock = lock.acquire(self.patience)?;
+            for name in commit::FILES {
+                atomic::remove_leftover(self.disk.as_ref(), directory, name);
+            }
+            let loaded = Loaded::read(&mut Files {
+                disk: self.disk.as_ref(),
+                directory,
+                path: &self.path,
+                notices: &mut self.notices,
+            })?;
+            let environments = &loaded.state.environments;
+            let none = environments.iter().all(|it| it.kernel_ids.is_empty());
+            match ended.take() {
+                Some(ended) => return Ok((lock, loaded, ended)),
+                None if none || !self.cleaning => {
+                    return Ok((lock, loaded, EndedKernels::new()));
+                }
+                None => {
+                    drop(lock);
+                    ended = Some(self.machine.kernels.ended(environments));
+                }
+            }
+        }
+    }
+}
+
+impl Machine {
+    fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {
+        let members = state.environments.iter().flat_map(|it| it.pids.iter());
+        self.look(members.chain(others).copied().collect())
+    }
+
+    /// The table with those who came since.
+    fn newcomers(&mut self, editable: &EditableState, mut table: ProcessTable) -> ProcessTable {
+        let members = editable.environments.iter().flat_map(|it| it.pids.iter());
+        let newcomers = members
+            .chain(&editable.queue)
+            .copied()
+            .filter(|pid| !table.lineage.contains_key(pid));
+        let found = self.look(newcomers.collect());
+        table.lineage.extend(found.lineage);
+        table.hidden.extend(found.hidden);
+        table
+    }
+
+    fn look(&mut self, members: Vec<u32>) -> ProcessTable {
+        if members.is_empty() {
+            return ProcessTable::default();
+        }
+        self.processes.read(&ProcessRequest {
+            processes: Vec::new(),
+            members,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
