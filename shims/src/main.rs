@@ -2,6 +2,7 @@
 //!
 //! It is one program behind several names: the name under which it is called says what it stands in for.
 
+mod devices;
 mod docker;
 mod environment;
 mod nvidia_smi;

@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use crate::devices::join;
+
 /// What the shim does with a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -343,12 +345,6 @@ pub(crate) fn with_devices(arguments: &[OsString], devices: &[u32]) -> Vec<OsStr
         arguments[id.position] = format!("{}{list}", id.prefix).into();
     }
     arguments
-}
-
-/// Indices as the real program takes them.
-pub(crate) fn join(devices: &[u32]) -> String {
-    let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
-    devices.join(",")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The list of GPUs, `nvidia-smi -L`.
 
 use super::filter::Filter;
+use crate::devices::gpu_of;
 
 /// Keeps the lines of some GPUs, with those of the MIG devices under them, and lines that are about no GPU.
 #[derive(Debug)]
@@ -31,11 +32,4 @@ impl Filter for List {
     }
 
     fn end(&mut self, _: &mut Vec<u8>) {}
-}
-
-/// The index in a line such as `GPU 0: NVIDIA A100`.
-pub(crate) fn gpu_of(line: &[u8]) -> Option<u32> {
-    let line = line.strip_prefix(b"GPU ")?;
-    let digits = line.split(|byte| *byte == b':').next()?;
-    std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -2,7 +2,6 @@
 
 mod arguments;
 mod compute_apps;
-mod devices;
 mod filter;
 mod list;
 mod table;
@@ -12,14 +11,14 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 
-use arguments::{Mode, More, Subcommand, ids, join, mode, take_file, with_devices};
+use arguments::{Mode, More, Subcommand, ids, mode, take_file, with_devices};
 use compute_apps::ComputeApps;
-use devices::Devices;
 use filter::{Destination, Filter};
 use list::List;
 use table::Table;
 use xml::Xml;
 
+use crate::devices::{Devices, join};
 use crate::environment::{Environment, Place, place};
 use crate::outcome::{FAILED, Outcome, Refusal, print, say};
 use crate::program::{Program, is_bypassed};

@@ -62,6 +62,12 @@ impl<'a> Devices<'a> {
     }
 }
 
+/// Indices as the real programs take them.
+pub(crate) fn join(devices: &[u32]) -> String {
+    let devices: Vec<String> = devices.iter().map(u32::to_string).collect();
+    devices.join(",")
+}
+
 /// Rows of index, UUID, PCI address and serial.
 fn gpus(rows: &str) -> Vec<(String, u32)> {
     let mut names = Vec::new();
@@ -81,13 +87,20 @@ fn uuids(list: &str) -> Vec<(String, u32)> {
     let mut gpu = None;
     let mut names = Vec::new();
     for line in list.lines() {
-        gpu = super::list::gpu_of(line.as_bytes()).or(gpu);
+        gpu = gpu_of(line.as_bytes()).or(gpu);
         let uuid = line
             .rsplit_once("(UUID: ")
             .and_then(|(_, uuid)| uuid.strip_suffix(')'));
         names.extend(uuid.zip(gpu).map(|(uuid, gpu)| (comparable(uuid), gpu)));
     }
     names
+}
+
+/// The index in a line such as `GPU 0: NVIDIA A100`.
+pub(crate) fn gpu_of(line: &[u8]) -> Option<u32> {
+    let line = line.strip_prefix(b"GPU ")?;
+    let digits = line.split(|byte| *byte == b':').next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// An id with its differences in writing taken away: `0000:0f:00.0` and `00000000:0F:00.0` are one PCI address, and

@@ -1,0 +1,273 @@
+//! What `--gpus` asks for: fields as a line of CSV, such as `2`, `all`, `device=0` or `"device=0,1",capabilities=utility`.
+
+use crate::outcome::{NOT_ENOUGH_DEVICES, Refusal, USAGE};
+
+/// A request that was restricted to an environment's devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Restricted {
+    /// The new value.
+    pub(super) value: String,
+    /// Devices that were asked for and are not the environment's.
+    pub(super) dropped: Vec<String>,
+}
+
+/// Restricts a request to the attached devices; `index` tells which GPU an id means. Nothing if it is not one
+/// for NVIDIA's.
+pub(super) fn restrict(
+    request: &str,
+    attached: &[u32],
+    index: impl Fn(&str) -> Option<u32>,
+) -> Result<Option<Restricted>, Refusal> {
+    let unreadable = || {
+        Refusal::new(
+            USAGE,
+            format!(
+                "cannot read --gpus {request:?}: it is not what docker takes: write a number, all, or 'device=0'"
+            ),
+        )
+    };
+    let mut fields = split(request).ok_or_else(unreadable)?;
+    let value =
+        |field: &str, key: &str| Some(field.strip_prefix(key)?.strip_prefix('=')?.to_owned());
+    let find = |key: &str| fields.iter().position(|field| value(field, key).is_some());
+
+    if find("driver")
+        .is_some_and(|driver| fields[driver] != "driver=nvidia" && fields[driver] != "driver=")
+    {
+        return Ok(None);
+    }
+    let mut dropped = Vec::new();
+    let (position, devices) = if let Some(position) = find("device") {
+        let ids = value(&fields[position], "device").ok_or_else(unreadable)?;
+        let is_attached = |id: &str| index(id).is_some_and(|index| attached.contains(&index));
+        let mut devices = Vec::new();
+        for id in ids.split(',') {
+            // What docker hands on knows this word among devices too.
+            if id == "all" {
+                devices.extend(attached.iter().map(u32::to_string));
+            } else if is_attached(id) {
+                devices.push(id.to_owned());
+            } else {
+                dropped.push(id.to_owned());
+            }
+        }
+        if devices.is_empty() {
+            return Err(too_few(request, attached));
+        }
+        (position, devices)
+    } else {
+        let bare = fields.iter().position(|field| !field.contains('='));
+        let position = bare.or_else(|| find("count"));
+        let count = position.map_or("1".to_owned(), |position| {
+            value(&fields[position], "count").unwrap_or_else(|| fields[position].clone())
+        });
+        let count = if count == "all" {
+            -1
+        } else {
+            count.parse::<i64>().map_err(|_| unreadable())?
+        };
+        let count = match usize::try_from(count) {
+            Ok(0) => {
+                return Err(Refusal::new(
+                    USAGE,
+                    format!(
+                        "cannot run with --gpus {request:?}: docker does not take 0 for none: leave --gpus out"
+                    ),
+                ));
+            }
+            Ok(count) if count > attached.len() => return Err(too_few(request, attached)),
+            Ok(count) => count,
+            // To docker every negative number is all.
+            Err(_) => attached.len(),
+        };
+        let devices = attached[..count].iter().map(u32::to_string).collect();
+        (position.unwrap_or(fields.len()), devices)
+    };
+    let devices = format!("device={}", devices.join(","));
+    match fields.get_mut(position) {
+        Some(field) => *field = devices,
+        None => fields.push(devices),
+    }
+    let fields: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+    Ok(Some(Restricted {
+        value: fields.join(","),
+        dropped,
+    }))
+}
+
+fn too_few(request: &str, attached: &[u32]) -> Refusal {
+    let attached = match attached {
+        [] => "this environment is not attached to any device".to_owned(),
+        [device] => format!("this environment is attached to device {device} only"),
+        devices => format!(
+            "this environment is attached to devices {} only",
+            crate::devices::join(devices)
+        ),
+    };
+    Refusal::new(
+        NOT_ENOUGH_DEVICES,
+        format!(
+            "cannot run with --gpus {request:?}: {attached}: ask for less, or run 'genv attach' first"
+        ),
+    )
+}
+
+/// The fields of one line of CSV, by Go's rules; nothing if it is none.
+fn split(line: &str) -> Option<Vec<String>> {
+    if line.contains(['\n', '\r']) {
+        return None;
+    }
+    let mut fields = Vec::new();
+    let mut rest = line;
+    loop {
+        let (field, behind) = match rest.strip_prefix('"') {
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                let field = &rest[..end];
+                (!field.contains('"')).then(|| (field.to_owned(), &rest[end..]))?
+            }
+            Some(quoted) => {
+                let mut field = String::new();
+                let mut inside = quoted;
+                loop {
+                    let (text, behind) = inside.split_once('"')?;
+                    field.push_str(text);
+                    match behind.strip_prefix('"') {
+                        Some(behind) => {
+                            field.push('"');
+                            inside = behind;
+                        }
+                        None => break (field, behind),
+                    }
+                }
+            }
+        };
+        fields.push(field);
+        match behind.strip_prefix(',') {
+            Some(behind) => rest = behind,
+            None => return behind.is_empty().then_some(fields),
+        }
+    }
+}
+
+/// A field of a line of CSV.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// With devices 1, 3 and 4 attached; GPU-3 is device 3, GPU-0 is device 0.
+    fn restricted(request: &str) -> Result<Option<Restricted>, Refusal> {
+        restrict(request, &[1, 3, 4], |id| match id {
+            "GPU-3" => Some(3),
+            "GPU-0" => Some(0),
+            "1:0" => Some(1),
+            id => id.parse().ok(),
+        })
+    }
+
+    #[test]
+    fn every_request_becomes_one_for_attached_devices() {
+        for (request, expected) in [
+            ("all", "\"device=1,3,4\""),
+            ("-1", "\"device=1,3,4\""),
+            ("1", "device=1"),
+            ("2", "\"device=1,3\""),
+            ("3", "\"device=1,3,4\""),
+            ("count=2", "\"device=1,3\""),
+            (
+                "count=all,capabilities=utility",
+                "\"device=1,3,4\",capabilities=utility",
+            ),
+            (
+                "all,\"capabilities=compute,utility\"",
+                "\"device=1,3,4\",\"capabilities=compute,utility\"",
+            ),
+            ("capabilities=utility", "capabilities=utility,device=1"),
+            ("driver=nvidia,count=1", "driver=nvidia,device=1"),
+            ("device=3", "device=3"),
+            ("\"device=3,1\"", "\"device=3,1\""),
+            (
+                "\"capabilities=utility,x\",\"device=1,3\"",
+                "\"capabilities=utility,x\",\"device=1,3\"",
+            ),
+            ("device=GPU-3", "device=GPU-3"),
+            ("device=1:0", "device=1:0"),
+            ("device=all", "\"device=1,3,4\""),
+        ] {
+            let expected = Restricted {
+                value: expected.to_owned(),
+                dropped: Vec::new(),
+            };
+            assert_eq!(restricted(request), Ok(Some(expected)), "{request}");
+        }
+    }
+
+    #[test]
+    fn devices_of_others_are_dropped() {
+        let found = restricted("\"device=0,3,GPU-0,nosuch\"").unwrap().unwrap();
+        assert_eq!(found.value, "device=3");
+        assert_eq!(found.dropped, ["0", "GPU-0", "nosuch"]);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused() {
+        for (request, code) in [
+            ("4", NOT_ENOUGH_DEVICES),
+            ("device=0", NOT_ENOUGH_DEVICES),
+            ("device=", NOT_ENOUGH_DEVICES),
+            ("device=none", NOT_ENOUGH_DEVICES),
+            ("0", USAGE),
+            ("count=0", USAGE),
+            ("", USAGE),
+            ("some", USAGE),
+            ("1.5", USAGE),
+            ("\"device=1", USAGE),
+            ("a\"b", USAGE),
+            ("\"a\"b", USAGE),
+            ("device=1\nall", USAGE),
+        ] {
+            assert_eq!(restricted(request).unwrap_err().code, code, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn other_drivers_are_left_alone() {
+        assert_eq!(restricted("driver=amd,count=all"), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn fields_survive_being_written_and_read(fields in proptest::collection::vec("[a-z=\", ]{0,8}", 1..5)) {
+            let line: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+            prop_assert_eq!(split(&line.join(",")), Some(fields));
+        }
+
+        #[test]
+        fn a_restricted_request_stays_as_it_is(count in 1..4_u32) {
+            let first = restricted(&count.to_string()).unwrap().unwrap();
+            prop_assert_eq!(restricted(&first.value).unwrap().unwrap().value, first.value);
+        }
+
+        #[test]
+        fn no_request_gets_devices_of_others(request in "(\"?(all|device|count|driver|capabilities)?=?(all|0|1|2|3|,|GPU-0)*\"?,?){0,4}") {
+            if let Ok(Some(found)) = restricted(&request) {
+                let fields = split(&found.value).unwrap();
+                let devices: Vec<&str> = fields.iter().filter_map(|field| field.strip_prefix("device=")).collect();
+                prop_assert!(!devices.is_empty());
+                for id in devices[0].split(',') {
+                    prop_assert!(["1", "3", "4"].contains(&id), "{} -> {}", request, found.value);
+                }
+            }
+        }
+    }
+}
