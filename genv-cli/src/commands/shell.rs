@@ -1,11 +1,13 @@
 //! `genv shell`
 
+use std::env;
 use std::io::{self, Write as _};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
+use genv_core::state::{StateStore, directory_path};
 
-use crate::shell::{self, Caller, CallerError, Detected, Shell as Kind};
+use crate::shell::{self, Caller, CallerError, Detected, Resumed, Shell as Kind, resume};
 
 const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
   eval "$(genv shell --init)"
@@ -34,32 +36,86 @@ struct Action {
     /// Say that it is set up.
     #[arg(long)]
     ok: bool,
+
+    /// Show the devices that the environment is attached to now, as 'genv attach --refresh'.
+    #[arg(long)]
+    reattach: bool,
+
+    /// Show how the environment is configured now, as 'genv config --refresh'.
+    #[arg(long)]
+    reconfigure: bool,
+
+    /// Become a member of the environment that the shell was started in, or leave it if it ended.
+    #[arg(long, hide = true)]
+    join: bool,
 }
 
 impl Shell {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let Action { init, deinit, ok } = self.action;
-        let text = match (init, deinit) {
+        let action = self.action;
+        if action.join {
+            return join();
+        }
+        if action.reattach || action.reconfigure {
+            return refresh();
+        }
+        let text = match (action.init, action.deinit) {
             (Some(named), _) => known(named).map(shell::init).unwrap_or_default(),
             (_, Some(named)) => known(named)
                 .map(|shell| shell::deinit(shell).to_owned())
                 .unwrap_or_default(),
-            _ if ok => SET_UP.to_owned(),
-            _ => match Caller::from_environment() {
-                Ok(_) => SET_UP.to_owned(),
-                Err(CallerError::NotSetUp(detected)) => {
-                    format!(
-                        "genv is not set up in this shell. {}\n",
-                        shell::advice(detected)
-                    )
-                }
-                Err(error) => return Err(error.into()),
-            },
+            _ if action.ok => SET_UP.to_owned(),
+            _ => status()?,
         };
         io::stdout()
             .write_all(text.as_bytes())
             .context("cannot print")
     }
+}
+
+/// Whether genv is set up, and if not, how it is.
+fn status() -> Result<String, CallerError> {
+    match Caller::from_environment() {
+        Ok(_) => Ok(SET_UP.to_owned()),
+        Err(CallerError::NotSetUp(detected)) => Ok(format!(
+            "genv is not set up in this shell. {}\n",
+            shell::advice(detected)
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+/// What every shell does that was started within an environment.
+fn join() -> anyhow::Result<()> {
+    let caller = Caller::from_environment()?;
+    let interactive = caller.interactive();
+    if let Resumed::Left(why) = resume(caller, &mut store(), true)?
+        && interactive
+    {
+        note(&why);
+    }
+    Ok(())
+}
+
+/// Shows the shell its environment as it is now.
+fn refresh() -> anyhow::Result<()> {
+    match resume(Caller::from_environment()?, &mut store(), false)? {
+        Resumed::Shown => {}
+        Resumed::Left(why) => note(&why),
+        Resumed::Nothing => bail!(
+            "cannot show this shell its environment: it is not in an active environment. 'genv activate' starts one"
+        ),
+    }
+    Ok(())
+}
+
+fn store() -> StateStore {
+    StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref()))
+}
+
+#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
+fn note(why: &str) {
+    eprintln!("genv: {why}: this shell is in no environment any more. 'genv activate' starts one.");
 }
 
 const SET_UP: &str = "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";

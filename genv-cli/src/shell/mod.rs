@@ -28,12 +28,14 @@ mod caller;
 mod detect;
 mod difference;
 mod quote;
+mod resume;
 mod shims;
 mod template;
 mod variables;
 
 pub(crate) use caller::{Caller, CallerError, advice};
 pub(crate) use detect::{Detected, detect};
+pub(crate) use resume::{Resumed, resume};
 pub(crate) use template::{deinit, init};
 pub(crate) use variables::ShellEnvironment;
 
