@@ -1,0 +1,197 @@
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// A home directory with a repository, and a project in it.
+struct Lab {
+    _root: tempfile::TempDir,
+    outside: PathBuf,
+    home: PathBuf,
+    repository: PathBuf,
+    project: PathBuf,
+}
+
+fn lab() -> Lab {
+    let root = tempfile::tempdir().unwrap();
+    let outside = root.path().join("scratch/data");
+    let home = root.path().join("home/me");
+    let repository = home.join("code/repository");
+    let project = repository.join("src/deep");
+    for folder in [&outside, &project, &repository.join(".git")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    Lab {
+        _root: root,
+        outside,
+        home,
+        repository,
+        project,
+    }
+}
+
+#[test]
+fn the_search_ends_at_the_repository_and_then_looks_at_home() {
+    let lab = lab();
+    let found = places(Some(&lab.project), Some(&lab.home));
+    let expected = [
+        &lab.project,
+        &lab.repository.join("src"),
+        &lab.repository,
+        &lab.home,
+    ];
+    assert!(found.iter().eq(expected), "{found:?}");
+}
+
+#[test]
+fn the_search_ends_at_the_home_directory() {
+    let lab = lab();
+    let code = lab.home.join("code");
+    assert_eq!(
+        places(Some(&code), Some(&lab.home)),
+        [code.clone(), lab.home.clone()]
+    );
+    assert_eq!(places(Some(&lab.home), Some(&lab.home)).len(), 1);
+    let link = lab.outside.join("to-home");
+    symlink(&lab.home, &link).unwrap();
+    assert_eq!(places(Some(&code), Some(&link)), [code, lab.home]);
+}
+
+#[test]
+fn outside_of_home_and_repository_nothing_above_counts() {
+    let lab = lab();
+    let (outside, home) = (lab.outside, lab.home);
+    assert_eq!(
+        places(Some(&outside), Some(&home)),
+        [outside.clone(), home.clone()]
+    );
+    assert_eq!(places(Some(&outside), None), [outside]);
+    assert_eq!(places(None, Some(&home)), [home]);
+}
+
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn what_is_saved_is_loaded() {
+    let folder = folder(&[
+        ("name", b"old"),
+        ("gpus", b"7"),
+        ("gpu-memory", b"1g"),
+        ("other", b"kept"),
+    ]);
+    let whole = Configuration {
+        name: Some("my env; $(id)".to_owned()),
+        gpus: Some(2),
+        gpu_memory: Some(MemoryAmount::from_person("4g").unwrap()),
+    };
+    save(folder.path(), &whole).unwrap();
+    assert_eq!(load(folder.path()).unwrap(), whole);
+    save(folder.path(), &Configuration::default()).unwrap();
+    assert_eq!(load(folder.path()).unwrap(), Configuration::default());
+    let left: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["other"]);
+}
+
+#[test]
+fn files_may_end_with_a_newline_or_be_empty() {
+    let folder = folder(&[("name", b"\n"), ("gpus", b" 3\n")]);
+    let expected = Configuration {
+        gpus: Some(3),
+        ..Configuration::default()
+    };
+    assert_eq!(load(folder.path()).unwrap(), expected);
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_in_one_line() {
+    let long = "x".repeat(129);
+    for (file, content, words) in [
+        ("gpus", "-1".as_bytes(), "'-1' is not a number of devices"),
+        ("gpus", b"two", "'two' is not a number of devices"),
+        ("gpus", b"99999999999", "is not a number of devices"),
+        ("gpus", b"\x1b[2J\n1", r"'\u{1b}[2J\n1' is not"),
+        ("gpu-memory", b"abc", "is not a number"),
+        ("gpu-memory", b"1.5g", "not a whole number"),
+        ("gpu-memory", b"4", "means 4 bytes"),
+        ("name", b"a\nb", "cannot be printed"),
+        ("name", b"\x1b]0;title\x07", "cannot be printed"),
+        ("name", "a\u{202e}b".as_bytes(), "cannot be printed"),
+        ("name", b"\xff\xfe", "it is not UTF-8"),
+        ("name", long.as_bytes(), "at most 128 characters"),
+        ("name", &[b'x'; 1 << 20], "more than 1024 bytes"),
+    ] {
+        let folder = folder(&[(file, content)]);
+        let said = load(folder.path()).unwrap_err().to_string();
+        assert!(said.contains(words), "{said}");
+        assert!(
+            said.starts_with(&format!(
+                "cannot use {}",
+                folder.path().join(file).display()
+            )),
+            "{said}"
+        );
+        assert!(!said.contains(char::is_control), "{said:?}");
+    }
+}
+
+#[test]
+fn links_and_pipes_are_not_followed() {
+    let secret = folder(&[("name", b"secret")]);
+    let link = secret.path().join("link");
+    symlink(secret.path(), &link).unwrap();
+    let said = load(&link).unwrap_err().to_string();
+    assert!(said.contains("symbolic link"), "{said}");
+
+    let folder = folder(&[]);
+    symlink(secret.path().join("name"), folder.path().join("name")).unwrap();
+    let said = load(folder.path()).unwrap_err().to_string();
+    assert!(said.contains("symbolic link"), "{said}");
+    // Saving replaces the link, not what it leads to.
+    let other = Configuration {
+        name: Some("mine".to_owned()),
+        ..Configuration::default()
+    };
+    save(folder.path(), &other).unwrap();
+    assert_eq!(
+        fs::read_to_string(secret.path().join("name")).unwrap(),
+        "secret"
+    );
+    assert_eq!(load(folder.path()).unwrap(), other);
+
+    let pipe = folder.path().join("gpus");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let said = load(folder.path()).unwrap_err().to_string();
+    assert!(said.contains("not a file"), "{said}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_keeps_what_it_has() {
+    let folder = folder(&[("name", b"kept")]);
+    fs::create_dir(folder.path().join("gpus")).unwrap();
+    let other = Configuration {
+        gpus: Some(1),
+        name: Some("kept".to_owned()),
+        ..Configuration::default()
+    };
+    let said = save(folder.path(), &other).unwrap_err().to_string();
+    assert!(
+        said.contains("cannot save") && said.contains("gpus"),
+        "{said}"
+    );
+    let left = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2);
+}
+
+#[test]
+fn what_belongs_to_another_user_is_not_used() {
+    assert!(trusts(1000, 1000) && trusts(1000, 0) && trusts(0, 0));
+    assert!(!trusts(1000, 1001) && !trusts(0, 1000));
+}
