@@ -1,8 +1,7 @@
 //! The real Alertmanager, and what it makes of alerts.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -11,14 +10,14 @@ use serde::Deserialize;
 use crate::exporter::{PATIENCE, free_port};
 use crate::http;
 use crate::metrics::Labels;
+use crate::server::Server;
 use crate::tools;
 
 /// A running Alertmanager; it ends with the value.
 #[derive(Debug)]
 pub struct Alertmanager {
-    child: Child,
     port: u16,
-    folder: tempfile::TempDir,
+    server: Server,
 }
 
 /// An alert as Alertmanager has it.
@@ -57,35 +56,15 @@ impl Alertmanager {
     pub fn start(tool: &str, configuration: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
-        let log = File::create(folder.path().join("alertmanager.log"))?;
         let data = folder.path().join("data");
-        let child = Command::new(tools::program(tool, "prometheus-alertmanager"))
+        let mut command = Command::new(tools::program(tool, "prometheus-alertmanager"));
+        command
             .arg(format!("--config.file={}", configuration.display()))
             .arg(format!("--storage.path={}", data.display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .arg("--cluster.listen-address=")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let mut alertmanager = Self {
-            child,
-            port,
-            folder,
-        };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
-                return Ok(alertmanager);
-            }
-            let ended = alertmanager.child.try_wait()?;
-            ensure!(
-                ended.is_none() && Instant::now() < deadline,
-                "Alertmanager never became ready: {}",
-                alertmanager.log()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            .arg("--cluster.listen-address=");
+        let server = Server::start(&mut command, port, folder)?;
+        Ok(Self { port, server })
     }
 
     /// Its port on 127.0.0.1.
@@ -97,7 +76,7 @@ impl Alertmanager {
     /// All that it logged.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("alertmanager.log")).unwrap_or_default()
+        self.server.log()
     }
 
     /// Gives it alerts with these labels, as Prometheus does.
@@ -152,13 +131,5 @@ impl Alertmanager {
             );
             std::thread::sleep(Duration::from_millis(100));
         }
-    }
-}
-
-impl Drop for Alertmanager {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -10,5 +10,6 @@ pub mod nvml_sim;
 pub mod peer;
 pub mod process;
 pub mod prometheus;
+mod server;
 pub mod state;
 pub mod tools;

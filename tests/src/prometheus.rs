@@ -1,9 +1,8 @@
 //! The real Prometheus, and what it answers to PromQL.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,6 +12,7 @@ use serde_json::Value;
 use crate::exporter::{PATIENCE, free_port};
 use crate::http::{self, Response};
 use crate::metrics::Labels;
+use crate::server::Server;
 use crate::tools;
 
 /// Labels of a series, and its values with their Unix times.
@@ -38,13 +38,7 @@ struct RangeSeries {
 #[derive(Debug)]
 pub struct Prometheus {
     port: u16,
-    own: Option<OwnProcess>,
-}
-
-#[derive(Debug)]
-struct OwnProcess {
-    child: Child,
-    folder: tempfile::TempDir,
+    own: Option<Server>,
 }
 
 impl Prometheus {
@@ -105,40 +99,21 @@ impl Prometheus {
         configuration: &Path,
         flags: &[String],
     ) -> Result<Self> {
-        let log = File::create(folder.path().join("prometheus.log"))?;
-        let child = Command::new(tools::program(tool, "prometheus"))
+        let data = folder.path().join("data");
+        let mut command = Command::new(tools::program(tool, "prometheus"));
+        command
             .arg(format!("--config.file={}", configuration.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                folder.path().join("data").display()
-            ))
+            .arg(format!("--storage.tsdb.path={}", data.display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .args(flags)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let mut own = OwnProcess { child, folder };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
-                let own = Some(own);
-                return Ok(Self { port, own });
-            }
-            let ended = own.child.try_wait()?;
-            ensure!(
-                ended.is_none() && Instant::now() < deadline,
-                "Prometheus never became ready: {}",
-                own.log()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            .args(flags);
+        let own = Some(Server::start(&mut command, port, folder)?);
+        Ok(Self { port, own })
     }
 
     /// All that one which was started here logged.
     #[must_use]
     pub fn log(&self) -> String {
-        self.own.as_ref().map(OwnProcess::log).unwrap_or_default()
+        self.own.as_ref().map(Server::log).unwrap_or_default()
     }
 
     /// Its port on 127.0.0.1.
@@ -292,20 +267,6 @@ impl Prometheus {
             .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
             .collect();
         http::get(self.port, &format!("{path}?{}", pairs.join("&")))
-    }
-}
-
-impl OwnProcess {
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("prometheus.log")).unwrap_or_default()
-    }
-}
-
-impl Drop for OwnProcess {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
