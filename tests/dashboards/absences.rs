@@ -1,7 +1,7 @@
 //! What the demonstration legitimately has no data about, each with its reason.
 
-use crate::dashboard::{Dashboard, Panel};
 use crate::queries::Silence;
+use genv_tests::dashboard::{Dashboard, Panel};
 
 /// Where queries may return nothing.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use genv_tests::metrics::Labels;
 
-use crate::dashboard::{Dashboard, Variable, text};
 use crate::interpolate::{Choice, Chosen, duration, interpolate, label_values};
 use crate::queries::Questions;
+use genv_tests::dashboard::{Dashboard, Variable, text};
 
 /// Time ranges that people choose, beside the one with which a dashboard opens.
 const RANGES: [&str; 3] = ["5m", "24h", "30d"];

@@ -8,7 +8,7 @@ use genv_tests::metrics::Labels;
 use regex::{Captures, Regex};
 use serde_json::Value;
 
-use crate::dashboard::{Panel, Target, list, text};
+use genv_tests::dashboard::{Panel, Target, list, text};
 
 static LEGEND_LABEL: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\{\{\s*(\w+)\s*\}\}").expect("a regular expression"));

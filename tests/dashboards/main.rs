@@ -5,7 +5,6 @@
 
 mod absences;
 mod choices;
-mod dashboard;
 mod fields;
 mod interpolate;
 mod lint;
@@ -18,7 +17,7 @@ mod variables;
 use std::time::Duration;
 
 use anyhow::Result;
-use dashboard::Dashboard;
+use genv_tests::dashboard::Dashboard;
 use genv_tests::history::{History, Past};
 use queries::Questions;
 

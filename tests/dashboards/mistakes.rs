@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use serde_json::json;
 
-use crate::dashboard::Dashboard;
 use crate::interpolate::{Choice, Chosen, interpolate};
 use crate::queries::Questions;
 use crate::refused::{STAT, TABLE, TIMESERIES, example};
 use crate::{SCRAPE_INTERVAL, demo};
+use genv_tests::dashboard::Dashboard;
 
 /// A panel, what stands in its first expression, what stands there instead, and all that is then told.
 type Mistake = (usize, &'static str, &'static str, &'static [&'static str]);

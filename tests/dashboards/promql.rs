@@ -6,9 +6,9 @@ use std::time::Duration;
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::{self, Expr, VectorSelector};
 
-use crate::dashboard::Dashboard;
 use crate::interpolate::{Choice, Chosen};
 use crate::variables;
+use genv_tests::dashboard::Dashboard;
 
 /// What `$__rate_interval` stands for: a range that nobody writes.
 pub(crate) const RATE_INTERVAL: Duration = Duration::from_secs(7_654_321);

@@ -11,9 +11,9 @@ use genv_tests::metrics::Labels;
 
 use crate::absences::{self, Absence};
 use crate::choices::{self, Case};
-use crate::dashboard::{Dashboard, Panel, Target, text};
 use crate::interpolate::{Choice, Times, duration, interpolate};
 use crate::{fields, promql};
+use genv_tests::dashboard::{Dashboard, Panel, Target, text};
 
 /// Pixels of one of the 24 columns of a panel, on a screen of 1,440: at most so many points are drawn.
 const POINTS_OF_A_COLUMN: u64 = 60;

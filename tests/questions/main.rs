@@ -8,10 +8,11 @@ mod week;
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use genv_tests::dashboard::Dashboard;
 use genv_tests::history::Past;
 
 use Within::{Rounding, TwoMinutes, TwoPerMille};
-use shipped::{Shipped, alert, documented};
+use shipped::{alert, column, dashboard, documented};
 use week::{THE_WEEK, time};
 
 /// Labels of an answer that are told apart, joined by a space, and its value.
@@ -61,16 +62,16 @@ type Answered = fn(&Lab) -> Result<()>;
 
 struct Lab {
     past: Past,
-    overview: Shipped,
-    users: Shipped,
+    overview: Dashboard,
+    users: Dashboard,
 }
 
 impl Lab {
     fn new(tool: &str) -> Result<Self> {
         Ok(Self {
             past: week::history()?.start(tool)?,
-            overview: Shipped::dashboard("overview")?,
-            users: Shipped::dashboard("users")?,
+            overview: dashboard("overview")?,
+            users: dashboard("users")?,
         })
     }
 
@@ -111,8 +112,8 @@ impl Lab {
     }
 
     fn what_is_free_now_and_of_which_model(&self) -> Result<()> {
-        let free = self.overview.column("Free GPUs by model", "Free")?;
-        let of = self.overview.column("Free GPUs by model", "Of")?;
+        let free = column(&self.overview, "Free GPUs by model", "Free")?;
+        let of = column(&self.overview, "Free GPUs by model", "Of")?;
         let by = &["model"];
         // Monday 06:00: GPU 2 of gpu01, and GPU 0 of gpu02, which erin takes at 07:20.
         self.gives(
@@ -136,7 +137,7 @@ impl Lab {
     }
 
     fn who_holds_what(&self) -> Result<()> {
-        let share = self.overview.column("GPUs and their holders", "Share")?;
+        let share = column(&self.overview, "GPUs and their holders", "Share")?;
         let by = &["username", "env_name", "hostname", "index", "model"];
         let holders: Answer = &[
             ("alice training gpu01 0 NVIDIA A100-SXM4-40GB", 1.0),
@@ -153,7 +154,7 @@ impl Lab {
     }
 
     fn who_held_gpus_idle_last_week_and_for_how_many_gpu_hours(&self) -> Result<()> {
-        let of = |column| self.users.column("Users", column);
+        let of = |name| column(&self.users, "Users", name);
         let by = &["username"];
         self.gives(&of("Idle")?, by, THE_WEEK, week::IDLE_HOURS, TwoMinutes)?;
         // What could not be measured is held, and neither idle nor busy.
@@ -181,9 +182,9 @@ impl Lab {
     }
 
     fn how_many_kwh_per_user(&self) -> Result<()> {
-        let energy = self.users.column("Users", "Energy")?;
+        let energy = column(&self.users, "Users", "Energy")?;
         self.gives(&energy, &["username"], THE_WEEK, week::KWH, TwoPerMille)?;
-        let nobody = self.users.column("Energy of nobody", "")?;
+        let nobody = column(&self.users, "Energy of nobody", "")?;
         self.gives(
             &nobody,
             &[],
@@ -194,7 +195,7 @@ impl Lab {
     }
 
     fn which_xid_hit_whom(&self) -> Result<()> {
-        let errors = self.users.column("XID errors that hit users", "Errors")?;
+        let errors = column(&self.users, "XID errors that hit users", "Errors")?;
         let by = &["username", "hostname", "index", "model", "xid"];
         let hits: Answer = &[
             ("alice gpu01 0 NVIDIA A100-SXM4-40GB 31", 1.0),
@@ -204,7 +205,7 @@ impl Lab {
         ];
         self.gives(&errors, by, THE_WEEK, hits, Rounding)?;
         // That of GPU 2 hit nobody.
-        let of_gpus = self.users.column("XID errors by GPU", "Errors")?;
+        let of_gpus = column(&self.users, "XID errors by GPU", "Errors")?;
         let errors: Answer = &[
             ("gpu01 0 31", 1.0),
             ("gpu01 1 43", 5.0),
@@ -221,9 +222,11 @@ impl Lab {
     }
 
     fn who_is_over_his_memory(&self) -> Result<()> {
-        let over = self
-            .overview
-            .column("Environments over the memory they asked for", "Of asked")?;
+        let over = column(
+            &self.overview,
+            "Environments over the memory they asked for",
+            "Of asked",
+        )?;
         let by = &["username", "env_name", "hostname", "index"];
         // 24 GiB of the 20 GiB that she asked for, since Friday 06:00; on Thursday 14 GiB.
         self.gives(&over, by, 90.0, &[], Rounding)?;
@@ -237,7 +240,7 @@ impl Lab {
     }
 
     fn is_any_exporter_stale(&self) -> Result<()> {
-        let stale = self.overview.column("Collectors in trouble", "stale")?;
+        let stale = column(&self.overview, "Collectors in trouble", "stale")?;
         let fires = alert("GenvSnapshotStale")?;
         // Saturday 12:10, ten minutes after gpu01's three collectors have stopped. An hour before they had not.
         self.gives(&stale, &[], 131.0, &[], Rounding)?;
@@ -253,7 +256,7 @@ impl Lab {
     }
 
     fn which_host_is_down(&self) -> Result<()> {
-        let up = self.overview.column("State of each host", "State")?;
+        let up = column(&self.overview, "State of each host", "State")?;
         let by = &["hostname"];
         self.gives(&up, by, 66.0, &[("gpu01", 1.0), ("gpu02", 1.0)], Rounding)?;
         // Wednesday 19:00, half an hour after gpu02 died: it stands there, as 0.
@@ -282,21 +285,23 @@ impl Lab {
     fn how_full_are_we_at_peak(&self) -> Result<()> {
         // Wednesday from 10:00 to 11:00, when all GPUs are held but a quarter of GPU 1 of gpu01.
         let peak: Answer = &[("", 4.75 / 5.0)];
-        let at_once = self.overview.column("Most held at once", "")?;
+        let at_once = column(&self.overview, "Most held at once", "")?;
         self.gives(&at_once, &[], THE_WEEK, peak, Rounding)?;
-        let fullness = self.users.column("Peak fullness", "")?;
+        let fullness = column(&self.users, "Peak fullness", "")?;
         self.gives(&fullness, &[], THE_WEEK, peak, Rounding)
     }
 
     fn who_uses_gpus_without_an_environment(&self) -> Result<()> {
-        let now = self
-            .overview
-            .column("GPUs used outside environments", "Of the time")?;
+        let now = column(
+            &self.overview,
+            "GPUs used outside environments",
+            "Of the time",
+        )?;
         let by = &["username", "hostname", "index", "model"];
         let dave: Answer = &[("dave gpu01 2 NVIDIA A100-SXM4-40GB", 1.0)];
         self.gives(&now, by, 30.0, &[], Rounding)?;
         self.gives(&now, by, 36.0, dave, Rounding)?;
-        let outside = self.users.column("Users", "Outside")?;
+        let outside = column(&self.users, "Users", "Outside")?;
         self.gives(
             &outside,
             &["username"],

@@ -3,64 +3,43 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use genv_tests::dashboard::{Dashboard, Panel};
 use genv_tests::history::RulesFile;
-use serde_json::Value;
 
-/// A dashboard, with every variable set to All and asked about the last week.
-#[derive(Debug)]
-pub(crate) struct Shipped {
-    panels: Vec<Value>,
+/// The dashboard of this file.
+pub(crate) fn dashboard(file: &str) -> Result<Dashboard> {
+    let mut shipped = Dashboard::shipped()?.into_iter();
+    let found = shipped.find(|dashboard| dashboard.file == file);
+    found.with_context(|| format!("no dashboard {file}"))
 }
 
-impl Shipped {
-    /// Reads a dashboard of the repository.
-    pub(crate) fn dashboard(name: &str) -> Result<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
-        let text = std::fs::read_to_string(folder.join(format!("{name}.json")))?;
-        let mut dashboard: Value = serde_json::from_str(&text)?;
-        let mut panels = Vec::new();
-        collect(dashboard["panels"].take(), &mut panels);
-        Ok(Self { panels })
-    }
-
-    /// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's.
-    pub(crate) fn column(&self, title: &str, column: &str) -> Result<String> {
-        let found = self.panels.iter().find(|panel| panel["title"] == title);
-        let panel = found.with_context(|| format!("no panel {title}"))?;
-        let targets = panel["targets"].as_array().context("no targets")?;
-        let target = match (targets.as_slice(), column) {
-            ([only], "") => Some(only),
-            (targets, _) => {
-                let query = named(panel, column);
-                targets.iter().find(|target| {
-                    target["legendFormat"] == column
-                        || query
-                            .as_deref()
-                            .is_some_and(|query| query.is_empty() || target["refId"] == query)
-                })
-            }
-        };
-        let target = target.with_context(|| format!("the panel {title} has no {column}"))?;
-        let expression = target["expr"].as_str().context("no expr")?;
-        Ok(interpolated(expression))
-    }
-}
-
-/// Panels that show something, also those within rows.
-fn collect(panels: Value, into: &mut Vec<Value>) {
-    let Value::Array(panels) = panels else { return };
-    for mut panel in panels {
-        collect(panel["panels"].take(), into);
-        if panel["type"] != "row" {
-            into.push(panel);
+/// What the column of the table with this title asks, or the series of a panel; an empty name is the only one's. Every
+/// variable is set to All, and the last week is asked about.
+pub(crate) fn column(dashboard: &Dashboard, title: &str, column: &str) -> Result<String> {
+    let mut panels = dashboard.queried_panels();
+    let panel = panels.find(|panel| panel.title() == title);
+    let panel = panel.with_context(|| format!("no panel {title}"))?;
+    let targets: Vec<_> = panel.targets().collect();
+    let target = match (targets.as_slice(), column) {
+        ([only], "") => Some(only),
+        (targets, _) => {
+            let query = named(panel, column);
+            targets.iter().find(|target| {
+                target.legend() == column
+                    || query
+                        .as_deref()
+                        .is_some_and(|query| query.is_empty() || target.reference() == query)
+            })
         }
-    }
+    };
+    let target = target.with_context(|| format!("the panel {title} has no {column}"))?;
+    Ok(interpolated(target.expression()))
 }
 
 /// The query whose values stand in this column: `C` of `Value #C`, nothing if there is one alone.
-fn named(panel: &Value, column: &str) -> Option<String> {
-    let transformations = panel["transformations"].as_array()?;
-    let organize = transformations.iter().find(|one| one["id"] == "organize")?;
+fn named(panel: Panel<'_>, column: &str) -> Option<String> {
+    let mut transformations = panel.transformations().iter();
+    let organize = transformations.find(|one| one["id"] == "organize")?;
     let names = organize["options"]["renameByName"].as_object()?;
     let (field, _) = names.iter().find(|(_, shown)| *shown == column)?;
     field.strip_prefix("Value")?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Fault;
-use crate::dashboard::{Dashboard, Panel, list};
+use genv_tests::dashboard::{Dashboard, Panel, list};
 
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;

@@ -9,7 +9,7 @@ mod whole;
 
 use std::collections::BTreeSet;
 
-use crate::dashboard::{Dashboard, Panel};
+use genv_tests::dashboard::{Dashboard, Panel};
 
 /// Something that a rule refuses.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::Fault;
-use crate::dashboard::{Dashboard, Panel, list, text};
+use genv_tests::dashboard::{Dashboard, Panel, list, text};
 
 /// Panels that every Grafana has, without a plugin.
 const CORE_TYPES: [&str; 24] = [

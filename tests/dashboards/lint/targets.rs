@@ -7,8 +7,8 @@ use genv_tests::history::RulesFile;
 use promql_parser::parser::{Expr, token};
 
 use super::Fault;
-use crate::dashboard::{Dashboard, Panel, Target};
 use crate::promql::{self, RATE_INTERVAL};
+use genv_tests::dashboard::{Dashboard, Panel, Target};
 
 /// Panels that draw a course of time.
 const OF_TIME: [&str; 4] = ["heatmap", "state-timeline", "status-history", "timeseries"];

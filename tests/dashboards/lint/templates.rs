@@ -6,9 +6,9 @@ use promql_parser::parser::Expr;
 use serde_json::{Value, json};
 
 use super::{Fault, unless};
-use crate::dashboard::{Dashboard, Variable};
 use crate::interpolate::label_values;
 use crate::{promql, variables};
+use genv_tests::dashboard::{Dashboard, Variable};
 
 /// The variables that dashboards share, in their order: name, label, query.
 const SHARED: [(&str, &str, &str); 4] = [

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Fault, unless};
-use crate::dashboard::{Dashboard, list};
+use genv_tests::dashboard::{Dashboard, list};
 
 /// It is changed in its file, not in place, where the next update would undo it.
 pub(super) fn uneditable(dashboard: &Dashboard) -> Vec<Fault> {

@@ -5,8 +5,8 @@ mod targets;
 
 use serde_json::{Value, json};
 
-use crate::dashboard::Dashboard;
 use crate::lint;
+use genv_tests::dashboard::Dashboard;
 
 /// A small dashboard that keeps every rule.
 pub(crate) fn example() -> Dashboard {

@@ -8,31 +8,42 @@ use serde_json::Value;
 /// Panels that ask no data source.
 const WITHOUT_QUERIES: [&str; 6] = ["row", "text", "alertlist", "dashlist", "annolist", "news"];
 
-/// A dashboard, and the name of its file without `.json`.
+/// A dashboard.
 #[derive(Clone, Debug)]
-pub(crate) struct Dashboard {
-    pub(crate) file: String,
-    pub(crate) json: Value,
+pub struct Dashboard {
+    /// The name of its file without `.json`.
+    pub file: String,
+    /// All of it.
+    pub json: Value,
 }
 
 /// A panel of a dashboard; rows are panels too.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Panel<'a>(pub(crate) &'a Value);
+pub struct Panel<'a>(
+    /// All of it.
+    pub &'a Value,
+);
 
 /// One query of a panel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a>(pub(crate) &'a Value);
+pub struct Target<'a>(
+    /// All of it.
+    pub &'a Value,
+);
 
 /// A template variable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Variable<'a>(pub(crate) &'a Value);
+pub struct Variable<'a>(
+    /// All of it.
+    pub &'a Value,
+);
 
 impl Dashboard {
     /// Every dashboard that is shipped, in the order of their files' names.
     ///
     /// # Errors
     /// There is none, or one is no JSON.
-    pub(crate) fn shipped() -> Result<Vec<Self>> {
+    pub fn shipped() -> Result<Vec<Self>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../grafana/dashboards");
         let entries = std::fs::read_dir(&folder)
             .with_context(|| format!("reading the dashboards in {}", folder.display()))?;
@@ -61,16 +72,20 @@ impl Dashboard {
         Ok(dashboards)
     }
 
-    pub(crate) fn uid(&self) -> &str {
+    /// Its uid.
+    #[must_use]
+    pub fn uid(&self) -> &str {
         text(&self.json["uid"])
     }
 
-    pub(crate) fn title(&self) -> &str {
+    /// Its title.
+    #[must_use]
+    pub fn title(&self) -> &str {
         text(&self.json["title"])
     }
 
     /// All panels, those of collapsed rows included.
-    pub(crate) fn panels(&self) -> Vec<Panel<'_>> {
+    pub fn panels(&self) -> Vec<Panel<'_>> {
         let mut panels = Vec::new();
         for panel in list(&self.json["panels"]) {
             panels.push(Panel(panel));
@@ -80,18 +95,22 @@ impl Dashboard {
     }
 
     /// The panels that ask a data source.
-    pub(crate) fn queried_panels(&self) -> impl Iterator<Item = Panel<'_>> {
+    pub fn queried_panels(&self) -> impl Iterator<Item = Panel<'_>> {
         self.panels().into_iter().filter(Panel::asks)
     }
 
-    pub(crate) fn variables(&self) -> Vec<Variable<'_>> {
+    /// Its template variables, in their order.
+    #[must_use]
+    pub fn variables(&self) -> Vec<Variable<'_>> {
         list(&self.json["templating"]["list"])
             .iter()
             .map(Variable)
             .collect()
     }
 
-    pub(crate) fn variable(&self, name: &str) -> Option<Variable<'_>> {
+    /// The variable of this name.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<Variable<'_>> {
         self.variables()
             .into_iter()
             .find(|variable| variable.name() == name)
@@ -99,74 +118,95 @@ impl Dashboard {
 }
 
 impl<'a> Panel<'a> {
-    pub(crate) fn title(self) -> &'a str {
+    /// Its title.
+    #[must_use]
+    pub fn title(self) -> &'a str {
         text(&self.0["title"])
     }
 
     /// What messages call it.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         match self.title() {
             "" => format!("id {}", self.0["id"]),
             title => title.to_owned(),
         }
     }
 
-    pub(crate) fn kind(self) -> &'a str {
+    /// Its type.
+    #[must_use]
+    pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
 
     /// Whether it is of a type that asks a data source.
-    pub(crate) fn asks(&self) -> bool {
+    pub fn asks(&self) -> bool {
         !WITHOUT_QUERIES.contains(&self.kind())
     }
 
-    pub(crate) fn targets(self) -> impl Iterator<Item = Target<'a>> {
+    /// Its queries.
+    pub fn targets(self) -> impl Iterator<Item = Target<'a>> {
         list(&self.0["targets"]).iter().map(Target)
     }
 
-    pub(crate) fn transformations(self) -> &'a [Value] {
+    /// What is done to the answers before they are shown.
+    #[must_use]
+    pub fn transformations(self) -> &'a [Value] {
         list(&self.0["transformations"])
     }
 
-    pub(crate) fn overrides(self) -> &'a [Value] {
+    /// How single fields are shown.
+    #[must_use]
+    pub fn overrides(self) -> &'a [Value] {
         list(&self.0["fieldConfig"]["overrides"])
     }
 }
 
 impl<'a> Target<'a> {
-    pub(crate) fn expression(self) -> &'a str {
+    /// Its PromQL, with Grafana's variables.
+    #[must_use]
+    pub fn expression(self) -> &'a str {
         text(&self.0["expr"])
     }
 
-    pub(crate) fn reference(self) -> &'a str {
+    /// Its name within the panel: `refId`.
+    #[must_use]
+    pub fn reference(self) -> &'a str {
         text(&self.0["refId"])
     }
 
-    pub(crate) fn legend(self) -> &'a str {
+    /// What series are called.
+    #[must_use]
+    pub fn legend(self) -> &'a str {
         text(&self.0["legendFormat"])
     }
 
     /// Whether it asks for the values at the end of the time range only.
-    pub(crate) fn is_instant(self) -> bool {
+    pub fn is_instant(self) -> bool {
         self.0["instant"] == true
     }
 }
 
 impl<'a> Variable<'a> {
-    pub(crate) fn name(self) -> &'a str {
+    /// Its name, without `$`.
+    #[must_use]
+    pub fn name(self) -> &'a str {
         text(&self.0["name"])
     }
 
-    pub(crate) fn kind(self) -> &'a str {
+    /// Its type.
+    #[must_use]
+    pub fn kind(self) -> &'a str {
         text(&self.0["type"])
     }
 
-    pub(crate) fn label(self) -> &'a str {
+    /// What people see beside it.
+    #[must_use]
+    pub fn label(self) -> &'a str {
         text(&self.0["label"])
     }
 
     /// Its query, in whichever of Grafana's two ways it is written.
-    pub(crate) fn query(self) -> &'a str {
+    pub fn query(self) -> &'a str {
         match &self.0["query"] {
             Value::Object(query) => query.get("query").map_or("", text),
             query => text(query),
@@ -174,7 +214,7 @@ impl<'a> Variable<'a> {
     }
 
     /// The value that is chosen when the dashboard is opened.
-    pub(crate) fn current(self) -> &'a str {
+    pub fn current(self) -> &'a str {
         match &self.0["current"]["value"] {
             Value::Array(values) => values.first().map_or("", text),
             value => text(value),
@@ -183,11 +223,11 @@ impl<'a> Variable<'a> {
 }
 
 /// A string, or nothing where there is none.
-pub(crate) fn text(value: &Value) -> &str {
+pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
 /// The elements of an array, or none.
-pub(crate) fn list(value: &Value) -> &[Value] {
+pub fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
