@@ -3,45 +3,77 @@
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
-use genv_core::sources::SourceError;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 
 use crate::commands::Command;
+use crate::failure::{EXIT_CODES, Failure, exit_code};
 
 const EXAMPLE: &str =
-    "Example: what is known of the built-in simulation, on a machine without a GPU
-  genv snapshot --gpu.source=simulated
-
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
+    "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
+  genv activate --gpus 2
+  genv deactivate";
 
 /// Share the GPUs of a machine: see who holds and who uses them.
 #[derive(Debug, Parser)]
-#[command(name = "genv", version, after_help = EXAMPLE)]
+#[command(name = "genv", version, after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 /// Reads the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(answer) => {
-            // Help and version are answers too. Nobody is left to tell if printing fails.
-            let _ = answer.print();
-            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
-        }
+        Err(answer) => return answered(&answer),
     };
-    match cli.command.run() {
+    let done = match cli.command {
+        Some(command) => command.run(),
+        // Programs call it so to see whether it is there.
+        None => Cli::command().print_help().map_err(Into::into),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough, as `head` has.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
-            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_)));
-            ExitCode::from(if usage { 2 } else { 1 })
+            if !matches!(error.downcast_ref(), Some(Failure::Silent(_))) {
+                complain(&format!("{error:#}"));
+            }
+            ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// Prints help and version, which are answers too, and tells in one line what is wrong with a command line.
+fn answered(answer: &clap::Error) -> ExitCode {
+    let whole = !answer.use_stderr()
+        || answer.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if whole {
+        // Nobody is left to tell if printing fails.
+        let _ = answer.print();
+    } else {
+        complain(&one_line(&answer.render().to_string()));
+    }
+    ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1))
+}
+
+/// What is wrong, and the hint if there is one, of what clap says in many lines.
+fn one_line(rendered: &str) -> String {
+    let paragraphs = rendered.split("\n\n").map(|paragraph| {
+        let lines = paragraph.lines().map(str::trim);
+        lines
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    let mut paragraphs = paragraphs.filter(|it| !it.is_empty());
+    let what = paragraphs.next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    let hint = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
+    let hint = hint.unwrap_or_else(|| "'--help' tells what there is".to_owned());
+    format!("{what}. {hint}")
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -53,6 +85,42 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 #[expect(clippy::print_stderr, reason = "errors are for people, on stderr")]
-fn complain(error: &anyhow::Error) {
-    eprintln!("genv: {error:#}");
+fn complain(message: &str) {
+    eprintln!("genv: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of these words.
+    fn said(words: &[&str]) -> String {
+        let words = ["genv"].iter().chain(words);
+        one_line(&Cli::try_parse_from(words).unwrap_err().render().to_string())
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_told_in_one_line() {
+        for (words, expected) in [
+            (
+                &["snapshto"][..],
+                "unrecognized subcommand 'snapshto'. a similar subcommand exists: 'snapshot'",
+            ),
+            (
+                &["snapshot", "--intervall"],
+                "unexpected argument '--intervall' found. a similar argument exists: '--interval'",
+            ),
+            (
+                &["snapshot", "more"],
+                "unexpected argument 'more' found. '--help' tells what there is",
+            ),
+        ] {
+            assert_eq!(said(words), expected);
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
 }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use genv_core::state::{StateStore, directory_path};
 
+use crate::failure::Failure;
 use crate::shell::{self, Caller, CallerError, Detected, Resumed, Shell as Kind, resume};
 
 const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
@@ -98,13 +99,11 @@ fn join() -> anyhow::Result<()> {
 }
 
 /// Shows the shell its environment as it is now.
-fn refresh() -> anyhow::Result<()> {
+pub(crate) fn refresh() -> anyhow::Result<()> {
     match resume(Caller::from_environment()?, &mut store(), false)? {
         Resumed::Shown => {}
         Resumed::Left(why) => note(&why),
-        Resumed::Nothing => bail!(
-            "cannot show this shell its environment: it is not in an active environment. 'genv activate' starts one"
-        ),
+        Resumed::Nothing => bail!(Failure::NotActive("refresh")),
     }
     Ok(())
 }

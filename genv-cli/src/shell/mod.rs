@@ -35,7 +35,7 @@ mod variables;
 
 pub(crate) use caller::{Caller, CallerError, advice};
 pub(crate) use detect::{Detected, detect};
-pub(crate) use resume::{Resumed, resume};
+pub(crate) use resume::{ResumeError, Resumed, resume};
 pub(crate) use template::{deinit, init};
 pub(crate) use variables::ShellEnvironment;
 

@@ -1,0 +1,143 @@
+//! Why a command fails, and the exit code that says so.
+
+use genv_core::sources::SourceError;
+use genv_core::state::allocate::AllocateError;
+use genv_core::state::{ChangeError, LockError, StoreError};
+
+use crate::machine::NoSample;
+use crate::shell::ResumeError;
+
+/// The codes, for people.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not in an active environment, 4 not enough devices, 5 some hosts failed, \
+6 lock or queue not had in time, 126 a command cannot be run, 127 it was not found.";
+
+/// What a command finds wrong itself. Errors of the core have codes of their own, see [`exit_code`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It was called in a way that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// It is about the environment that it is called in, and is called in none.
+    #[error("cannot {0}: not in an active environment. 'genv activate' starts one")]
+    NotActive(&'static str),
+    /// The environment that it is called in is not there any more.
+    #[error("cannot {task}: environment {} has ended, so this shell is not in an active environment. \
+             'genv deactivate' clears the shell, 'genv activate' starts a new one", .eid.escape_debug())]
+    Ended {
+        /// What it was to do.
+        task: &'static str,
+        /// The environment.
+        eid: String,
+    },
+    /// There are not the devices that are needed.
+    #[error("{0}")]
+    NotEnoughDevices(String),
+    /// It waited for long enough.
+    #[error("{0}")]
+    NotInTime(String),
+    /// A command was not found.
+    #[error("{0}")]
+    NotFound(String),
+    /// A command was found and cannot be run.
+    #[error("{0}")]
+    CannotRun(String),
+    /// It has said what there is to say, or a command behind it has: only the code is left.
+    #[error("exit code {0}")]
+    Silent(u8),
+}
+
+impl Failure {
+    const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::NotActive(_) | Self::Ended { .. } => 3,
+            Self::NotEnoughDevices(_) => NOT_ENOUGH,
+            Self::NotInTime(_) => NOT_IN_TIME,
+            Self::CannotRun(_) => 126,
+            Self::NotFound(_) => 127,
+            Self::Silent(code) => *code,
+        }
+    }
+}
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NOT_ENOUGH: u8 = 4;
+const NOT_IN_TIME: u8 = 6;
+
+/// The exit code of a command that failed so.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(code).unwrap_or(FAILED)
+}
+
+fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return Some(failure.exit_code());
+    }
+    let source = error.downcast_ref::<SourceError>();
+    let source = source.or(match error.downcast_ref() {
+        Some(NoSample::Source(error)) => Some(error),
+        _ => None,
+    });
+    if matches!(source, Some(SourceError::Usage(_))) {
+        return Some(USAGE);
+    }
+    // Transparent errors are not links of the chain themselves.
+    if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
+    {
+        return Some(NOT_ENOUGH);
+    }
+    let store = error.downcast_ref::<StoreError>();
+    let store = store.or(match error.downcast_ref() {
+        Some(ResumeError::Store(error)) => Some(error),
+        _ => None,
+    });
+    match store {
+        Some(StoreError::Lock(LockError::TimedOut { .. })) => Some(NOT_IN_TIME),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_code_whatever_is_said_around_it() {
+        let timed_out = || {
+            StoreError::from(LockError::TimedOut {
+                what: "genv's state".to_owned(),
+                path: "/state/genv.lock".into(),
+                waited: Duration::from_secs(10),
+                holder: None,
+            })
+        };
+        let no_device = || AllocateError::NoSuchDevice { index: 9, total: 2 };
+        let wrong = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
+        let nobody = ChangeError::NoSuchEnvironment {
+            eid: "7".to_owned(),
+        };
+        let cases: [(anyhow::Error, u8); 9] = [
+            (Failure::Silent(77).into(), 77),
+            (Failure::NotActive("attach").into(), 3),
+            (timed_out().into(), 6),
+            (ResumeError::from(timed_out()).into(), 6),
+            (no_device().into(), 4),
+            (ChangeError::from(no_device()).into(), 4),
+            (wrong().into(), 2),
+            (NoSample::from(wrong()).into(), 2),
+            (nobody.into(), 1),
+        ];
+        for (error, code) in cases {
+            let said = error.to_string();
+            assert_eq!(exit_code(&error), code, "{said}");
+            let error = Err::<(), _>(error).context("cannot do it").unwrap_err();
+            assert_eq!(exit_code(&error), code, "{said}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The machine that a command is about: genv's state there, and its GPUs.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use genv_core::attribute::{Attributor, live_environments};
+use genv_core::gpu::{GpuError, GpuSample};
+use genv_core::proc::{ProcessRequest, ProcessSource};
+use genv_core::sources::{SourceError, SourceOptions};
+use genv_core::state::allocate::DeviceUsage;
+use genv_core::state::{
+    EditableState, Inventory, State, StateError, StateStore, StoreError, directory_path,
+};
+
+/// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
+pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long they may take to tell what they are, where nothing is known of them: a driver that is not
+/// kept loaded needs seconds.
+pub(crate) const INVENTORY_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The state and the GPUs of this machine. GPUs are asked only when a question needs them.
+pub(crate) struct Machine {
+    store: StateStore,
+    options: SourceOptions,
+    gpus: Option<Gpus>,
+}
+
+/// Why GPUs tell nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoSample {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// They did not answer in time; the answer may come later.
+    #[error(
+        "the GPUs have not answered within {} s: see whether 'nvidia-smi' works",
+        .0.as_secs_f64()
+    )]
+    TooLate(Duration),
+}
+
+/// The GPUs, asked on a thread of their own, because a driver may hang.
+struct Gpus {
+    processes: Box<dyn ProcessSource>,
+    questions: Sender<()>,
+    answers: Receiver<Result<GpuSample, GpuError>>,
+    asked: bool,
+}
+
+impl Machine {
+    /// This machine, with the state and the GPUs that `GENV_TMPDIR`, `GENV_DEVICES`, `GENV_SCENARIO` and
+    /// `GENV_NVML_LIBRARY` choose.
+    ///
+    /// # Errors
+    /// A variable has a wrong value.
+    pub(crate) fn here() -> Result<Self, SourceError> {
+        let options = SourceOptions::default().or_from_environment()?;
+        let path = options.state_directory.clone();
+        Ok(Self {
+            store: StateStore::new(path.unwrap_or_else(|| directory_path(None))),
+            options,
+            gpus: None,
+        })
+    }
+
+    /// Whether members that ended are cleaned away.
+    pub(crate) fn cleaning(mut self, cleaning: bool) -> Self {
+        self.store = self.store.cleaning(cleaning);
+        self
+    }
+
+    /// The state directory.
+    pub(crate) fn state_directory(&self) -> &Path {
+        self.store.path()
+    }
+
+    /// Reads the state without its lock.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub(crate) fn state(&mut self) -> Result<State, StateError> {
+        self.store.read()
+    }
+
+    /// Changes the state under its lock, and tells people what had to be repaired. If the change fails nothing is
+    /// written. Ask GPUs before.
+    ///
+    /// # Errors
+    /// See [`StateStore::update`].
+    pub(crate) fn update<T, E: From<StoreError>>(
+        &mut self,
+        change: impl FnOnce(&mut EditableState) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let done = self.store.update(change);
+        for notice in self.store.take_notices() {
+            tell(&notice);
+        }
+        done
+    }
+
+    /// Asks the GPUs, once, and waits so long for the answer.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn sample(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
+        self.gpus()?.sample(patience)
+    }
+
+    /// What GPUs tell for an environment that is to be attached: which they are, and who uses them.
+    ///
+    /// What they are is waited for only if the state does not know it.
+    ///
+    /// # Errors
+    /// Neither they nor the state tell what they are; or what names them is wrong.
+    pub(crate) fn survey(&mut self, state: &State, eid: &str) -> Result<Survey, NoSample> {
+        let unknown = state.devices.is_empty();
+        let patience = if unknown {
+            INVENTORY_PATIENCE
+        } else {
+            USAGE_PATIENCE
+        };
+        let gpus = self.gpus()?;
+        match gpus.sample(patience) {
+            Ok(sample) => Ok(Survey {
+                usage: usage(&sample, state, eid, gpus.processes.as_mut()),
+                inventory: Some(Inventory::of(&sample)),
+            }),
+            Err(error) if unknown => Err(error),
+            Err(_) => Ok(Survey::default()),
+        }
+    }
+
+    fn gpus(&mut self) -> Result<&mut Gpus, NoSample> {
+        let opened = match self.gpus.take() {
+            Some(gpus) => gpus,
+            None => Gpus::open(&self.options)?,
+        };
+        Ok(self.gpus.insert(opened))
+    }
+}
+
+/// What GPUs told. Nothing, if they did not answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) inventory: Option<Inventory>,
+    pub(crate) usage: DeviceUsage,
+}
+
+impl Gpus {
+    fn open(options: &SourceOptions) -> Result<Self, SourceError> {
+        // Of a scenario's hosts the first is this machine.
+        let host = options.open()?.into_iter().next();
+        let host = host.ok_or_else(|| SourceError::Failed("there is no host".to_owned()))?;
+        let (questions, asked) = channel::<()>();
+        let (answered, answers) = channel();
+        let mut source = host.gpu;
+        let thread = thread::Builder::new().name("gpu".to_owned());
+        let spawned =
+            thread.spawn(
+                move || {
+                    while asked.recv().is_ok() && answered.send(source.sample()).is_ok() {}
+                },
+            );
+        spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
+        Ok(Self {
+            processes: host.processes,
+            questions,
+            answers,
+            asked: false,
+        })
+    }
+
+    /// A late answer is taken when it comes: nothing queues up.
+    fn sample(&mut self, patience: Duration) -> Result<GpuSample, NoSample> {
+        if !self.asked {
+            // If the thread has ended the answer says so.
+            let _ = self.questions.send(());
+            self.asked = true;
+        }
+        match self.answers.recv_timeout(patience) {
+            Ok(answer) => {
+                self.asked = false;
+                Ok(answer?)
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                Err(NoSample::TooLate(patience))
+            }
+        }
+    }
+}
+
+/// Who uses which device, as seen from an environment.
+fn usage(
+    sample: &GpuSample,
+    state: &State,
+    eid: &str,
+    processes: &mut dyn ProcessSource,
+) -> DeviceUsage {
+    let rows = sample.devices.iter().flat_map(|device| {
+        let pids = device.processes.iter().flatten();
+        pids.map(|process| (device.index.gpu, process.pid))
+    });
+    let rows: Vec<(u32, u32)> = rows.collect();
+    let answering: BTreeSet<u32> = sample
+        .devices
+        .iter()
+        .filter(|device| !device.lost)
+        .map(|device| device.index.gpu)
+        .collect();
+    // What the state lists and the GPUs do not is gone.
+    let listed = state.devices.iter().map(|device| device.index);
+    let found = sample.devices.iter().map(|device| device.index.gpu);
+    let lost = listed.chain(found).filter(|it| !answering.contains(it));
+    let mut usage = DeviceUsage {
+        busy: rows.iter().map(|(gpu, _)| *gpu).collect(),
+        own: BTreeSet::new(),
+        lost: lost.collect(),
+    };
+    let attached = state
+        .devices
+        .iter()
+        .any(|device| device.attachments.iter().any(|it| it.eid == eid));
+    if attached && !rows.is_empty() {
+        let members = state.environments.iter().flat_map(|it| &it.pids);
+        let table = processes.read(&ProcessRequest {
+            processes: rows.iter().map(|(_, pid)| *pid).collect(),
+            members: members.copied().collect(),
+        });
+        let live = live_environments(state, &table);
+        let attributor = Attributor::new(&live, !state.incomplete, &table);
+        let own = |pid: u32| attributor.attribute(pid).eid() == Some(eid);
+        let own = rows.iter().filter(|(_, pid)| own(*pid));
+        usage.own = own.map(|(gpu, _)| *gpu).collect();
+    }
+    usage
+}
+
+/// Tells people something that is no failure.
+#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
+pub(crate) fn tell(note: &str) {
+    eprintln!("genv: {note}");
+}
