@@ -1,0 +1,9 @@
+//! The shims in front of the real nvidia-smi of three driver generations, of real Docker clients, and of programs that
+//! tell what they were called with.
+
+mod arguments;
+mod docker;
+mod output;
+mod program;
+mod stage;
+mod supervision;
