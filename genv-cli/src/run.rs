@@ -1,12 +1,15 @@
 //! From the command line to a command, and from its outcome to an exit code.
 
+use std::env;
 use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
+use clap_complete::CompleteEnv;
 
 use crate::commands::Command;
+use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
 
 const EXAMPLE: &str =
@@ -24,6 +27,9 @@ struct Cli {
 
 /// Reads the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
+    if env::var_os(completion::VARIABLE).is_some() {
+        return complete();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(answer) => return answered(&answer),
@@ -43,6 +49,21 @@ pub(crate) fn run() -> ExitCode {
             }
             ExitCode::from(exit_code(&error))
         }
+    }
+}
+
+/// The command line as it is defined.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Answers a shell that asks how the line may go on.
+fn complete() -> ExitCode {
+    let completion = CompleteEnv::with_factory(command).var(completion::VARIABLE);
+    let folder = env::current_dir().ok();
+    match completion.try_complete(env::args_os(), folder.as_deref()) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => answered(&error),
     }
 }
 

@@ -48,6 +48,14 @@ impl Inventory {
         self.devices.last().map_or(0, |(index, _)| index + 1)
     }
 
+    /// The devices, all of them free.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceState> {
+        let mut devices = Vec::new();
+        self.merge_into(&mut devices);
+        devices
+    }
+
     /// Brings a list of devices up to date: new GPUs are added, memory that changed is changed, and
     /// GPUs that are not there any more stay. The list has every index from 0 afterwards.
     pub(super) fn merge_into(&self, devices: &mut Vec<DeviceState>) {

@@ -14,7 +14,7 @@ mod kernels;
 pub(crate) mod liveness;
 mod lock;
 mod members;
-mod shape;
+pub mod shape;
 mod store;
 mod value;
 

@@ -5,6 +5,7 @@
 //! whether there is one: an entry that lacks its time gets the time of writing.
 
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -14,17 +15,29 @@ use super::value::lone_surrogate;
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::{MemoryAmount, format_local_time};
 
-/// What the times in a file are written with.
+/// What times are written with.
 #[derive(Clone, Debug)]
-pub(super) struct Times {
-    pub(super) zone: TimeZone,
-    /// Unix time.
-    pub(super) now_seconds: i64,
+pub struct Times {
+    /// The zone that they are local to.
+    pub zone: TimeZone,
+    /// Unix time: what is missing happened now.
+    pub now_seconds: i64,
 }
 
 impl Times {
+    /// Local time of this machine, now.
+    #[must_use]
+    pub fn here() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            zone: TimeZone::system(),
+            now_seconds: i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX),
+        }
+    }
+
     /// Local time; of now where there is none that can be written.
-    pub(super) fn text(&self, timestamp_seconds: Option<f64>) -> String {
+    #[must_use]
+    pub fn text(&self, timestamp_seconds: Option<f64>) -> String {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "what is out of range is no time that can be written"
@@ -36,8 +49,9 @@ impl Times {
     }
 }
 
+/// The document that `envs.json` is.
 #[derive(Serialize)]
-struct Environments<'a> {
+pub struct EnvironmentsDocument<'a> {
     envs: Vec<Environment<'a>>,
 }
 
@@ -59,8 +73,9 @@ struct Configuration<'a> {
     gpus: Option<u32>,
 }
 
+/// The document that `devices.json` is.
 #[derive(Serialize)]
-struct Devices<'a> {
+pub struct DevicesDocument<'a> {
     devices: Vec<Device<'a>>,
 }
 
@@ -80,12 +95,18 @@ struct Attachment<'a> {
 
 /// `envs.json`.
 pub(super) fn environments(environments: &[EnvironmentState], times: &Times) -> Vec<u8> {
-    json(&Environments {
-        envs: environments
-            .iter()
-            .map(|it| environment(it, times))
-            .collect(),
-    })
+    json(&EnvironmentsDocument::new(environments, times))
+}
+
+impl<'a> EnvironmentsDocument<'a> {
+    /// These environments.
+    #[must_use]
+    pub fn new(environments: &'a [EnvironmentState], times: &Times) -> Self {
+        let environments = environments.iter();
+        Self {
+            envs: environments.map(|it| environment(it, times)).collect(),
+        }
+    }
 }
 
 fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environment<'a> {
@@ -106,9 +127,17 @@ fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environm
 
 /// `devices.json`. genv 1.4.3 takes a device's position for its index: they must be 0…n−1 in order.
 pub(super) fn devices(devices: &[DeviceState], times: &Times) -> Vec<u8> {
-    json(&Devices {
-        devices: devices.iter().map(|it| device(it, times)).collect(),
-    })
+    json(&DevicesDocument::new(devices, times))
+}
+
+impl<'a> DevicesDocument<'a> {
+    /// These devices.
+    #[must_use]
+    pub fn new(devices: &'a [DeviceState], times: &Times) -> Self {
+        Self {
+            devices: devices.iter().map(|it| device(it, times)).collect(),
+        }
+    }
 }
 
 fn device<'a>(device: &'a DeviceState, times: &Times) -> Device<'a> {
@@ -132,8 +161,12 @@ fn amount(amount: Option<MemoryAmount>) -> Option<String> {
     amount.map(|amount| amount.to_string())
 }
 
-/// JSON as Python writes it with `indent=2`.
-pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
+/// JSON as genv 1.4.3 writes and prints it, with what lone surrogates became turned back.
+///
+/// # Panics
+/// If the value cannot be serialized: give it none but texts, numbers, lists and structs.
+#[must_use]
+pub fn json(value: &impl Serialize) -> Vec<u8> {
     let mut content = Vec::with_capacity(4096);
     let mut serializer = Serializer::with_formatter(&mut content, PythonFormatter::default());
     value

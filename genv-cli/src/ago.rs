@@ -1,0 +1,59 @@
+//! How long ago something was, in the words of genv 1.4.3.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Units, from the largest, with the seconds of one.
+const UNITS: [(&str, i64); 4] = [
+    ("week", 7 * 86_400),
+    ("day", 86_400),
+    ("hour", 3600),
+    ("minute", 60),
+];
+
+/// `2 hours ago`: whole units, cut off. What is to come, by clocks that disagree, is a negative number of seconds.
+pub(crate) fn ago(timestamp_seconds: f64, now_seconds: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "both are times of files, which end with the year 9999"
+    )]
+    let seconds = (now_seconds - timestamp_seconds) as i64;
+    let unit = UNITS.iter().find(|(_, length)| seconds >= *length);
+    let (name, count) = unit.map_or(("second", seconds), |(name, length)| {
+        (*name, seconds / length)
+    });
+    let plural = if count > 1 { "s" } else { "" };
+    format!("{count} {name}{plural} ago")
+}
+
+/// Unix time.
+pub(crate) fn now_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_genv_1_4_3() {
+        for (seconds, words) in [
+            (-99.9, "-99 second ago"),
+            (0.9, "0 second ago"),
+            (1.0, "1 second ago"),
+            (59.9, "59 seconds ago"),
+            (119.0, "1 minute ago"),
+            (120.0, "2 minutes ago"),
+            (3599.0, "59 minutes ago"),
+            (3600.0, "1 hour ago"),
+            (86_399.0, "23 hours ago"),
+            (86_400.0, "1 day ago"),
+            (172_800.0, "2 days ago"),
+            (604_799.0, "6 days ago"),
+            (604_800.0, "1 week ago"),
+            (94_608_000.0, "156 weeks ago"),
+        ] {
+            assert_eq!(ago(1000.0, 1000.0 + seconds), words);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! `genv devices`
+
+use std::io;
+
+use clap::{Args, Subcommand, ValueEnum};
+use genv_core::state::allocate::{AttachRequest, Selection};
+use genv_core::state::shape::{DevicesDocument, Times};
+use genv_core::state::{AttachmentState, DeviceState, Inventory, State, StoreError};
+use serde_json::{Map, Value, json};
+
+use super::envs::{misplaced, user};
+use crate::ago::{ago, now_seconds};
+use crate::completion;
+use crate::machine::{INVENTORY_PATIENCE, Machine};
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json};
+use crate::values;
+
+const EXAMPLE: &str = "Example: indices of the devices of an environment
+  genv devices find --eid 12496";
+
+/// List the devices of this machine and who holds them, or change that from outside.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Devices {
+    /// Leave members of environments that ended where they are.
+    #[arg(long)]
+    no_cleanup: bool,
+
+    /// Detach everybody from all devices, before anything else.
+    #[arg(long)]
+    reset: bool,
+
+    #[command(flatten)]
+    list: ListFlags,
+
+    #[command(subcommand)]
+    command: Option<DevicesCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum DevicesCommand {
+    /// Attach an environment to devices, and print all that it has then.
+    Attach {
+        /// Environment.
+        #[arg(long, value_name = "EID", add = completion::environments())]
+        eid: String,
+        /// How many in all. Without: as many as it is configured with.
+        #[arg(long, value_name = "COUNT", value_parser = values::gpus, allow_negative_numbers = true, conflicts_with = "index")]
+        count: Option<u32>,
+        /// Which one, beside those that it has.
+        #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
+        index: Option<u32>,
+        /// Take devices that others hold if there are not enough.
+        #[arg(short = 'o', long, visible_alias = "over-subscribe")]
+        allow_over_subscription: bool,
+    },
+    /// Detach an environment from its devices or from one, and print those that it has then.
+    Detach {
+        /// Environment.
+        #[arg(long, value_name = "EID", add = completion::environments())]
+        eid: String,
+        /// Which one.
+        #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
+        index: Option<u32>,
+        /// Print nothing.
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Print the indices of the devices that an environment is attached to.
+    Find {
+        /// Environment.
+        #[arg(long, value_name = "EID", add = completion::environments())]
+        eid: String,
+        #[command(flatten)]
+        output: JsonFlag,
+    },
+    /// List the devices and who holds them.
+    Ps {
+        #[command(flatten)]
+        list: ListFlags,
+    },
+    /// Print what is asked for of all devices, a line each.
+    Query {
+        /// What to print.
+        #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]
+        query: Vec<Query>,
+        #[command(flatten)]
+        output: JsonFlag,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Query {
+    Index,
+    Eids,
+    TotalMemory,
+    Attachments,
+}
+
+impl Devices {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let command = match self.command {
+            None => DevicesCommand::Ps {
+                list: ListFlags::default().or(&self.list),
+            },
+            Some(DevicesCommand::Ps { list }) => DevicesCommand::Ps {
+                list: list.or(&self.list),
+            },
+            Some(other) if self.list.is_default() => other,
+            Some(_) => return Err(misplaced("devices").into()),
+        };
+        let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
+        if self.reset {
+            let inventory = Inventory::of(&machine.sample(INVENTORY_PATIENCE)?);
+            machine.update(|state| {
+                state.reset_devices(&inventory);
+                Ok::<_, StoreError>(())
+            })?;
+        }
+        command.run(&mut machine)
+    }
+}
+
+impl DevicesCommand {
+    fn run(self, machine: &mut Machine) -> anyhow::Result<()> {
+        match self {
+            Self::Attach {
+                eid,
+                count,
+                index,
+                allow_over_subscription,
+            } => {
+                let asked = count.map(Selection::Count).or(index.map(Selection::Index));
+                print_indices(&attach(machine, &eid, asked, allow_over_subscription)?)?;
+            }
+            Self::Detach { eid, index, quiet } => {
+                let left = machine.update(|state| {
+                    state.detach(&eid, index)?;
+                    Ok::<_, anyhow::Error>(state.attached(&eid))
+                })?;
+                if !quiet {
+                    print_indices(&left)?;
+                }
+            }
+            Self::Find { eid, output } => {
+                let found = attached(&machine.state()?, &eid);
+                if output.json {
+                    print_json(&found)?;
+                } else {
+                    print_indices(&found)?;
+                }
+            }
+            Self::Ps { list } => list_devices(&known(machine)?, &list)?,
+            Self::Query { query, output } => {
+                answer(&known(machine)?.devices, &query, output.json)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The state with the machine's devices. GPUs are asked only if nobody has written down yet which they are.
+///
+/// # Errors
+/// The state cannot be read, or nobody knows the devices.
+pub(super) fn known(machine: &mut Machine) -> anyhow::Result<State> {
+    let mut state = machine.state()?;
+    if state.devices.is_empty() {
+        let inventory = Inventory::of(&machine.sample(INVENTORY_PATIENCE)?);
+        state.devices = inventory.devices();
+        // Who may not write it down asks again next time.
+        let _ = machine.update(|state| {
+            state.merge_inventory(&inventory);
+            Ok::<_, StoreError>(())
+        });
+    }
+    Ok(state)
+}
+
+/// Attaches an environment to what is asked for, or else to as many devices as it is configured with; without that
+/// either it keeps what it has. Returns the indices of all its devices.
+fn attach(
+    machine: &mut Machine,
+    eid: &str,
+    asked: Option<Selection>,
+    over_subscribe: bool,
+) -> anyhow::Result<Vec<u32>> {
+    let before = machine.state()?;
+    let survey = machine.survey(&before, eid)?;
+    machine.update(|state| {
+        if let Some(inventory) = &survey.inventory {
+            state.merge_inventory(inventory);
+        }
+        let configured = state.configuration(eid)?.gpus.map(Selection::Count);
+        let Some(selection) = asked.or(configured) else {
+            return Ok(state.attached(eid));
+        };
+        let request = AttachRequest {
+            selection,
+            over_subscribe,
+            usage: survey.usage.clone(),
+        };
+        Ok(state.attach(eid, &request)?)
+    })
+}
+
+/// Indices of the devices that an environment is attached to.
+pub(super) fn attached(state: &State, eid: &str) -> Vec<u32> {
+    let has = |device: &&DeviceState| device.attachments.iter().any(|it| it.eid == eid);
+    let devices = state.devices.iter().filter(has);
+    devices.map(|device| device.index).collect()
+}
+
+/// Indices with commas.
+pub(super) fn indices(indices: &[u32]) -> String {
+    let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
+    indices.join(",")
+}
+
+fn print_indices(found: &[u32]) -> io::Result<()> {
+    print(format!("{}\n", indices(found)).as_bytes())
+}
+
+fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
+    let times = Times::here();
+    if flags.json {
+        return print_json(&DevicesDocument::new(&state.devices, &times));
+    }
+    let time = |it: &AttachmentState| match it.attached_timestamp_seconds {
+        Some(attached) if !flags.timestamp => ago(attached, now_seconds()),
+        attached => times.text(attached),
+    };
+    let environment = |eid: &str| state.environments.iter().find(|it| it.eid == eid);
+    let name = |eid: &str| environment(eid).and_then(|it| it.name.as_deref());
+    // A device that nobody holds has a line all the same.
+    let rows = || {
+        let devices = state.devices.iter();
+        devices.flat_map(|device| {
+            let none = device.attachments.is_empty().then_some(None);
+            let attachments = device.attachments.iter().map(Some);
+            none.into_iter()
+                .chain(attachments)
+                .map(move |it| (device, it))
+        })
+    };
+    if flags.format == Some(Format::Csv) {
+        let mut text = String::new();
+        if !flags.no_header {
+            text.push_str("ID,ENV ID,ENV NAME,ATTACHED\n");
+        }
+        for (device, attachment) in rows() {
+            let index = device.index.to_string();
+            text += &attachment.map_or_else(
+                || csv_line([&index, "", "", ""]),
+                |it| {
+                    let name = name(&it.eid).unwrap_or_default();
+                    csv_line([&index, &it.eid, name, &time(it)])
+                },
+            );
+        }
+        return print(text.as_bytes());
+    }
+    let header = &["ID", "ENV ID", "ENV NAME", "ATTACHED", "USER", "MEMORY"];
+    let mut table = Table::new(header).header(!flags.no_header);
+    for (device, attachment) in rows() {
+        let index = Cell::own(device.index.to_string());
+        let total = device.total_memory.map(|total| total.to_string());
+        let total = total.unwrap_or_default();
+        table.row(attachment.map_or_else(
+            || {
+                let empty = Cell::default;
+                let memory = Cell::own(total.clone());
+                vec![index.clone(), empty(), empty(), empty(), empty(), memory]
+            },
+            |it| {
+                let user = environment(&it.eid).map(user).unwrap_or_default();
+                let memory = it.gpu_memory.map(|amount| format!("{amount} of {total}"));
+                vec![
+                    index.clone(),
+                    Cell::foreign(&it.eid),
+                    Cell::foreign(name(&it.eid).unwrap_or_default()),
+                    Cell::own(time(it)),
+                    Cell::foreign(&user),
+                    Cell::own(memory.unwrap_or_else(|| total.clone())),
+                ]
+            },
+        ));
+    }
+    table.write(&mut flags.color.stdout())
+}
+
+fn answer(devices: &[DeviceState], queries: &[Query], as_json: bool) -> io::Result<()> {
+    let times = Times::here();
+    if as_json {
+        let objects = devices.iter().map(|it| {
+            let fields = queries.iter().map(|query| {
+                let name = query.to_possible_value().map(|it| it.get_name().to_owned());
+                (name.unwrap_or_default(), query.json(it, &times))
+            });
+            fields.collect::<Map<String, Value>>()
+        });
+        return print_json(&objects.collect::<Vec<_>>());
+    }
+    let lines = devices
+        .iter()
+        .map(|it| csv_line(queries.iter().map(|query| query.text(it, &times))));
+    print(lines.collect::<String>().as_bytes())
+}
+
+impl Query {
+    fn text(self, of: &DeviceState, times: &Times) -> String {
+        let each = |text: &dyn Fn(&AttachmentState) -> String| {
+            let attachments = of.attachments.iter().map(text);
+            attachments.collect::<Vec<_>>().join(" ")
+        };
+        match self {
+            Self::Index => of.index.to_string(),
+            Self::Eids => each(&|it| it.eid.clone()),
+            Self::TotalMemory => of.total_memory.map(|it| it.to_string()).unwrap_or_default(),
+            Self::Attachments => each(&|it| {
+                let amount = it.gpu_memory.map(|it| it.to_string()).unwrap_or_default();
+                let time = times.text(it.attached_timestamp_seconds).replace(' ', "_");
+                format!("{}+{amount}+{time}", it.eid)
+            }),
+        }
+    }
+
+    fn json(self, of: &DeviceState, times: &Times) -> Value {
+        let attachments = of.attachments.iter();
+        match self {
+            Self::Index => of.index.into(),
+            Self::Eids => attachments.map(|it| it.eid.as_str()).collect(),
+            Self::TotalMemory => json!(of.total_memory.map(|it| it.to_string())),
+            Self::Attachments => attachments
+                .map(|it| {
+                    json!({
+                        "eid": it.eid,
+                        "gpu_memory": it.gpu_memory.map(|it| it.to_string()),
+                        "time": times.text(it.attached_timestamp_seconds),
+                    })
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! `genv enforce`
+
+use std::ffi::OsString;
+
+use anyhow::Context as _;
+use clap::Args;
+
+use crate::handover;
+
+/// Enforce rules on the use of GPUs: becomes genv-enforcer, with the same flags.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Enforce {
+    /// Flags of 'genv-enforcer run', or those of genv 1.4.3's 'genv enforce'.
+    #[arg(
+        value_name = "FLAG",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    flags: Vec<OsString>,
+}
+
+impl Enforce {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        become_enforcer("enforce rules", "run", self.flags)
+    }
+}
+
+/// Becomes genv-enforcer with this subcommand.
+pub(super) fn become_enforcer(
+    task: &str,
+    subcommand: &str,
+    flags: Vec<OsString>,
+) -> anyhow::Result<()> {
+    let enforcer = handover::find("genv-enforcer").with_context(|| {
+        format!(
+            "cannot {task}: genv-enforcer is not installed. Put it next to genv or in a folder of PATH"
+        )
+    })?;
+    let subcommand = OsString::from(subcommand);
+    handover::become_program(&enforcer, std::iter::once(subcommand).chain(flags))
+}

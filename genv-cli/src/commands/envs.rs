@@ -1,0 +1,375 @@
+//! `genv envs`
+
+use std::io;
+
+use clap::{Args, Subcommand, ValueEnum};
+use genv_core::state::shape::{EnvironmentsDocument, Times};
+use genv_core::state::{Configuration, EnvironmentState, MemberId, State, StoreError};
+use serde_json::{Map, Value, json};
+
+use crate::ago::{ago, now_seconds};
+use crate::completion;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json};
+use crate::values;
+
+const EXAMPLE: &str = "Example: names of all environments, a line each
+  genv envs query --query eid config.name";
+
+/// List the environments of this machine, or change one from outside.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Envs {
+    /// Leave members that ended where they are.
+    #[arg(long)]
+    no_cleanup: bool,
+
+    /// End all environments, of everybody, before anything else.
+    #[arg(long)]
+    reset: bool,
+
+    #[command(flatten)]
+    list: ListFlags,
+
+    #[command(subcommand)]
+    command: Option<EnvsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum EnvsCommand {
+    /// Add a process or a Jupyter kernel to an environment, which is made if it is not there.
+    Activate {
+        /// Environment.
+        #[arg(long, value_name = "EID", value_parser = values::eid)]
+        eid: String,
+        /// User of a new environment.
+        #[arg(long, value_name = "UID")]
+        uid: u32,
+        /// That user's name.
+        #[arg(long, value_name = "NAME")]
+        username: Option<String>,
+        #[command(flatten)]
+        member: MemberFlags,
+    },
+    /// Configure an environment.
+    Config {
+        /// Environment.
+        #[arg(long, value_name = "EID", add = completion::environments())]
+        eid: String,
+        #[command(subcommand)]
+        field: Field,
+    },
+    /// Remove a process or a Jupyter kernel from the environments that it is in.
+    Deactivate {
+        #[command(flatten)]
+        member: MemberFlags,
+    },
+    /// Print the environments that a process or a Jupyter kernel is in.
+    Find {
+        #[command(flatten)]
+        member: MemberFlags,
+        #[command(flatten)]
+        output: JsonFlag,
+    },
+    /// List the environments.
+    Ps {
+        #[command(flatten)]
+        list: ListFlags,
+    },
+    /// Print what is asked for of all environments or of one, a line each.
+    Query {
+        /// Environment.
+        #[arg(long, value_name = "EID", add = completion::environments())]
+        eid: Option<String>,
+        /// What to print.
+        #[arg(long, alias = "queries", value_name = "FIELD", required = true, num_args = 1.., overrides_with = "query")]
+        query: Vec<Query>,
+        #[command(flatten)]
+        output: JsonFlag,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct MemberFlags {
+    /// Process.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Jupyter kernel.
+    #[arg(long, value_name = "ID")]
+    kernel_id: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Field {
+    /// Its name.
+    #[command(group = clap::ArgGroup::new("value").required(true))]
+    Name {
+        /// New name.
+        #[arg(long, value_name = "NAME", group = "value", value_parser = values::name)]
+        name: Option<String>,
+        /// Remove it.
+        #[arg(long, group = "value")]
+        clear: bool,
+    },
+    /// How many devices it is attached to.
+    #[command(group = clap::ArgGroup::new("value").required(true))]
+    Gpus {
+        /// New number.
+        #[arg(long, value_name = "COUNT", group = "value", value_parser = values::gpus, allow_negative_numbers = true)]
+        count: Option<u32>,
+        /// Remove it.
+        #[arg(long, group = "value")]
+        clear: bool,
+    },
+    /// How much memory of each device it claims.
+    #[command(group = clap::ArgGroup::new("value").required(true))]
+    GpuMemory {
+        /// New amount, such as 4g.
+        #[arg(long, value_name = "AMOUNT", group = "value", value_parser = values::gpu_memory)]
+        gpu_memory: Option<genv_core::model::MemoryAmount>,
+        /// Remove it.
+        #[arg(long, group = "value")]
+        clear: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Query {
+    Eid,
+    Creation,
+    Uid,
+    Username,
+    #[value(name = "config.name")]
+    Name,
+    #[value(name = "config.gpus")]
+    Gpus,
+    #[value(name = "config.gpu_memory")]
+    GpuMemory,
+    Pids,
+    #[value(name = "kernel_ids")]
+    KernelIds,
+}
+
+impl Envs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let command = match self.command {
+            None => EnvsCommand::Ps {
+                list: ListFlags::default().or(&self.list),
+            },
+            Some(EnvsCommand::Ps { list }) => EnvsCommand::Ps {
+                list: list.or(&self.list),
+            },
+            Some(other) if self.list.is_default() => other,
+            Some(_) => return Err(misplaced("envs").into()),
+        };
+        let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
+        if self.reset {
+            machine.update(|state| {
+                state.reset_environments();
+                Ok::<_, StoreError>(())
+            })?;
+        }
+        command.run(&mut machine)
+    }
+}
+
+/// Flags of a list given with what prints none.
+pub(super) fn misplaced(command: &str) -> Failure {
+    Failure::Usage(format!(
+        "cannot print a list here: --format, --json, --no-header, --timestamp and --color before a command go with \
+         'genv {command}' and 'genv {command} ps'. Give them after the command, if it knows them"
+    ))
+}
+
+impl EnvsCommand {
+    fn run(self, machine: &mut Machine) -> anyhow::Result<()> {
+        match self {
+            Self::Activate {
+                eid,
+                uid,
+                username,
+                member,
+            } => {
+                let member = member.id();
+                machine.update(|state| {
+                    state.activate(&eid, uid, username.as_deref(), &member);
+                    Ok::<_, StoreError>(())
+                })?;
+            }
+            Self::Config { eid, field } => machine.update(|state| {
+                let mut configuration = state.configuration(&eid)?;
+                field.set(&mut configuration);
+                Ok::<_, anyhow::Error>(state.configure(&eid, configuration)?)
+            })?,
+            Self::Deactivate { member } => {
+                let member = member.id();
+                machine.update(|state| {
+                    state.deactivate(&member);
+                    Ok::<_, StoreError>(())
+                })?;
+            }
+            Self::Find { member, output } => {
+                let state = machine.state()?;
+                let found = found(&state, &member.id());
+                if output.json {
+                    print_json(&found)?;
+                } else {
+                    print(
+                        found
+                            .iter()
+                            .map(|eid| format!("{eid}\n"))
+                            .collect::<String>()
+                            .as_bytes(),
+                    )?;
+                }
+            }
+            Self::Ps { list } => list_environments(&machine.state()?, &list)?,
+            Self::Query { eid, query, output } => {
+                let state = machine.state()?;
+                let environments = state.environments.iter();
+                let asked = environments.filter(|it| eid.as_ref().is_none_or(|eid| *eid == it.eid));
+                answer(asked, &query, output.json)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemberFlags {
+    fn id(self) -> MemberId {
+        match (self.pid, self.kernel_id) {
+            (Some(pid), _) => MemberId::Process(pid),
+            (None, id) => MemberId::Kernel(id.unwrap_or_default()),
+        }
+    }
+}
+
+impl Field {
+    fn set(self, configuration: &mut Configuration) {
+        match self {
+            Self::Name { name, .. } => configuration.name = name,
+            Self::Gpus { count, .. } => configuration.gpus = count,
+            Self::GpuMemory { gpu_memory, .. } => configuration.gpu_memory = gpu_memory,
+        }
+    }
+}
+
+fn found<'a>(state: &'a State, member: &MemberId) -> Vec<&'a str> {
+    let is_in = |it: &&EnvironmentState| match member {
+        MemberId::Process(pid) => it.pids.contains(pid),
+        MemberId::Kernel(id) => it.kernel_ids.contains(id),
+    };
+    let environments = state.environments.iter().filter(is_in);
+    environments.map(|it| it.eid.as_str()).collect()
+}
+
+fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
+    let times = Times::here();
+    if flags.json {
+        return print_json(&EnvironmentsDocument::new(&state.environments, &times));
+    }
+    let created = |it: &EnvironmentState| match it.created_timestamp_seconds {
+        Some(created) if !flags.timestamp => ago(created, now_seconds()),
+        created => times.text(created),
+    };
+    if flags.format == Some(Format::Csv) {
+        let mut text = String::new();
+        if !flags.no_header {
+            text.push_str("ID,USER,NAME,CREATED,PID(S)\n");
+        }
+        for it in &state.environments {
+            let name = it.name.as_deref().unwrap_or_default();
+            text += &csv_line([&it.eid, &user(it), name, &created(it), &joined(&it.pids)]);
+        }
+        return print(text.as_bytes());
+    }
+    let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
+        .header(!flags.no_header);
+    for it in &state.environments {
+        let attached = super::devices::attached(state, &it.eid);
+        table.row([
+            Cell::foreign(&it.eid),
+            Cell::foreign(&user(it)),
+            Cell::foreign(it.name.as_deref().unwrap_or_default()),
+            Cell::own(created(it)),
+            Cell::own(super::devices::indices(&attached)),
+            Cell::own(members(it)),
+        ]);
+    }
+    table.write(&mut flags.color.stdout())
+}
+
+/// The user as the state files claim it: `root(0)`.
+pub(super) fn user(environment: &EnvironmentState) -> String {
+    match &environment.username {
+        Some(name) => format!("{name}({})", environment.uid),
+        None => environment.uid.to_string(),
+    }
+}
+
+fn joined(items: &[impl ToString]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join(" ")
+}
+
+/// Processes, and kernels after them.
+fn members(environment: &EnvironmentState) -> String {
+    let kernels = environment.kernel_ids.iter();
+    let kernels = kernels.map(|id| format!("kernel {}", crate::output::harmless(id)));
+    let processes = environment.pids.iter().map(u32::to_string);
+    processes.chain(kernels).collect::<Vec<_>>().join(" ")
+}
+
+fn answer<'a>(
+    environments: impl Iterator<Item = &'a EnvironmentState>,
+    queries: &[Query],
+    as_json: bool,
+) -> io::Result<()> {
+    let times = Times::here();
+    if as_json {
+        let objects = environments.map(|it| {
+            let fields = queries.iter().map(|query| {
+                let name = query.to_possible_value().map(|it| it.get_name().to_owned());
+                (name.unwrap_or_default(), query.json(it, &times))
+            });
+            fields.collect::<Map<String, Value>>()
+        });
+        return print_json(&objects.collect::<Vec<_>>());
+    }
+    let lines = environments.map(|it| csv_line(queries.iter().map(|query| query.text(it, &times))));
+    print(lines.collect::<String>().as_bytes())
+}
+
+impl Query {
+    fn text(self, of: &EnvironmentState, times: &Times) -> String {
+        match self {
+            Self::Eid => of.eid.clone(),
+            Self::Creation => times.text(of.created_timestamp_seconds),
+            Self::Uid => of.uid.to_string(),
+            Self::Username => of.username.clone().unwrap_or_default(),
+            Self::Name => of.name.clone().unwrap_or_default(),
+            Self::Gpus => of.gpus.map(|gpus| gpus.to_string()).unwrap_or_default(),
+            Self::GpuMemory => {
+                let amount = of.gpu_memory.map(|amount| amount.to_string());
+                amount.unwrap_or_default()
+            }
+            Self::Pids => joined(&of.pids),
+            Self::KernelIds => of.kernel_ids.join(" "),
+        }
+    }
+
+    fn json(self, of: &EnvironmentState, times: &Times) -> Value {
+        match self {
+            Self::Eid | Self::Creation => self.text(of, times).into(),
+            Self::Uid => of.uid.into(),
+            Self::Username => json!(of.username),
+            Self::Name => json!(of.name),
+            Self::Gpus => json!(of.gpus),
+            Self::GpuMemory => json!(of.gpu_memory.map(|amount| amount.to_string())),
+            Self::Pids => json!(of.pids),
+            Self::KernelIds => json!(of.kernel_ids),
+        }
+    }
+}

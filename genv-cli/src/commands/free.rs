@@ -1,0 +1,198 @@
+//! `genv free`
+
+use std::collections::BTreeMap;
+use std::io;
+
+use clap::Args;
+use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
+use genv_core::state::DeviceState;
+use serde::Serialize;
+
+use super::devices::known;
+use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::now;
+use crate::output::{Cell, ColorFlag, DOUBTFUL, GOOD, Table, print_json};
+
+const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
+  genv free --gpu-memory 10g";
+
+/// Tell which devices could be attached now.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Free {
+    /// Memory that is needed on each device. Without: all of it.
+    #[arg(long, value_name = "AMOUNT", value_parser = crate::values::gpu_memory)]
+    gpu_memory: Option<MemoryAmount>,
+
+    /// List also devices that over-subscription would give, those with the fewest environments first.
+    #[arg(short = 'o', long)]
+    over_subscribe: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Leave out the line that names the columns.
+    #[arg(long)]
+    no_header: bool,
+
+    #[command(flatten)]
+    color: ColorFlag,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    devices: Vec<FreeDevice>,
+    /// Why it is not known who uses the devices.
+    gpus_unknown: Option<String>,
+}
+
+/// A device, and what could be had of it.
+#[derive(Serialize)]
+struct FreeDevice {
+    index: u32,
+    name: Option<String>,
+    /// Whether it can be attached without over-subscription.
+    available: bool,
+    /// Environments that are attached to it.
+    environments: usize,
+    memory_total_bytes: Option<u64>,
+    /// What no attachment claims.
+    memory_unattached_bytes: Option<u64>,
+    /// What no process holds; absent if the GPU does not tell.
+    memory_free_bytes: Option<u64>,
+    /// Processes of anybody on it; absent if the GPU does not tell.
+    processes: Option<usize>,
+}
+
+impl Free {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let mut machine = Machine::here()?;
+        let state = known(&mut machine)?;
+        let snapshot = now::snapshot(USAGE_PATIENCE)?;
+        let gpus_unknown = now::silence(&snapshot, "gpu");
+        let told = told(&snapshot);
+        let devices = state.devices.iter();
+        let mut devices: Vec<FreeDevice> = devices
+            .filter(|device| told.get(&device.index).is_none_or(|gpu| gpu.up))
+            .filter(|device| gpus_unknown.is_some() || told.contains_key(&device.index))
+            .map(|device| self.free(device, told.get(&device.index).copied(), &snapshot))
+            .filter(|it| it.available || self.over_subscribe)
+            .collect();
+        // In the order in which they would be attached.
+        devices.sort_by_key(|it| {
+            let busy = it.processes.is_some_and(|processes| processes > 0);
+            let environments = if it.available { 0 } else { it.environments };
+            (!it.available, environments, busy, it.index)
+        });
+        let answer = Answer {
+            devices,
+            gpus_unknown,
+        };
+        if self.json {
+            print_json(&answer)?;
+        } else {
+            self.print(&answer, state.devices.len())?;
+        }
+        Ok(())
+    }
+
+    fn free(&self, device: &DeviceState, gpu: Option<&Device>, snapshot: &Snapshot) -> FreeDevice {
+        let total = device.total_memory.map(MemoryAmount::bytes);
+        let unattached = total.map(|total| {
+            let claimed = device.attachments.iter();
+            let claimed = claimed.map(|it| it.gpu_memory.map_or(total, MemoryAmount::bytes));
+            claimed.fold(total, u64::saturating_sub)
+        });
+        let available = match self.gpu_memory {
+            None => device.attachments.is_empty(),
+            Some(needed) => unattached.is_some_and(|left| left >= needed.bytes()),
+        };
+        FreeDevice {
+            index: device.index,
+            name: gpu.and_then(|gpu| gpu.name.clone()),
+            available,
+            environments: device.attachments.len(),
+            memory_total_bytes: total,
+            memory_unattached_bytes: unattached,
+            memory_free_bytes: gpu.and_then(|gpu| Some(gpu.measurements.memory?.free_bytes)),
+            processes: gpu.and_then(|_| processes(device.index, snapshot)),
+        }
+    }
+
+    fn print(&self, answer: &Answer, all: usize) -> io::Result<()> {
+        let header = &[
+            "ID",
+            "MODEL",
+            "UNCLAIMED",
+            "UNUSED",
+            "TOTAL",
+            "PROCESSES",
+            "HOW",
+        ];
+        let mut table = Table::new(header).header(!self.no_header);
+        for it in &answer.devices {
+            let how = match (it.available, it.environments) {
+                (true, _) => Cell::own("free").style(GOOD),
+                (false, 1) => Cell::own("shared with 1 environment").style(DOUBTFUL),
+                (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
+                (false, n) => Cell::own(format!("shared with {n} environments")).style(DOUBTFUL),
+            };
+            table.row([
+                Cell::own(it.index.to_string()),
+                Cell::foreign(it.name.as_deref().unwrap_or("?")),
+                Cell::own(gibibytes(it.memory_unattached_bytes)),
+                Cell::own(gibibytes(it.memory_free_bytes)),
+                Cell::own(gibibytes(it.memory_total_bytes)),
+                Cell::own(it.processes.map_or("?".to_owned(), |it| it.to_string())),
+                how,
+            ]);
+        }
+        let mut out = self.color.stdout();
+        if answer.devices.is_empty() {
+            use io::Write as _;
+            let more = if self.over_subscribe {
+                "there is no device"
+            } else {
+                "'genv devices' tells who holds them, '--over-subscribe' what could be shared"
+            };
+            writeln!(out, "None of {all} devices is free: {more}.")?;
+        } else {
+            table.write(&mut out)?;
+        }
+        if let Some(why) = &answer.gpus_unknown {
+            let why = crate::output::harmless(why);
+            crate::machine::tell(&format!("it is not known who uses the devices: {why}"));
+        }
+        Ok(())
+    }
+}
+
+/// What GPUs told, by index.
+pub(super) fn told(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
+    let whole = |device: &&Device| device.index.mig.is_none();
+    let devices = snapshot.devices.iter().filter(whole);
+    devices.map(|device| (device.index.gpu, device)).collect()
+}
+
+/// How many processes use a GPU or a part of it, if that is known of all its parts.
+fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
+    let gpu = DeviceIndex::gpu(index);
+    let parts = snapshot.devices.iter();
+    let mut parts = parts.filter(|it| it.index.whole() == gpu && !it.mig_parent);
+    if !parts.all(|it| it.processes_measured) {
+        return None;
+    }
+    let uses = |it: &&genv_core::model::Process| {
+        it.devices.iter().any(|device| device.index.whole() == gpu)
+    };
+    Some(snapshot.processes.iter().filter(uses).count())
+}
+
+/// Bytes for people; `?` if it is not known.
+pub(super) fn gibibytes(bytes: Option<u64>) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    bytes.map_or("?".to_owned(), |bytes| {
+        format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+    })
+}

@@ -1,0 +1,79 @@
+//! `genv monitor`
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+use clap::Args;
+use genv_core::state::StoreError;
+
+use crate::handover;
+use crate::machine::{Machine, tell};
+
+const EXAMPLE: &str =
+    "Example: metrics on http://this-machine:8000/metrics, for everybody who can reach it
+  genv monitor
+It becomes genv-exporter, which has more to choose: 'genv-exporter --help'.";
+
+/// Serve metrics to Prometheus, and write the files that Prometheus and Grafana need.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Monitor {
+    /// Folder for the files of Prometheus and Grafana. Without: metrics/ in the state directory.
+    #[arg(long, value_name = "FOLDER")]
+    config_dir: Option<PathBuf>,
+
+    /// Port to listen on, of all interfaces.
+    #[arg(short, long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+
+    /// Seconds between two collections.
+    #[arg(short, long, value_name = "SECONDS", default_value = "10")]
+    interval: u32,
+}
+
+impl Monitor {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let exporter = handover::find("genv-exporter").context(
+            "cannot serve metrics: genv-exporter is neither next to genv nor on PATH. Install it",
+        )?;
+        if let Err(why) = self.publish(&exporter) {
+            tell(&format!(
+                "the files for Prometheus and Grafana were not written: {why:#}. Metrics are served all the same; \
+                 choose another folder with --config-dir"
+            ));
+        }
+        let flags = [
+            format!("--web.listen-address=:{}", self.port),
+            format!("--interval={}s", self.interval),
+        ];
+        handover::become_program(&exporter, flags)
+    }
+
+    fn publish(&self, exporter: &Path) -> anyhow::Result<()> {
+        let folder = match &self.config_dir {
+            Some(folder) => folder.clone(),
+            None => {
+                let mut machine = Machine::here()?;
+                let folder = machine.state_directory().join("metrics");
+                // It belongs to everybody, which the exporter would not make it.
+                if !machine.state_directory().exists() {
+                    machine.update(|_| Ok::<_, StoreError>(()))?;
+                }
+                folder
+            }
+        };
+        let published = Command::new(exporter)
+            .arg("publish")
+            .arg(&folder)
+            .arg(format!("--exporter-address=127.0.0.1:{}", self.port))
+            .status()
+            .context("genv-exporter cannot be started")?;
+        let folder = folder.display();
+        anyhow::ensure!(
+            published.success(),
+            "genv-exporter could not publish to {folder}"
+        );
+        Ok(())
+    }
+}

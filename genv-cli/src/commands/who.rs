@@ -1,0 +1,264 @@
+//! `genv who`
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+
+use clap::Args;
+use genv_core::model::{Attribution, Device, MemoryAmount, Process, Snapshot};
+use genv_core::state::shape::Times;
+use genv_core::state::{AttachmentState, DeviceState, State};
+use serde::Serialize;
+
+use super::devices::known;
+use super::envs::user;
+use super::free::{gibibytes, told};
+use crate::ago::{ago, now_seconds};
+use crate::completion;
+use crate::failure::Failure;
+use crate::machine::{Machine, USAGE_PATIENCE, tell};
+use crate::now;
+use crate::output::{Cell, ColorFlag, DOUBTFUL, Table, harmless, print_json};
+
+const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
+  genv who 0";
+
+/// Tell who holds a device and who uses it, in an environment or outside.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Who {
+    /// Index of the device.
+    #[arg(value_name = "INDEX", value_parser = crate::values::index, add = completion::devices())]
+    index: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Leave out the lines that name the columns.
+    #[arg(long)]
+    no_header: bool,
+
+    #[command(flatten)]
+    color: ColorFlag,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    index: u32,
+    name: Option<String>,
+    up: Option<bool>,
+    memory_total_bytes: Option<u64>,
+    memory_used_bytes: Option<u64>,
+    utilization_ratio: Option<f64>,
+    holders: Vec<Holder>,
+    /// Absent if it is not known.
+    processes: Option<Vec<User>>,
+    /// Why it is not known who uses it.
+    gpus_unknown: Option<String>,
+}
+
+/// An environment that is attached.
+#[derive(Serialize)]
+struct Holder {
+    eid: String,
+    name: Option<String>,
+    uid: Option<u32>,
+    username: Option<String>,
+    /// Absent: all of it.
+    memory_bytes: Option<u64>,
+    attached: Option<String>,
+    #[serde(skip)]
+    attached_timestamp_seconds: Option<f64>,
+    #[serde(skip)]
+    user: String,
+}
+
+/// A process that uses it.
+#[derive(Serialize)]
+struct User {
+    pid: u32,
+    username: Option<String>,
+    command: Option<String>,
+    /// `environment`, `outside` or `unknown`.
+    state: &'static str,
+    eid: Option<String>,
+    /// Whether that environment is attached to the device.
+    attached: bool,
+    memory_used_bytes: Option<u64>,
+}
+
+impl Who {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let mut machine = Machine::here()?;
+        let state = known(&mut machine)?;
+        let device = state.devices.iter().find(|it| it.index == self.index);
+        let Some(device) = device else {
+            return Err(Failure::NotEnoughDevices(format!(
+                "there is no device {}: this machine has {}. 'genv devices' lists them",
+                self.index,
+                state.devices.len()
+            ))
+            .into());
+        };
+        let snapshot = now::snapshot(USAGE_PATIENCE)?;
+        let answer = Answer::new(device, &state, &snapshot);
+        if self.json {
+            print_json(&answer)?;
+        } else {
+            self.print(&answer)?;
+        }
+        Ok(())
+    }
+
+    fn print(&self, answer: &Answer) -> io::Result<()> {
+        let mut out = self.color.stdout();
+        let mut facts = vec![format!("Device {}", answer.index)];
+        facts.extend(answer.name.as_deref().map(harmless));
+        facts.push(match answer.memory_used_bytes {
+            Some(used) => format!(
+                "{} of {} used",
+                gibibytes(Some(used)),
+                gibibytes(answer.memory_total_bytes)
+            ),
+            None => gibibytes(answer.memory_total_bytes),
+        });
+        facts.extend(
+            answer
+                .utilization_ratio
+                .map(|it| format!("{:.0} % busy", it * 100.0)),
+        );
+        facts.extend((answer.up == Some(false)).then(|| "it does not answer".to_owned()));
+        writeln!(out, "{}", facts.join(", "))?;
+        if answer.holders.is_empty() {
+            writeln!(out, "Nobody holds it")?;
+        } else {
+            let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE"];
+            let mut table = Table::new(header).header(!self.no_header);
+            for it in &answer.holders {
+                let since = it.attached_timestamp_seconds;
+                let memory = it
+                    .memory_bytes
+                    .map_or("all".to_owned(), |it| gibibytes(Some(it)));
+                table.row([
+                    Cell::foreign(&it.user),
+                    Cell::foreign(&it.eid),
+                    Cell::foreign(it.name.as_deref().unwrap_or_default()),
+                    Cell::own(memory),
+                    Cell::own(since.map(|it| ago(it, now_seconds())).unwrap_or_default()),
+                ]);
+            }
+            table.write(&mut out)?;
+        }
+        match &answer.processes {
+            Some(processes) if processes.is_empty() => writeln!(out, "No process uses it")?,
+            Some(processes) => {
+                let header = &["USED BY", "PID", "COMMAND", "MEMORY", "IN"];
+                let mut table = Table::new(header).header(!self.no_header);
+                for it in processes {
+                    table.row([
+                        Cell::foreign(it.username.as_deref().unwrap_or("?")),
+                        Cell::own(it.pid.to_string()),
+                        Cell::foreign(it.command.as_deref().unwrap_or("?")),
+                        Cell::own(gibibytes(it.memory_used_bytes)),
+                        it.place(),
+                    ]);
+                }
+                table.write(&mut out)?;
+            }
+            None => {
+                let why = answer.gpus_unknown.as_deref();
+                let why = why.unwrap_or("the driver does not say");
+                tell(&format!("it is not known who uses it: {}", harmless(why)));
+            }
+        }
+        out.flush()
+    }
+}
+
+impl User {
+    /// Where it runs.
+    fn place(&self) -> Cell {
+        match &self.eid {
+            Some(eid) if self.attached => Cell::foreign(eid),
+            Some(eid) => {
+                let eid = harmless(eid);
+                Cell::own(format!("{eid}, which is not attached to it")).style(DOUBTFUL)
+            }
+            None if self.state == "outside" => Cell::own("no environment").style(DOUBTFUL),
+            None => Cell::own("?"),
+        }
+    }
+}
+
+impl Answer {
+    fn new(device: &DeviceState, state: &State, snapshot: &Snapshot) -> Self {
+        let gpu: BTreeMap<u32, &Device> = told(snapshot);
+        let gpu = gpu.get(&device.index).copied();
+        let memory = gpu.and_then(|gpu| gpu.measurements.memory);
+        let total = device.total_memory.map(MemoryAmount::bytes);
+        let gpus_unknown = now::silence(snapshot, "gpu");
+        let known = gpu.is_some_and(|gpu| gpu.processes_measured || gpu.mig_parent);
+        Self {
+            index: device.index,
+            name: gpu.and_then(|gpu| gpu.name.clone()),
+            up: gpu.map(|gpu| gpu.up),
+            memory_total_bytes: total.or(memory.map(|memory| memory.total_bytes)),
+            memory_used_bytes: memory.map(|memory| memory.used_bytes),
+            utilization_ratio: gpu.and_then(|gpu| gpu.measurements.utilization_ratio),
+            holders: device
+                .attachments
+                .iter()
+                .map(|it| holder(it, state))
+                .collect(),
+            processes: known.then(|| {
+                let processes = snapshot.processes.iter();
+                processes
+                    .filter_map(|it| user_of(it, device, snapshot))
+                    .collect()
+            }),
+            gpus_unknown,
+        }
+    }
+}
+
+fn holder(attachment: &AttachmentState, state: &State) -> Holder {
+    let environment = state
+        .environments
+        .iter()
+        .find(|it| it.eid == attachment.eid);
+    Holder {
+        eid: attachment.eid.clone(),
+        name: environment.and_then(|it| it.name.clone()),
+        uid: environment.map(|it| it.uid),
+        username: environment.and_then(|it| it.username.clone()),
+        memory_bytes: attachment.gpu_memory.map(MemoryAmount::bytes),
+        attached: attachment
+            .attached_timestamp_seconds
+            .map(|attached| Times::here().text(Some(attached))),
+        attached_timestamp_seconds: attachment.attached_timestamp_seconds,
+        user: environment.map(user).unwrap_or_default(),
+    }
+}
+
+/// The process as a user of the device, if it is one.
+fn user_of(process: &Process, device: &DeviceState, snapshot: &Snapshot) -> Option<User> {
+    let here = || {
+        let devices = process.devices.iter();
+        devices.filter(|it| it.index.gpu == device.index)
+    };
+    here().next()?;
+    let eid = match &process.attribution {
+        Attribution::Environment { eid } => Some(eid.clone()),
+        Attribution::Outside { .. } | Attribution::Unknown { .. } => None,
+    };
+    let attached = |eid: &String| device.attachments.iter().any(|it| it.eid == *eid);
+    Some(User {
+        pid: process.pid,
+        username: snapshot.user_of(process).map(str::to_owned),
+        command: process.comm.clone(),
+        state: process.attribution.state(),
+        attached: eid.as_ref().is_some_and(attached),
+        eid,
+        memory_used_bytes: here().map(|it| it.memory_used_bytes).sum(),
+    })
+}

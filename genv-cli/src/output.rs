@@ -1,0 +1,306 @@
+//! How answers are printed: tables for people, CSV and JSON for programs.
+//!
+//! What users chose, such as the name of an environment, may be anything that somebody wrote to the state files. A
+//! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
+//! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
+
+use std::io::{self, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
+use unicode_width::UnicodeWidthStr as _;
+
+/// How many characters of a text from somebody a table shows.
+const MOST_SHOWN_CHARACTERS: usize = 60;
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// How a list is printed.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ListFlags {
+    /// How to print: tui is a table, csv has a line with commas each.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+
+    /// Print JSON.
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
+
+    /// Leave out the line that names the columns.
+    #[arg(long)]
+    pub(crate) no_header: bool,
+
+    /// Print times as they are written, not how long ago.
+    #[arg(long)]
+    pub(crate) timestamp: bool,
+
+    #[command(flatten)]
+    pub(crate) color: ColorFlag,
+}
+
+/// Whether to print JSON, where there is no other format to choose.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct JsonFlag {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct ColorFlag {
+    /// When to use colours. auto: on a terminal, unless NO_COLOR is set or TERM is dumb.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// How a list is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Csv,
+    Tui,
+}
+
+impl ListFlags {
+    /// These, and those of `other` that are not given here.
+    pub(crate) fn or(self, other: &Self) -> Self {
+        Self {
+            format: self.format.or(other.format),
+            json: self.json || other.json,
+            no_header: self.no_header || other.no_header,
+            timestamp: self.timestamp || other.timestamp,
+            color: if self.color.color == Color::Auto {
+                other.color
+            } else {
+                self.color
+            },
+        }
+    }
+
+    /// Whether none is given.
+    pub(crate) fn is_default(&self) -> bool {
+        self.format.is_none()
+            && !(self.json || self.no_header || self.timestamp)
+            && self.color.color == Color::Auto
+    }
+}
+
+impl ColorFlag {
+    /// Where tables go.
+    pub(crate) fn stdout(self) -> AutoStream<io::StdoutLock<'static>> {
+        let choice = match self.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        };
+        AutoStream::new(io::stdout().lock(), choice)
+    }
+}
+
+/// Prints for programs, as it is.
+pub(crate) fn print(content: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(content)?;
+    out.flush()
+}
+
+/// Prints JSON as genv 1.4.3 does.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
+    let mut content = genv_core::state::shape::json(value);
+    content.push(b'\n');
+    print(&content)
+}
+
+/// One line of CSV as genv 1.4.3 prints it: without quotes, whatever the fields hold.
+pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let fields: Vec<_> = fields.into_iter().collect();
+    let fields: Vec<&str> = fields.iter().map(AsRef::as_ref).collect();
+    fields.join(",") + "\n"
+}
+
+/// What is right, doubtful and wrong.
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
+#[allow(dead_code, reason = "doctor uses it")]
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+const HEADER: Style = Style::new().bold();
+
+/// A field of a table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A text that was written here.
+    pub(crate) fn own(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            style: Style::new(),
+        }
+    }
+
+    /// A text that somebody else chose.
+    pub(crate) fn foreign(text: &str) -> Self {
+        Self::own(shortened(&harmless(text)))
+    }
+
+    /// The same in a style.
+    pub(crate) fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+}
+
+/// Rows of fields under names, aligned.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: Option<&'static [&'static str]>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &'static [&'static str]) -> Self {
+        Self {
+            header: Some(header),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Without the line that names the columns.
+    pub(crate) fn header(mut self, shown: bool) -> Self {
+        self.header = self.header.filter(|_| shown);
+        self
+    }
+
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
+        self.rows.push(cells.into());
+    }
+
+    /// Writes the table, without spaces at the ends of lines.
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let names = self.header.map(|names| {
+            let cells = names.iter().map(|name| Cell::own(*name).style(HEADER));
+            cells.collect::<Vec<_>>()
+        });
+        let lines: Vec<&Vec<Cell>> = names.iter().chain(&self.rows).collect();
+        let columns = lines.iter().map(|cells| cells.len()).max().unwrap_or(0);
+        let mut widths = vec![0; columns];
+        for cells in &lines {
+            for (width, cell) in widths.iter_mut().zip(*cells) {
+                *width = cell.text.width().max(*width);
+            }
+        }
+        for cells in lines {
+            let mut missing = 0;
+            for (cell, width) in cells.iter().zip(&widths) {
+                if !cell.text.is_empty() {
+                    let style = cell.style;
+                    write!(out, "{:missing$}{style}{}{style:#}", "", cell.text)?;
+                    missing = 0;
+                }
+                missing += width + GAP - cell.text.width();
+            }
+            writeln!(out)?;
+        }
+        out.flush()
+    }
+}
+
+/// The text with everything escaped that could move a cursor, break a line, or turn the direction of writing.
+pub(crate) fn harmless(text: &str) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    for piece in text.split_inclusive(QUOTED) {
+        let rest = piece.trim_end_matches(QUOTED);
+        harmless.extend(rest.escape_debug());
+        harmless.push_str(&piece[rest.len()..]);
+    }
+    harmless
+}
+
+/// What `escape_debug` escapes and nobody need fear.
+const QUOTED: [char; 3] = ['"', '\'', '\\'];
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MOST_SHOWN_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(table: &Table) -> String {
+        let mut out = AutoStream::never(Vec::new());
+        table.write(&mut out).unwrap();
+        String::from_utf8(out.into_inner()).unwrap()
+    }
+
+    #[test]
+    fn columns_align_whatever_their_texts_are_made_of() {
+        let mut table = Table::new(&["ID", "NAME", "DEVICES"]);
+        table.row([Cell::own("1"), Cell::foreign("名前"), Cell::own("0")]);
+        table.row([Cell::own("12496"), Cell::default(), Cell::own("1,2")]);
+        table.row([Cell::own("3"), Cell::foreign("ü"), Cell::default()]);
+        assert_eq!(
+            written(&table),
+            "ID     NAME  DEVICES\n1      名前  0\n12496        1,2\n3      ü\n"
+        );
+        assert!(written(&table.header(false)).starts_with("1      名前"));
+    }
+
+    #[test]
+    fn hostile_texts_are_shown_and_do_nothing() {
+        for (text, shown) in [
+            ("a\nb", "a\\nb"),
+            ("\x1b[2J", "\\u{1b}[2J"),
+            ("\u{202e}gnp.exe", "\\u{202e}gnp.exe"),
+            ("\u{2028}\u{200b}\u{feff}", "\\u{2028}\\u{200b}\\u{feff}"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            (r#"it's "x" \ ü 名"#, r#"it's "x" \ ü 名"#),
+        ] {
+            assert_eq!(harmless(text), shown);
+        }
+        let long = Cell::foreign(&"x".repeat(10_000_000));
+        assert_eq!(long.text.chars().count(), MOST_SHOWN_CHARACTERS + 1);
+    }
+
+    #[test]
+    fn colours_are_around_texts_only() {
+        let mut table = Table::new(&["A"]);
+        table.row([Cell::own("ok").style(GOOD)]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "\x1b[1mA\x1b[0m\n\x1b[32mok\x1b[0m\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_a_table(text in any::<String>()) {
+            let mut table = Table::new(&["A", "B"]);
+            table.row([Cell::foreign(&text), Cell::own("end")]);
+            let written = written(&table);
+            prop_assert_eq!(written.lines().count(), 2);
+            prop_assert!(written.ends_with("end\n"));
+            prop_assert!(!written.trim_end().chars().any(|it| it.is_control() && it != '\n'));
+        }
+    }
+}

@@ -1,5 +1,0 @@
-//! genv in real shells: what is set up, what a command changes, and that nothing of it stays.
-
-mod inherited;
-mod init;
-mod quoting;
