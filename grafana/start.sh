@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts Grafana in its container. At the first start it also does what provisioning by files cannot:
 # an admin's password that nobody knows, and a folder for the pages about people that asks for a login.
+# Until that folder does, all of Grafana asks for one.
 set -eu
 
 data=${GF_PATHS_DATA:-/var/lib/grafana}
@@ -27,15 +28,15 @@ ask_for_login() {
     while status=$(close_folder) && [ "$status" != 200 ]; do
         if [ "$status" = 401 ]; then
             say "cannot close the folder of the pages about people: Grafana refuses the admin's password." \
-                "Put the present one into GRAFANA_ADMIN_PASSWORD and run 'docker compose up -d'"
-            return
+                "Put the present one into GRAFANA_ADMIN_PASSWORD and run 'docker compose up -d'. Until then all pages" \
+                "ask for a login"
+            return 1
         fi
         waited=$((waited + 1))
         [ "$waited" != 60 ] || say "the folder of the pages about people is not closed yet: Grafana answers $status" \
             "(000: nothing). It is tried every second; see what Grafana says above"
         sleep 1
     done
-    touch "$closed_file"
     say "the pages about people ask for a login now"
 }
 
@@ -55,15 +56,34 @@ unset GRAFANA_ADMIN_PASSWORD
 [ ! -e "$password_file" ] || say "user admin; the password made at the first start:" \
     "docker compose exec grafana cat $password_file"
 
-/run.sh "$@" &
-server=$!
-trap 'kill -TERM "$server" 2>/dev/null || :' TERM INT
-[ -e "$closed_file" ] || ask_for_login &
-status=0
-wait "$server" || status=$?
-# A signal ends the first wait, and Grafana takes a moment to end.
-while kill -0 "$server" 2>/dev/null; do
+ended=
+closed=
+trap 'ended=yes; kill -TERM "$server" 2>/dev/null || :' TERM INT
+trap 'closed=yes; kill -TERM "$server" 2>/dev/null || :' USR1
+
+# serve [ARGUMENT...]: until Grafana ends.
+serve() {
+    /run.sh "$@" &
+    server=$!
     status=0
     wait "$server" || status=$?
-done
+    # A signal ends the first wait, and Grafana takes a moment to end.
+    while kill -0 "$server" 2>/dev/null; do
+        status=0
+        wait "$server" || status=$?
+    done
+}
+
+if [ ! -e "$closed_file" ]; then
+    anonymous=${GF_AUTH_ANONYMOUS_ENABLED:-false}
+    export GF_AUTH_ANONYMOUS_ENABLED=false
+    { ask_for_login && kill -USR1 $$; } &
+    serve "$@"
+    if [ -z "$closed" ] || [ -n "$ended" ]; then
+        exit "$status"
+    fi
+    touch "$closed_file"
+    export GF_AUTH_ANONYMOUS_ENABLED="$anonymous"
+fi
+serve "$@"
 exit "$status"

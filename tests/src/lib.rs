@@ -12,5 +12,6 @@ pub mod peer;
 pub mod process;
 pub mod prometheus;
 mod server;
+pub mod shell;
 pub mod state;
 pub mod tools;

@@ -1,0 +1,5 @@
+//! genv in real shells: what is set up, what a command changes, and that nothing of it stays.
+
+mod inherited;
+mod init;
+mod quoting;

@@ -1,0 +1,134 @@
+//! No byte of a value is read as anything but itself.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+use anyhow::Result;
+use genv_tests::shell::{Account, Shell};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// What shells read as something else in one place or another.
+const HOSTILE: [&str; 26] = [
+    "$(touch executed)",
+    "`touch executed`",
+    "';touch executed;'",
+    "\";touch executed;\"",
+    "\\",
+    "'",
+    "\\'",
+    "''",
+    "\n",
+    "\ntouch executed\n",
+    ";touch executed",
+    "&&touch executed",
+    "|touch executed",
+    ">executed",
+    "(touch executed)",
+    "{touch,executed}",
+    "$HOME",
+    "${HOME}",
+    "~",
+    "*",
+    "!!",
+    "#",
+    "%",
+    "\x1b[31m",
+    "\r",
+    "é\u{202e}",
+];
+
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let hostile = prop::sample::select(&HOSTILE[..]).prop_map(|text| text.as_bytes().to_vec());
+    let byte = (1..=255_u8).prop_map(|byte| vec![byte]);
+    prop::collection::vec(prop_oneof![hostile, byte], 0..8).prop_map(|parts| parts.concat())
+}
+
+/// A value as `GENV_RESTORE` has it, which needs no quotes anywhere.
+fn escaped(value: &[u8]) -> String {
+    value.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "%{byte:02x}");
+        text
+    })
+}
+
+/// Lets each shell bring back values as those of a variable, all in one start of the shell.
+fn round_trip(values: &[Vec<u8>]) -> Result<()> {
+    for shell in Shell::ALL {
+        for locale in ["C", "C.UTF-8"] {
+            let account = Account::new()?;
+            let mut lines = vec![shell.setup().to_owned()];
+            lines.extend(values.iter().map(|value| {
+                let enter = shell.set("GENV_ENVIRONMENT_ID", "ended");
+                let restore = format!("CUDA_VISIBLE_DEVICES={}", escaped(value));
+                format!(
+                    "{enter}\n{}\ngenv shell --reattach",
+                    shell.set("GENV_RESTORE", &restore)
+                )
+            }));
+            let outcomes = account.lines(shell, &[("LC_ALL", locale)], &lines)?;
+            for (value, outcome) in values.iter().zip(&outcomes[1..]) {
+                let found = outcome
+                    .variable("CUDA_VISIBLE_DEVICES")
+                    .map(OsStr::as_bytes);
+                let (value, found) = (
+                    value.escape_ascii().to_string(),
+                    found.map(|it| it.escape_ascii().to_string()),
+                );
+                assert_eq!(
+                    found.as_deref(),
+                    Some(&*value),
+                    "{shell} with {locale}: {}",
+                    outcome.stderr
+                );
+                assert_eq!(
+                    (outcome.code, &*outcome.stdout),
+                    (0, ""),
+                    "{shell}: {value}"
+                );
+            }
+            let left: BTreeSet<_> = fs::read_dir(account.home())?
+                .map(|entry| entry.map(|it| it.file_name()))
+                .collect::<Result<_, _>>()?;
+            assert!(
+                !left.contains(OsStr::new("executed")),
+                "{shell} executed a value"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn values_come_out_of_every_shell_as_they_went_in() -> Result<()> {
+    let mut values: Vec<Vec<u8>> = HOSTILE
+        .iter()
+        .map(|text| text.as_bytes().to_vec())
+        .collect();
+    values.push((1..=255).collect());
+    values.push(Vec::new());
+    // Code points that fish uses for bytes that are not UTF-8, and for its own marks.
+    values.extend(
+        ["\u{f600}", "\u{f6ff}", "\u{fdd0}", "\u{e000}", "\u{f8ff}"]
+            .map(|text| text.as_bytes().to_vec()),
+    );
+    round_trip(&values)
+}
+
+#[test]
+fn any_bytes_come_out_of_every_shell_as_they_went_in() {
+    let config = Config {
+        cases: 2,
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let values = prop::collection::vec(value(), 50..100);
+    let tested = TestRunner::new(config).run(&values, |values| {
+        round_trip(&values).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+    });
+    tested.unwrap();
+}

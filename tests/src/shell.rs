@@ -1,0 +1,346 @@
+//! The shells that genv works in, as fresh as on a machine where nobody has worked yet.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::copy_program;
+
+/// A shell that genv can be set up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shell {
+    /// GNU bash.
+    Bash,
+    /// zsh.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+impl Shell {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bash, Self::Zsh, Self::Fish];
+
+    /// The name of its program, and of its Debian package.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Zsh => "zsh",
+            Self::Fish => "fish",
+        }
+    }
+
+    /// The line that sets genv up.
+    #[must_use]
+    pub const fn setup(self) -> &'static str {
+        match self {
+            Self::Bash | Self::Zsh => r#"eval "$(genv shell --init)""#,
+            Self::Fish => "genv shell --init | source",
+        }
+    }
+
+    /// The line that removes it.
+    #[must_use]
+    pub const fn removal(self) -> &'static str {
+        match self {
+            Self::Bash | Self::Zsh => r#"eval "$(genv shell --deinit)""#,
+            Self::Fish => "genv shell --deinit | source",
+        }
+    }
+
+    /// What expands to the exit code of the last command.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Bash | Self::Zsh => "$?",
+            Self::Fish => "$status",
+        }
+    }
+
+    /// What expands to the pid.
+    #[must_use]
+    pub const fn pid(self) -> &'static str {
+        match self {
+            Self::Bash | Self::Zsh => "$$",
+            Self::Fish => "$fish_pid",
+        }
+    }
+
+    /// The line that exports a variable. The value must do without quotes and backslashes.
+    #[must_use]
+    pub fn set(self, name: &str, value: &str) -> String {
+        match self {
+            Self::Bash | Self::Zsh => format!("export {name}='{value}'"),
+            Self::Fish => format!("set -gx {name} '{value}'"),
+        }
+    }
+
+    /// The line that unsets a variable.
+    #[must_use]
+    pub fn unset(self, name: &str) -> String {
+        match self {
+            Self::Bash | Self::Zsh => format!("unset {name}"),
+            Self::Fish => format!("set -e {name}"),
+        }
+    }
+
+    /// Several lines as one command.
+    #[must_use]
+    pub fn block(self, lines: &str) -> String {
+        match self {
+            Self::Bash | Self::Zsh => format!("{{\n{lines}\n}}"),
+            Self::Fish => format!("begin\n{lines}\nend"),
+        }
+    }
+
+    /// The file in a home directory that an interactive shell reads first.
+    #[must_use]
+    pub const fn startup_file(self) -> &'static str {
+        match self {
+            Self::Bash => ".bashrc",
+            Self::Zsh => ".zshrc",
+            Self::Fish => ".config/fish/config.fish",
+        }
+    }
+}
+
+impl fmt::Display for Shell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A program that the tests need and that Debian has, on this test's own PATH.
+///
+/// # Panics
+/// If it is missing; the message says what to install.
+#[must_use]
+pub fn installed(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let found = candidates.find(|candidate| candidate.is_file());
+    found.unwrap_or_else(|| {
+        panic!("{program} is not on PATH: install the Debian package {program}, or run 'scripts/need {program}'")
+    })
+}
+
+/// A user's account on a machine with simulated devices: a home directory and genv's state, both new.
+#[derive(Debug)]
+pub struct Account {
+    folder: tempfile::TempDir,
+}
+
+/// What a line of a shell did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The line.
+    pub line: String,
+    /// What it printed.
+    pub stdout: String,
+    /// What it said.
+    pub stderr: String,
+    /// Its exit code.
+    pub code: i32,
+    /// The variables that a program has that is started now; without those that shells count with.
+    pub variables: BTreeMap<OsString, OsString>,
+}
+
+impl Outcome {
+    /// A variable.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables
+            .get(OsStr::new(name))
+            .map(OsString::as_os_str)
+    }
+}
+
+impl Account {
+    /// A new one, with four devices.
+    ///
+    /// # Errors
+    /// The folders cannot be made, or the programs were not built.
+    pub fn new() -> Result<Self> {
+        installation()?;
+        let folder = tempfile::tempdir()?;
+        for name in ["home", "outcomes"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        Ok(Self { folder })
+    }
+
+    /// The home directory.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// A program with this account's variables and no others, in the home directory.
+    ///
+    /// # Errors
+    /// The programs were not built.
+    pub fn command(&self, program: &str) -> Result<Command> {
+        let mut command = Command::new(installed(program));
+        command
+            .env_clear()
+            .env("HOME", self.home())
+            .env("PATH", search_path()?)
+            .env("TERM", "dumb")
+            .env("GENV_TMPDIR", self.state())
+            .env("GENV_DEVICES", "4")
+            .current_dir(self.home());
+        Ok(command)
+    }
+
+    /// A shell that reads no start-up files and runs a script; its exit code, and what it printed and said.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn script(
+        &self,
+        program: &str,
+        options: &[&str],
+        script: &str,
+    ) -> Result<(i32, String, String)> {
+        let mut command = self.command(program)?;
+        match program {
+            "bash" => command.args(["--norc", "--noprofile"]),
+            "zsh" => command.arg("-f"),
+            "fish" => command.arg("--no-config"),
+            _ => &mut command,
+        };
+        let output = command
+            .args(options)
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .output()?;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let code = output
+            .status
+            .code()
+            .with_context(|| format!("{program}: {}", output.status))?;
+        Ok((code, text(&output.stdout), text(&output.stderr)))
+    }
+
+    /// Runs lines one after the other in one shell with these variables besides its own.
+    ///
+    /// # Errors
+    /// The shell cannot be started, or ends before its last line.
+    pub fn lines(
+        &self,
+        shell: Shell,
+        variables: &[(&str, &str)],
+        lines: &[String],
+    ) -> Result<Vec<Outcome>> {
+        let folder = self.folder.path().join("outcomes");
+        let at = |number: usize, what: &str| folder.join(format!("{number}.{what}"));
+        let mut script = String::new();
+        for (number, line) in lines.iter().enumerate() {
+            let (out, err) = (at(number, "stdout"), at(number, "stderr"));
+            let block = shell.block(line);
+            script.push_str(&format!("{block} >{} 2>{}\n", out.display(), err.display()));
+            script.push_str(&format!(
+                "echo {} >{}\n",
+                shell.code(),
+                at(number, "code").display()
+            ));
+            script.push_str(&format!("env -0 >{}\n", at(number, "variables").display()));
+        }
+        let file = folder.join("script");
+        fs::write(&file, script)?;
+        let mut command = self.command(shell.name())?;
+        match shell {
+            Shell::Bash => command.args(["--norc", "--noprofile"]),
+            Shell::Zsh => command.arg("-f"),
+            Shell::Fish => command.arg("--no-config"),
+        };
+        command
+            .arg(&file)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null());
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let read = |(number, line): (usize, &String)| {
+            let text = |what| -> Result<String> {
+                let content = fs::read(at(number, what))
+                    .with_context(|| format!("{shell} ended at {line:?}: {said}"))?;
+                Ok(String::from_utf8_lossy(&content).into_owned())
+            };
+            Ok(Outcome {
+                line: line.clone(),
+                stdout: text("stdout")?,
+                stderr: text("stderr")?,
+                code: text("code")?.trim().parse()?,
+                variables: dump(&at(number, "variables"))?,
+            })
+        };
+        let outcomes = lines.iter().enumerate().map(read).collect::<Result<_>>()?;
+        fs::remove_dir_all(&folder)?;
+        fs::create_dir(&folder)?;
+        Ok(outcomes)
+    }
+}
+
+/// What `env -0` wrote.
+fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
+    let content = fs::read(file)?;
+    let entries = content
+        .split(|&byte| byte == 0)
+        .filter(|entry| !entry.is_empty());
+    let mut variables = BTreeMap::new();
+    for entry in entries {
+        let equals = entry
+            .iter()
+            .position(|&byte| byte == b'=')
+            .context("no '='")?;
+        let (name, value) = (
+            OsStr::from_bytes(&entry[..equals]),
+            OsStr::from_bytes(&entry[equals + 1..]),
+        );
+        if !["_", "SHLVL", "OLDPWD"].map(OsStr::new).contains(&name) {
+            let twice = variables.insert(name.to_owned(), value.to_owned());
+            ensure!(twice.is_none(), "{} is there twice", name.display());
+        }
+    }
+    Ok(variables)
+}
+
+/// Where genv is installed for all tests of one program: `bin/genv`, and an empty folder for the shims.
+///
+/// # Errors
+/// It was not built.
+pub fn installation() -> Result<&'static Path> {
+    static INSTALLATION: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
+    let install = || -> Result<tempfile::TempDir> {
+        let folder = tempfile::tempdir()?;
+        fs::create_dir_all(folder.path().join("bin"))?;
+        fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
+        copy_program("genv", &folder.path().join("bin/genv"))?;
+        Ok(folder)
+    };
+    let installed = INSTALLATION.get_or_init(|| install().map_err(|error| format!("{error:#}")));
+    match installed {
+        Ok(folder) => Ok(folder.path()),
+        Err(error) => anyhow::bail!("{error}"),
+    }
+}
+
+fn search_path() -> Result<OsString> {
+    let mut path = installation()?.join("bin").into_os_string();
+    path.push(":/usr/local/bin:/usr/bin:/bin");
+    Ok(path)
+}
