@@ -300,3 +300,6 @@ fn part(holder: &Holder) -> String {
 fn escaped(eid: &str) -> String {
     eid.escape_debug().to_string()
 }
+
+#[cfg(test)]
+mod tests;

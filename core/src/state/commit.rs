@@ -4,6 +4,7 @@
 //! what the next command repairs: a recorded member that `envs.json` lacks is dropped, as is an attachment of an
 //! environment that ended.
 
+use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -14,7 +15,8 @@ use super::atomic::{Disk, Prepared};
 use super::document::{self, Document, NotADocument};
 use super::editable::EditableState;
 use super::file::{self, ReadError, Version, io_error};
-use super::members::{self, ProcessId, RecordedMembers, boot_id};
+use super::liveness::is_member;
+use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
 use super::store::StoreError;
 use super::{
@@ -108,19 +110,47 @@ pub(super) fn record(
     table: &ProcessTable,
 ) -> RecordedMembers {
     let before = std::mem::take(&mut loaded.state.recorded);
+    let written = loaded.state.written_timestamp_seconds;
+    let mut members = HashMap::new();
+    for environment in &loaded.state.environments {
+        let eid = environment.eid.as_str();
+        members.extend(
+            environment
+                .pids
+                .iter()
+                .map(|pid| ((eid, *pid), environment)),
+        );
+    }
     let mut recorded = RecordedMembers::default();
     for environment in &editable.environments {
-        let created = environment.created_timestamp_seconds;
+        let (eid, created) = (
+            environment.eid.as_str(),
+            environment.created_timestamp_seconds,
+        );
         for &pid in &environment.pids {
-            let known = before.start(&environment.eid, created, pid);
-            let start_time_ticks =
-                known.or_else(|| Some(table.lineage.get(&pid)?.start_time_ticks));
+            let process = table.lineage.get(&pid);
+            let start_time_ticks = match members.get(&(eid, pid)) {
+                // Whoever joins is who has the pid now.
+                None => process.map(|process| process.start_time_ticks),
+                Some(was) => {
+                    let known = before.of(eid, was.created_timestamp_seconds, pid);
+                    match (known, process) {
+                        (Recorded::Started(ticks), _) => Some(ticks),
+                        (_, Some(process)) if is_member(known, process, written) => {
+                            Some(process.start_time_ticks)
+                        }
+                        // It was left in although it ended. `envs.json` is younger than its successor from now on.
+                        (_, Some(_)) => Some(NEVER_TICKS),
+                        (_, None) => None,
+                    }
+                }
+            };
             if let Some(start_time_ticks) = start_time_ticks {
                 let process = ProcessId {
                     pid,
                     start_time_ticks,
                 };
-                recorded.record(&environment.eid, created, process);
+                recorded.record(eid, created, process);
             }
         }
     }

@@ -27,8 +27,8 @@ pub fn lock_devices(
     patience: Option<Duration>,
 ) -> Result<DeviceLocks, StoreError> {
     let path = state_directory.join("devices");
-    directory::open_or_create(state_directory)?;
-    let folder = directory::open_or_create(&path)?;
+    directory::open_or_create(state_directory, true)?;
+    let folder = directory::open_or_create(&path, false)?;
     let lock = |index: &u32| {
         let name = format!("{index}.lock");
         LockFile {
@@ -41,4 +41,57 @@ pub fn lock_devices(
     };
     let locks: Result<Vec<FileLock>, LockError> = indices.iter().map(lock).collect();
     Ok(DeviceLocks { _locks: locks? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process::Command;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const SHORT: Option<Duration> = Some(Duration::from_millis(50));
+
+    #[test]
+    fn each_device_is_locked_by_one_and_what_it_started_does_not_keep_it() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("genv");
+        let held = lock_devices(&path, &[0, 2].into(), SHORT).unwrap();
+        for (name, mode) in [
+            ("devices", 0o777),
+            ("devices/0.lock", 0o666),
+            ("devices/2.lock", 0o666),
+        ] {
+            let found = std::fs::metadata(path.join(name)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, mode, "{name}");
+        }
+        lock_devices(&path, &[1].into(), SHORT).unwrap();
+        let error = lock_devices(&path, &[1, 2].into(), SHORT).unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Lock(LockError::TimedOut { what, .. }) if what == "device 2")
+        );
+        // What was had of a lock in part is given back.
+        lock_devices(&path, &[1].into(), SHORT).unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        drop(held);
+        let locked = lock_devices(&path, &[0, 1, 2].into(), SHORT);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        locked.unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_folders_place_is_not_followed() {
+        let folder = TempDir::new().unwrap();
+        let elsewhere = TempDir::new().unwrap();
+        symlink(elsewhere.path(), folder.path().join("devices")).unwrap();
+        let error = lock_devices(folder.path(), &[0].into(), SHORT).unwrap_err();
+        assert!(
+            error.to_string().contains("it is a symbolic link"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
 }

@@ -129,9 +129,9 @@ fn unopened(path: &Path, errno: Errno) -> StateError {
 
 /// Opens a directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
 ///
-/// A symbolic link is followed only if root or the caller put it there, as Linux does in directories like
-/// `/var/tmp` (proc_sys_fs(5), `protected_symlinks`).
-pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
+/// A symbolic link is followed only if it may be `linked`, and only if root or the caller put it there, as Linux does in
+/// directories like `/var/tmp` (proc_sys_fs(5), `protected_symlinks`).
+pub(super) fn open_or_create(path: &Path, linked: bool) -> Result<OwnedFd, StateError> {
     let unopened = |errno| unopened(path, errno);
     let everybody = Mode::from_raw_mode(0o777);
     if let Some(parent) = path
@@ -153,12 +153,12 @@ pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
         Err(errno) => return Err(unopened(errno)),
     }
     let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(unopened)?;
-    let trusted = found.st_uid == 0 || found.st_uid == geteuid().as_raw();
+    let trusted = linked && (found.st_uid == 0 || found.st_uid == geteuid().as_raw());
     if FileType::from_raw_mode(found.st_mode) == FileType::Symlink && !trusted {
         return Err(StateError {
             message: format!(
-                "cannot open the state directory {}: it is a symbolic link of another user (uid {}): remove it, or \
-                 set GENV_TMPDIR to genv's directory",
+                "cannot open the state directory {}: it is a symbolic link, made by uid {}, that is not \
+                 followed: remove it, and genv makes a directory",
                 path.display(),
                 found.st_uid
             ),

@@ -314,3 +314,6 @@ fn no_such(eid: &str) -> ChangeError {
         eid: eid.to_owned(),
     }
 }
+
+#[cfg(test)]
+pub(in crate::state) mod tests;

@@ -41,7 +41,7 @@ impl Kernels {
         }
     }
 
-    /// Which kernels of these environments have ended. One whose folder may not be read is taken to live.
+    /// Which kernels of these environments have ended. One whose folder cannot be read is taken to live.
     ///
     /// May wait for the name service and for a home directory on the network.
     pub(super) fn ended(&mut self, environments: &[EnvironmentState]) -> EndedKernels {
@@ -71,10 +71,12 @@ fn has_ended(folder: &Path, id: &str) -> bool {
         return true;
     }
     let file = folder.join(format!("kernel-{id}.json"));
-    matches!(
-        statat(CWD, file, AtFlags::empty()),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG)
-    )
+    match statat(CWD, file, AtFlags::empty()) {
+        Err(Errno::NAMETOOLONG) => true,
+        // A folder that is not there may be hidden from this program, or be elsewhere.
+        Err(Errno::NOENT) => statat(CWD, folder, AtFlags::empty()).is_ok(),
+        Ok(_) | Err(_) => false,
+    }
 }
 
 /// Jupyter's rule for Linux (`jupyter --runtime-dir`). What a user's variables say is known only to the user's own
@@ -149,9 +151,9 @@ mod tests {
             ids
         };
         assert_eq!(of(1), ["", "../x", "b", "dangling", &long]);
-        // Nothing is known through a loop of links, so only what is no id has ended.
+        // Nothing is known there, so that only what is no id has ended.
         assert_eq!(of(2), ["", "../x"]);
-        assert_eq!(of(3).len(), 6);
+        assert_eq!(of(3), ["", "../x"]);
         assert_eq!(of(4), Vec::<&str>::new());
     }
 

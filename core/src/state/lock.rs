@@ -230,3 +230,6 @@ fn holder_pid(locks: &str, file: &str) -> Option<u32> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,9 @@ use crate::model::parse_local_time;
 
 const VERSION: u32 = 1;
 
+/// The start of no process.
+pub(super) const NEVER_TICKS: u64 = u64::MAX;
+
 /// A process that outlives no reuse of its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
@@ -83,19 +86,6 @@ impl RecordedMembers {
                 .start_time_ticks
                 .map_or(Recorded::BeforeThisBoot, Recorded::Started),
             Some(_) | None => Recorded::Unknown,
-        }
-    }
-
-    /// The recorded start of a member, clock ticks since boot.
-    pub(super) fn start(
-        &self,
-        eid: &str,
-        created_timestamp_seconds: Option<f64>,
-        pid: u32,
-    ) -> Option<u64> {
-        match self.of(eid, created_timestamp_seconds, pid) {
-            Recorded::Started(ticks) => Some(ticks),
-            Recorded::Unknown | Recorded::BeforeThisBoot => None,
         }
     }
 
@@ -201,3 +191,6 @@ fn parse(
 fn whole(timestamp_seconds: Option<f64>) -> Option<i64> {
     timestamp_seconds.map(|seconds| seconds.floor() as i64)
 }
+
+#[cfg(test)]
+mod tests;

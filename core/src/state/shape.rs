@@ -265,3 +265,6 @@ impl Formatter for PythonFormatter {
         self.0.end_object_value(writer)
     }
 }
+
+#[cfg(test)]
+mod tests;

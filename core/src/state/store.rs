@@ -113,6 +113,18 @@ impl StateStore {
         self
     }
 
+    #[cfg(test)]
+    pub(super) fn disk(mut self, disk: impl Disk + 'static) -> Self {
+        self.disk = Box::new(disk);
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn kernels(mut self, kernels: Kernels) -> Self {
+        self.machine.kernels = kernels;
+        self
+    }
+
     /// The state directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -121,10 +133,21 @@ impl StateStore {
 
     /// Reads the state without the lock. Members that ended, and what ended with them, are left out.
     ///
+    /// Writes only if a file is damaged: it is set aside then, under the lock.
+    ///
     /// # Errors
-    /// A file cannot be read, or is damaged; the next change repairs the latter.
+    /// A file can be neither read nor repaired.
     pub fn read(&mut self) -> Result<State, StateError> {
-        let mut state = self.reader.read()?;
+        let mut state = match self.reader.read() {
+            Ok(state) => state,
+            Err(error) => {
+                let repaired: Result<(), StoreError> = self.update(|_| Ok(()));
+                match repaired {
+                    Ok(()) => self.reader.read()?,
+                    Err(_) => return Err(error),
+                }
+            }
+        };
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
@@ -143,7 +166,7 @@ impl StateStore {
         &mut self,
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
     ) -> Result<T, E> {
-        let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
+        let directory = directory::open_or_create(&self.path, true).map_err(StoreError::from)?;
         let directory = directory.as_fd();
         let (lock, mut loaded, ended) = self.load(directory)?;
         let waiting: Vec<u32> = loaded

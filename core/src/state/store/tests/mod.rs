@@ -1,9 +1,14 @@
+mod damage;
+mod faults;
+mod members;
+
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use tempfile::TempDir;
 
 use super::*;
+use crate::model::MemoryAmount;
 use crate::state::allocate::{AttachRequest, DeviceUsage, Selection};
 use crate::state::{Activation, ChangeError, Configuration, Inventory, MemberId};
 
@@ -29,6 +34,14 @@ fn count(count: u32) -> AttachRequest {
 
 fn gpus(count: u32) -> Inventory {
     Inventory::new((0..count).map(|index| (index, Some(16_384))))
+}
+
+/// Names in a folder.
+fn names(path: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 fn activate_and_attach(
@@ -86,17 +99,13 @@ fn an_environment_lives_its_life() {
             .iter()
             .all(|device| device.attachments.is_empty())
     );
-    let names: BTreeSet<String> = std::fs::read_dir(&path)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
     let expected = [
         "devices.json",
         "envs.json",
         "genv-members.json",
         "genv.lock",
     ];
-    assert_eq!(names, expected.map(str::to_owned).into());
+    assert_eq!(names(&path), expected.map(str::to_owned).into());
     assert_eq!(store.take_notices(), Vec::<String>::new());
 }
 
@@ -112,6 +121,72 @@ fn a_failed_change_writes_nothing() {
         Ok::<_, TestError>(())
     });
     assert!(matches!(failed, Err(TestError::Change(_))));
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
-    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(names(folder.path()), ["genv.lock".to_owned()].into());
+}
+
+#[test]
+fn an_unchanged_file_is_not_written() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    let inode = |name: &str| {
+        let found = std::fs::metadata(folder.path().join(name));
+        found.unwrap().ino()
+    };
+    let before = ["envs.json", "devices.json", "genv-members.json"].map(inode);
+    store
+        .update(|state| Ok::<_, TestError>(state.detach("7", None)?))
+        .unwrap();
+    let after = ["envs.json", "devices.json", "genv-members.json"].map(inode);
+    assert_eq!((before[0], before[2]), (after[0], after[2]));
+    assert_ne!(before[1], after[1]);
+}
+
+#[test]
+fn changes_of_many_at_once_are_all_made() {
+    let folder = TempDir::new().unwrap();
+    let configuration = Configuration {
+        gpu_memory: Some(MemoryAmount::mebibytes(1)),
+        ..Configuration::default()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let (path, configuration) = (folder.path(), configuration.clone());
+            scope.spawn(move || {
+                let mut store = StateStore::new(path).patience(None);
+                for round in 0..10 {
+                    let eid = format!("{thread}-{round}");
+                    let attached = store.update(|state| {
+                        state.merge_inventory(&gpus(1));
+                        state.activate(&eid, 0, None, &me());
+                        state.configure(&eid, configuration.clone())?;
+                        Ok::<_, TestError>(state.attach(&eid, &count(1))?)
+                    });
+                    attached.unwrap();
+                }
+            });
+        }
+    });
+    let state = StateStore::new(folder.path()).read().unwrap();
+    assert_eq!(state.environments.len(), 160);
+    assert_eq!(state.devices[0].attachments.len(), 160);
+}
+
+#[test]
+fn who_cannot_have_the_lock_changes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().to_owned();
+    let mut store = StateStore::new(&path);
+    let held = store.update(|_| {
+        let mut other = StateStore::new(&path).patience(Duration::from_millis(20));
+        let error = activate_and_attach(&mut other, "7", 1).unwrap_err();
+        assert!(matches!(
+            error,
+            TestError::Store(StoreError::Lock(LockError::TimedOut { .. }))
+        ));
+        // Who only reads does not wait.
+        assert_eq!(other.read().unwrap().environments, []);
+        Ok::<_, TestError>(())
+    });
+    held.unwrap();
 }

@@ -1,0 +1,295 @@
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+
+fn amount(text: &str) -> MemoryAmount {
+    MemoryAmount::from_file(text).unwrap()
+}
+
+/// Devices of 16 GiB with attachments: `eid` or `eid:memory`.
+fn devices(attached: &[&[&str]]) -> Vec<DeviceState> {
+    let attachment = |text: &&str| {
+        let (eid, memory) = text.split_once(':').unwrap_or((text, ""));
+        AttachmentState {
+            eid: eid.to_owned(),
+            gpu_memory: MemoryAmount::from_file(memory).ok(),
+            attached_timestamp_seconds: None,
+        }
+    };
+    (0..)
+        .zip(attached)
+        .map(|(index, attached)| DeviceState {
+            index,
+            total_memory: Some(amount("16gi")),
+            attachments: attached.iter().map(attachment).collect(),
+        })
+        .collect()
+}
+
+fn request(selection: Selection) -> AttachRequest {
+    AttachRequest {
+        selection,
+        over_subscribe: false,
+        usage: DeviceUsage::default(),
+    }
+}
+
+fn count(count: u32) -> AttachRequest {
+    request(Selection::Count(count))
+}
+
+fn over(selection: Selection) -> AttachRequest {
+    AttachRequest {
+        over_subscribe: true,
+        ..request(selection)
+    }
+}
+
+/// Indices, or the error.
+fn chosen(
+    devices: &[DeviceState],
+    memory: &str,
+    request: &AttachRequest,
+) -> Result<Vec<u32>, String> {
+    let memory = MemoryAmount::from_file(memory).ok();
+    let chosen = choose(devices, "me", memory, request);
+    chosen
+        .map(|chosen| chosen.into_iter().collect())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn whole_devices_are_taken_in_order_of_index() {
+    let list = devices(&[&["a"], &[], &["b:1g"], &[], &[]]);
+    assert_eq!(chosen(&list, "", &count(2)), Ok(vec![1, 3]));
+    assert_eq!(chosen(&list, "", &count(3)), Ok(vec![1, 3, 4]));
+    assert_eq!(chosen(&list, "", &count(0)), Ok(vec![]));
+    assert_eq!(
+        chosen(&list, "", &count(4)).unwrap_err(),
+        "cannot attach 4 devices: 3 of 5 can be had, and 2 environments hold the others"
+    );
+    assert_eq!(
+        chosen(&[], "", &count(1)).unwrap_err(),
+        "cannot attach 1 devices: this machine has none"
+    );
+    assert_eq!(
+        chosen(&devices(&[&[], &[]]), "", &count(u32::MAX)).unwrap_err(),
+        "cannot attach 4294967295 devices: this machine has 2, and 2 can be had"
+    );
+}
+
+#[test]
+fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
+    let list = devices(&[&["a:10gi"], &["a:10gi", "b:2gi"], &["c"], &[]]);
+    assert_eq!(chosen(&list, "6gi", &count(2)), Ok(vec![0, 3]));
+    assert_eq!(chosen(&list, "4gi", &count(3)), Ok(vec![0, 1, 3]));
+    assert_eq!(chosen(&list, "16gi", &count(1)), Ok(vec![3]));
+    assert_eq!(
+        chosen(&list, "17gi", &count(1)).unwrap_err(),
+        "cannot attach 1 devices with 17gi each: 0 of 4 can be had, and 3 environments hold the others"
+    );
+    let unknown = vec![DeviceState {
+        index: 0,
+        ..DeviceState::default()
+    }];
+    assert_eq!(chosen(&unknown, "4gi", &count(1)), Ok(vec![0]));
+}
+
+#[test]
+fn devices_without_processes_come_first_and_lost_ones_never() {
+    let list = devices(&[&[], &[], &[], &[]]);
+    let mut request = count(1);
+    request.usage.busy = [0, 1].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![2]));
+    request.usage.lost = [2].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![3]));
+    request.selection = Selection::Count(3);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 3]));
+    request.selection = Selection::Count(4);
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        "cannot attach 4 devices: this machine has 4, and 3 can be had"
+    );
+    request.selection = Selection::Index(2);
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        "cannot attach device 2: it does not answer"
+    );
+}
+
+#[test]
+fn over_subscription_takes_what_is_available_and_then_what_has_the_fewest_environments() {
+    let list = devices(&[&["a", "b"], &["a"], &[], &["a"]]);
+    let mut request = over(Selection::Count(2));
+    assert_eq!(chosen(&list, "", &request), Ok(vec![1, 2]));
+    request.usage.busy = [1].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![2, 3]));
+    request.selection = Selection::Count(4);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2, 3]));
+    request.selection = Selection::Count(5);
+    assert!(chosen(&list, "", &request).is_err());
+}
+
+#[test]
+fn attaching_to_fewer_gives_up_those_without_processes_and_then_the_highest() {
+    let list = devices(&[&["me"], &["me"], &["me"], &[]]);
+    assert_eq!(chosen(&list, "", &count(2)), Ok(vec![0, 1]));
+    let mut request = count(2);
+    request.usage.own = [2].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 2]));
+    request.selection = Selection::Count(1);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![2]));
+    request.selection = Selection::Count(0);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![]));
+    assert_eq!(chosen(&list, "", &count(4)), Ok(vec![0, 1, 2, 3]));
+}
+
+#[test]
+fn what_an_environment_has_is_kept_unless_it_does_not_suffice_any_more() {
+    let list = devices(&[&["me:4gi", "a:4gi"], &[], &["me", "b"]]);
+    assert_eq!(chosen(&list, "12gi", &count(1)), Ok(vec![0]));
+    assert_eq!(chosen(&list, "13gi", &count(1)), Ok(vec![1]));
+    assert_eq!(
+        chosen(&list, "13gi", &over(Selection::Count(1))),
+        Ok(vec![0])
+    );
+    // Device 2 was over-subscribed, and stays so.
+    assert_eq!(chosen(&list, "", &count(2)), Ok(vec![1, 2]));
+    assert_eq!(
+        chosen(&list, "", &count(3)).unwrap_err(),
+        "cannot attach 3 devices: 2 of 3 can be had, and one environment holds the others"
+    );
+}
+
+#[test]
+fn one_device_by_its_index_comes_beside_the_others() {
+    let list = devices(&[&["me"], &["a"], &[], &["a:4gi", "b:1gi"]]);
+    let index = |index| request(Selection::Index(index));
+    assert_eq!(chosen(&list, "", &index(2)), Ok(vec![0, 2]));
+    assert_eq!(chosen(&list, "", &index(0)), Ok(vec![0]));
+    assert_eq!(
+        chosen(&list, "", &index(1)).unwrap_err(),
+        "cannot attach device 1: environment a holds it"
+    );
+    assert_eq!(
+        chosen(&list, "", &over(Selection::Index(1))),
+        Ok(vec![0, 1])
+    );
+    assert_eq!(chosen(&list, "11gi", &index(3)), Ok(vec![0, 3]));
+    assert_eq!(
+        chosen(&list, "12gi", &index(3)).unwrap_err(),
+        "cannot attach device 3 with 12gi each: environment a holds 4gi of it, and 1 more hold parts of it"
+    );
+    assert_eq!(
+        chosen(&list, "17gi", &index(2)).unwrap_err(),
+        "cannot attach device 2 with 17gi each: it has not so much memory"
+    );
+    assert_eq!(
+        chosen(&list, "", &index(99)).unwrap_err(),
+        "there is no device 99: this machine has devices 0 to 3"
+    );
+}
+
+#[test]
+fn an_eid_plays_no_tricks_on_a_terminal() {
+    let list = devices(&[&["\u{1b}[2Jx\n"]]);
+    assert_eq!(
+        chosen(&list, "", &request(Selection::Index(0))).unwrap_err(),
+        "cannot attach device 0: environment \\u{1b}[2Jx\\n holds it"
+    );
+}
+
+/// A whole machine on which environments attach, one after the other.
+#[derive(Clone, Debug)]
+struct Step {
+    environment: u8,
+    memory: Option<u64>,
+    selection: Selection,
+    busy: BTreeSet<u32>,
+    own: BTreeSet<u32>,
+    lost: BTreeSet<u32>,
+}
+
+prop_compose! {
+    fn any_step()(
+        environment in 0..4_u8,
+        memory in option::of(1..20_u64),
+        selection in prop_oneof![
+            (0..6_u32).prop_map(Selection::Count),
+            (0..6_u32).prop_map(Selection::Index),
+        ],
+        busy in proptest::collection::btree_set(0..5_u32, 0..3),
+        own in proptest::collection::btree_set(0..5_u32, 0..3),
+        lost in proptest::collection::btree_set(0..5_u32, 0..2),
+    ) -> Step {
+        Step { environment, memory, selection, busy, own, lost }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_device_is_given_to_more_than_it_has_room_for(
+        steps in proptest::collection::vec(any_step(), 1..12),
+        totals in proptest::collection::vec(4..17_u64, 1..5),
+    ) {
+        let mut state = super::super::editable::tests::machine(
+            &totals.iter().map(|gibibytes| gibibytes << 10).collect::<Vec<_>>(),
+        );
+        for step in steps {
+            let eid = step.environment.to_string();
+            super::super::editable::tests::configure(
+                &mut state,
+                &eid,
+                step.memory.map(|gibibytes| MemoryAmount::mebibytes(gibibytes << 10)),
+            );
+            let request = AttachRequest {
+                selection: step.selection,
+                over_subscribe: false,
+                usage: DeviceUsage { busy: step.busy, own: step.own, lost: step.lost.clone() },
+            };
+            let before = state.clone();
+            let had = state.attached(&eid);
+            match state.attach(&eid, &request) {
+                Ok(indices) => {
+                    prop_assert_eq!(&indices, &state.attached(&eid));
+                    match step.selection {
+                        Selection::Count(count) => {
+                            prop_assert_eq!(indices.len(), usize::try_from(count).unwrap());
+                            prop_assert!(indices.iter().all(|index| !step.lost.contains(index)));
+                        }
+                        Selection::Index(index) => {
+                            prop_assert!(indices.contains(&index));
+                            prop_assert!(had.iter().all(|index| indices.contains(index)));
+                        }
+                    }
+                }
+                Err(_) => prop_assert_eq!(&state, &before),
+            }
+            for device in state.devices() {
+                let total = device.total_memory.map(MemoryAmount::bytes).unwrap();
+                let claimed = device.attachments.iter().map(|it| {
+                    it.gpu_memory.map_or(total, MemoryAmount::bytes)
+                });
+                prop_assert!(claimed.sum::<u64>() <= total, "{:?}", device);
+            }
+        }
+    }
+
+    #[test]
+    fn over_subscription_gets_every_count_that_there_is(
+        steps in proptest::collection::vec(any_step(), 1..8),
+        count in 0..7_u32,
+    ) {
+        let mut state = super::super::editable::tests::machine(&[16 << 10; 4]);
+        for step in steps {
+            let eid = step.environment.to_string();
+            super::super::editable::tests::configure(&mut state, &eid, None);
+            let request = over(Selection::Count(step.busy.len().try_into().unwrap()));
+            state.attach(&eid, &request).unwrap();
+        }
+        super::super::editable::tests::configure(&mut state, "x", None);
+        let attached = state.attach("x", &over(Selection::Count(count)));
+        prop_assert_eq!(attached.is_ok(), count <= 4);
+    }
+}

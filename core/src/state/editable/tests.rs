@@ -1,0 +1,145 @@
+use super::allocate::{DeviceUsage, Selection};
+use super::*;
+
+/// A machine with GPUs of so many MiB.
+pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
+    let mut state = EditableState {
+        environments: Vec::new(),
+        devices: Vec::new(),
+        queue: Vec::new(),
+        devices_known: false,
+        now_seconds: 1000.5,
+    };
+    let devices = (0..).zip(mebibytes.iter().map(|mebibytes| Some(*mebibytes)));
+    state.merge_inventory(&Inventory::new(devices));
+    state
+}
+
+/// Makes an environment if it is not there, and configures its memory.
+pub(in crate::state) fn configure(
+    state: &mut EditableState,
+    eid: &str,
+    gpu_memory: Option<MemoryAmount>,
+) {
+    state.activate(eid, 0, None, &MemberId::Process(7));
+    let configuration = Configuration {
+        gpu_memory,
+        ..Configuration::default()
+    };
+    state.configure(eid, configuration).unwrap();
+}
+
+fn attach(state: &mut EditableState, eid: &str, selection: Selection) -> Vec<u32> {
+    let request = AttachRequest {
+        selection,
+        over_subscribe: false,
+        usage: DeviceUsage::default(),
+    };
+    state.attach(eid, &request).unwrap()
+}
+
+#[test]
+fn an_environment_ends_with_its_last_member_and_its_devices_become_free() {
+    let mut state = machine(&[100, 100]);
+    let (shell, kernel) = (MemberId::Process(7), MemberId::Kernel("k".to_owned()));
+    assert_eq!(
+        state.activate("e", 5, Some("eva"), &shell),
+        Activation::Created
+    );
+    assert_eq!(
+        state.activate("e", 6, Some("max"), &kernel),
+        Activation::Joined
+    );
+    assert_eq!(state.activate("e", 6, None, &shell), Activation::Joined);
+    let environment = state.environment("e").unwrap();
+    assert_eq!(
+        (environment.uid, environment.username.as_deref()),
+        (5, Some("eva"))
+    );
+    assert_eq!(environment.pids, [7]);
+    assert_eq!(attach(&mut state, "e", Selection::Count(2)), [0, 1]);
+    assert!(!state.leave("f", &shell));
+    assert!(state.leave("e", &shell));
+    assert!(!state.leave("e", &shell));
+    assert_eq!(state.attached("e"), [0, 1]);
+    assert_eq!(state.deactivate(&kernel), ["e"]);
+    assert_eq!(state.environments(), []);
+    assert_eq!(state.attached("e"), Vec::<u32>::new());
+    assert_eq!(state.deactivate(&kernel), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
+    let mut state = machine(&[100]);
+    let request = AttachRequest {
+        selection: Selection::Count(1),
+        over_subscribe: true,
+        usage: DeviceUsage::default(),
+    };
+    let error = state.attach("no\n", &request).unwrap_err();
+    assert_eq!(error.to_string(), "there is no environment no\\n");
+    state.configure("no", Configuration::default()).unwrap_err();
+    state.configuration("no").unwrap_err();
+    assert_eq!(state.detach("no", None).unwrap(), Vec::<u32>::new());
+}
+
+#[test]
+fn attaching_again_gives_every_device_the_amount_that_is_configured_now() {
+    let mut state = machine(&[100, 100]);
+    configure(&mut state, "e", None);
+    attach(&mut state, "e", Selection::Count(2));
+    let amounts = |state: &EditableState| -> Vec<Option<String>> {
+        let attachments = state.devices().iter().map(|device| &device.attachments[0]);
+        let amount = |it: &AttachmentState| it.gpu_memory.map(|amount| amount.to_string());
+        attachments.map(amount).collect()
+    };
+    configure(&mut state, "e", Some(MemoryAmount::mebibytes(5)));
+    assert_eq!(amounts(&state), [None, None]);
+    attach(&mut state, "e", Selection::Index(1));
+    assert_eq!(amounts(&state), [None, Some("5mi".to_owned())]);
+    attach(&mut state, "e", Selection::Count(2));
+    assert_eq!(
+        amounts(&state),
+        [Some("5mi".to_owned()), Some("5mi".to_owned())]
+    );
+}
+
+#[test]
+fn one_device_or_all_are_detached() {
+    let mut state = machine(&[100, 100, 100]);
+    configure(&mut state, "e", None);
+    attach(&mut state, "e", Selection::Count(3));
+    assert_eq!(state.detach("e", Some(1)).unwrap(), [1]);
+    assert_eq!(state.detach("e", Some(1)).unwrap(), Vec::<u32>::new());
+    let error = state.detach("e", Some(99)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there is no device 99: this machine has devices 0 to 2"
+    );
+    assert_eq!(state.detach("e", None).unwrap(), [0, 2]);
+}
+
+#[test]
+fn resetting_ends_environments_or_forgets_devices() {
+    let mut state = machine(&[100, 100]);
+    configure(&mut state, "e", None);
+    attach(&mut state, "e", Selection::Count(1));
+    state.reset_devices(&Inventory::new([(0, Some(50))]));
+    assert_eq!(state.devices().len(), 1);
+    assert_eq!(state.attached("e"), Vec::<u32>::new());
+    attach(&mut state, "e", Selection::Count(1));
+    state.reset_environments();
+    assert_eq!(state.environments(), []);
+    assert_eq!(state.attached("e"), Vec::<u32>::new());
+}
+
+#[test]
+fn the_queue_is_first_come_first_served() {
+    let mut state = machine(&[]);
+    assert_eq!(state.enqueue(7), 0);
+    assert_eq!(state.enqueue(8), 1);
+    assert_eq!(state.enqueue(7), 0);
+    state.leave_queue(7);
+    assert_eq!(state.queue_position(8), Some(0));
+    assert_eq!((state.queue_position(7), state.queue_length()), (None, 1));
+}

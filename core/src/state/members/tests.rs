@@ -1,0 +1,104 @@
+use super::*;
+
+const BOOT: &str = "0f1e2d3c";
+
+fn times() -> Times {
+    Times {
+        zone: TimeZone::UTC,
+        now_seconds: 0,
+    }
+}
+
+fn read(content: &[u8], boot_id: &str) -> RecordedMembers {
+    let document = parse(content, boot_id, &TimeZone::UTC).unwrap();
+    document.entries.into_iter().next().unwrap()
+}
+
+fn recorded() -> RecordedMembers {
+    let mut recorded = RecordedMembers::default();
+    let process = |pid, start_time_ticks| ProcessId {
+        pid,
+        start_time_ticks,
+    };
+    recorded.record("b", Some(60.7), process(8, 800));
+    recorded.record("a", Some(60.0), process(7, 700));
+    recorded.queue = vec![process(9, 900)];
+    recorded
+}
+
+#[test]
+fn what_is_recorded_reads_back() {
+    let written = recorded().write(BOOT, &times());
+    assert_eq!(read(&written, BOOT), recorded());
+    insta::assert_snapshot!(String::from_utf8(written).unwrap(), @r#"
+    {
+      "version": 1,
+      "boot_id": "0f1e2d3c",
+      "members": [
+        {
+          "eid": "a",
+          "creation": "01/01/1970 00:01:00",
+          "pid": 7,
+          "start_time_ticks": 700
+        },
+        {
+          "eid": "b",
+          "creation": "01/01/1970 00:01:00",
+          "pid": 8,
+          "start_time_ticks": 800
+        }
+      ],
+      "queue": [
+        {
+          "pid": 9,
+          "start_time_ticks": 900
+        }
+      ]
+    }
+    "#);
+}
+
+#[test]
+fn a_record_is_of_one_environment_and_not_of_another_one_with_its_id() {
+    let recorded = recorded();
+    assert_eq!(recorded.of("a", Some(60.9), 7), Recorded::Started(700));
+    for (eid, created, pid) in [
+        ("a", Some(61.0), 7),
+        ("a", None, 7),
+        ("b", Some(60.0), 7),
+        ("a", Some(60.0), 8),
+    ] {
+        assert_eq!(recorded.of(eid, created, pid), Recorded::Unknown);
+    }
+}
+
+#[test]
+fn members_of_another_boot_are_known_to_have_ended_and_nobody_waits() {
+    let read = read(&recorded().write(BOOT, &times()), "another");
+    assert_eq!(read.of("a", Some(60.0), 7), Recorded::BeforeThisBoot);
+    assert_eq!(read.queue, []);
+}
+
+#[test]
+fn what_is_not_understood_is_no_record() {
+    let error = |content: &str| {
+        parse(content.as_bytes(), BOOT, &TimeZone::UTC)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(error(""), "it is empty");
+    assert!(error("[").starts_with("it is not understood: "));
+    assert!(error("{}").contains("missing field"));
+    assert_eq!(
+        error(r#"{"version": 2, "boot_id": "", "members": []}"#),
+        "it is not understood: version 2 is not known"
+    );
+    assert!(
+        parse(
+            br#"{"version": 1, "boot_id": "", "members": [], "later": 1}"#,
+            "",
+            &TimeZone::UTC
+        )
+        .is_ok()
+    );
+}

@@ -1,0 +1,201 @@
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::state::document;
+
+fn utc() -> Times {
+    Times {
+        zone: TimeZone::UTC,
+        now_seconds: 1_795_174_860,
+    }
+}
+
+fn rewritten_environments(content: &[u8], times: &Times) -> Vec<u8> {
+    let read = document::environments(content, &times.zone).unwrap();
+    assert_eq!(read.warnings, Vec::<String>::new());
+    environments(&read.entries, times)
+}
+
+fn rewritten_devices(content: &[u8], times: &Times) -> Vec<u8> {
+    let read = document::devices(content, &times.zone).unwrap();
+    assert_eq!(read.warnings, Vec::<String>::new());
+    devices(&read.entries, times)
+}
+
+fn fixture(version: &str, file: &str) -> Vec<u8> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/genv-state");
+    std::fs::read(format!("{root}/{version}/{file}")).unwrap()
+}
+
+#[test]
+fn what_genv_wrote_is_written_again_byte_for_byte() {
+    for version in ["1.0.0", "1.4.3"] {
+        let envs = fixture(version, "envs.json");
+        assert_eq!(rewritten_environments(&envs, &utc()), envs, "{version}");
+    }
+    for version in ["0.9.0", "1.0.0", "1.4.3"] {
+        let devs = fixture(version, "devices.json");
+        assert_eq!(rewritten_devices(&devs, &utc()), devs, "{version}");
+    }
+}
+
+#[test]
+fn older_shapes_are_written_in_the_newest() {
+    let envs = rewritten_environments(&fixture("0.9.0", "envs.json"), &utc());
+    insta::assert_snapshot!(String::from_utf8(envs).unwrap(), @r#"
+    {
+      "envs": [
+        {
+          "eid": "27752",
+          "uid": 0,
+          "creation": "20/11/2026 11:55:28",
+          "username": "root",
+          "config": {
+            "name": "x",
+            "gpu_memory": "4g",
+            "gpus": 1
+          },
+          "pids": [
+            27752
+          ],
+          "kernel_ids": []
+        },
+        {
+          "eid": "28777",
+          "uid": 0,
+          "creation": "20/11/2026 11:55:34",
+          "username": "root",
+          "config": {
+            "name": null,
+            "gpu_memory": null,
+            "gpus": 1
+          },
+          "pids": [
+            28777
+          ],
+          "kernel_ids": [
+            "0123-abcd"
+          ]
+        }
+      ]
+    }
+    "#);
+    let devs = rewritten_devices(br#"{"devices": {"0": {"eids": ["7"]}}}"#, &utc());
+    insta::assert_snapshot!(String::from_utf8(devs).unwrap(), @r#"
+    {
+      "devices": [
+        {
+          "index": 0,
+          "total_memory": null,
+          "attachments": [
+            {
+              "eid": "7",
+              "gpu_memory": null,
+              "time": "20/11/2026 11:41:00"
+            }
+          ]
+        }
+      ]
+    }
+    "#);
+    assert_eq!(environments(&[], &utc()), b"{\n  \"envs\": []\n}");
+    assert_eq!(devices(&[], &utc()), b"{\n  \"devices\": []\n}");
+}
+
+#[test]
+fn texts_are_escaped_as_python_does() {
+    let text = "a/\"\\\n\r\t\u{8}\u{c}\u{0}\u{1b}\u{7f}\u{e9}\u{2028}\u{1f600}~\u{10dcff}";
+    let written = String::from_utf8(json(&text)).unwrap();
+    assert_eq!(
+        written,
+        r#""a/\"\\\n\r\t\b\f\u0000\u001b\u007f\u00e9\u2028\ud83d\ude00~\udcff""#
+    );
+}
+
+#[test]
+fn a_time_that_cannot_be_written_is_now() {
+    for seconds in [None, Some(f64::MAX), Some(-1e12)] {
+        assert_eq!(utc().text(seconds), "20/11/2026 11:41:00", "{seconds:?}");
+    }
+}
+
+/// A text of a file of genv 1.4.3: any characters, and halves of surrogate pairs where bytes were not UTF-8.
+fn any_text() -> impl Strategy<Value = String> {
+    let character = prop_oneof![
+        8 => "[ -~]",
+        1 => any::<char>().prop_map(|it| it.to_string()),
+        1 => (0xdc80..=0xdcff_u32).prop_map(|it| char::from_u32(0x10_0000 + it).unwrap().to_string()),
+    ];
+    proptest::collection::vec(character, 0..12).prop_map(|parts| parts.concat())
+}
+
+fn any_amount() -> impl Strategy<Value = MemoryAmount> {
+    "[1-9][0-9]{0,8}(b|k|m|g|ki|mi|gi)?".prop_map(|text| MemoryAmount::from_file(&text).unwrap())
+}
+
+fn any_time() -> impl Strategy<Value = Option<f64>> {
+    (0..4_000_000_000_u32).prop_map(|seconds| Some(f64::from(seconds)))
+}
+
+prop_compose! {
+    fn any_environment()(
+        eid in any_text(),
+        uid in any::<u32>(),
+        username in option::of(any_text()),
+        created_timestamp_seconds in any_time(),
+        name in option::of(any_text()),
+        gpus in option::of(any::<u32>()),
+        gpu_memory in option::of(any_amount()),
+        pids in proptest::collection::btree_set(1..4_194_304_u32, 0..3),
+        kernel_ids in proptest::collection::btree_set("[0-9a-f-]{1,36}", 0..2),
+    ) -> EnvironmentState {
+        EnvironmentState {
+            eid: format!("e{eid}"),
+            uid,
+            username,
+            created_timestamp_seconds,
+            name,
+            gpus,
+            gpu_memory,
+            pids: pids.into_iter().collect(),
+            kernel_ids: kernel_ids.into_iter().collect(),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_untouched_file_is_written_byte_for_byte(
+        mut list in proptest::collection::vec(any_environment(), 0..4),
+        attached in proptest::collection::vec(option::of((option::of(any_amount()), any_time())), 0..4),
+        total in option::of(any_amount()),
+    ) {
+        // Clocks that are set forward and back in spring and autumn.
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let times = Times { zone, now_seconds: 0 };
+        list.sort_by(|a, b| a.eid.cmp(&b.eid));
+        list.dedup_by(|a, b| a.eid == b.eid);
+        let written = environments(&list, &times);
+        prop_assert!(written.is_ascii());
+        prop_assert_eq!(&rewritten_environments(&written, &times), &written);
+        let read = document::environments(&written, &times.zone).unwrap().entries;
+        for (read, environment) in read.iter().zip(&list) {
+            prop_assert_eq!(&read.eid, &environment.eid);
+            prop_assert_eq!(&read.name, &environment.name);
+            prop_assert_eq!(read.gpu_memory, environment.gpu_memory);
+        }
+
+        let list: Vec<DeviceState> = (0..).zip(attached).map(|(index, attached)| DeviceState {
+            index,
+            total_memory: total,
+            attachments: attached.into_iter().map(|(gpu_memory, time)| AttachmentState {
+                eid: "7".to_owned(),
+                gpu_memory,
+                attached_timestamp_seconds: time,
+            }).collect(),
+        }).collect();
+        let written = devices(&list, &times);
+        prop_assert_eq!(&rewritten_devices(&written, &times), &written);
+    }
+}

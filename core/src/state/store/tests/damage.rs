@@ -1,0 +1,231 @@
+//! Files that are damaged, and things that somebody put in their place.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::*;
+
+/// What is told, with the folder's name and times taken out.
+fn told(store: &mut StateStore) -> String {
+    let notices = store.take_notices().join("\n");
+    let notices = notices.replace(&store.path().display().to_string(), "DIR");
+    let mut told = String::new();
+    let mut rest = notices.as_str();
+    while let Some(at) = rest.find(".corrupt-") {
+        let (before, time) = rest.split_at(at + ".corrupt-".len());
+        told.push_str(before);
+        told.push_str("TIME");
+        rest = &time["20261120-114100".len()..];
+    }
+    told + rest
+}
+
+fn nothing(store: &mut StateStore) {
+    store.update(|_| Ok::<_, StoreError>(())).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_said_so_once() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    fs::write(folder.path().join("devices.json"), "").unwrap();
+    nothing(&mut store);
+    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It was moved to devices.json.corrupt-TIME, and a new one begins");
+    assert_eq!(
+        activate_and_attach(&mut store, "8", 4).unwrap(),
+        [0, 1, 2, 3]
+    );
+    assert_eq!(told(&mut store), "");
+
+    fs::write(folder.path().join("genv-members.json"), "[]").unwrap();
+    nothing(&mut store);
+    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 4 elements. It was moved to genv-members.json.corrupt-TIME, and a new one begins");
+    // This process started before envs.json was written: it is adopted.
+    assert_eq!(store.read().unwrap().environments.len(), 2);
+}
+
+#[test]
+fn reading_repairs_what_is_damaged() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    fs::write(folder.path().join("envs.json"), "{\"envs\": {").unwrap();
+    assert_eq!(store.read().unwrap().environments, []);
+    assert!(told(&mut store).starts_with("DIR/envs.json is damaged: it is not JSON: EOF"));
+    assert_eq!(store.read().unwrap().environments, []);
+    assert_eq!(told(&mut store), "");
+}
+
+#[test]
+fn what_is_whole_in_a_damaged_file_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    let path = folder.path().join("envs.json");
+    let damaged = fs::read_to_string(&path)
+        .unwrap()
+        .replace("\"envs\": [", "\"envs\": [{\"eid\": \"broken\"},");
+    fs::write(&path, &damaged).unwrap();
+    nothing(&mut store);
+    insta::assert_snapshot!(told(&mut store), @"DIR/envs.json has damaged entries: what it was is kept as envs.json.corrupt-TIME");
+    let state = store.read().unwrap();
+    assert_eq!(state.environments[0].eid, "7");
+    assert_eq!(
+        (state.incomplete, state.devices[0].attachments.len()),
+        (false, 1)
+    );
+    let aside: Vec<String> = names(folder.path())
+        .into_iter()
+        .filter(|name| name.contains("corrupt"))
+        .collect();
+    assert_eq!(
+        fs::read_to_string(folder.path().join(&aside[0])).unwrap(),
+        damaged
+    );
+    nothing(&mut store);
+    assert_eq!(told(&mut store), "");
+}
+
+#[test]
+fn no_file_that_was_set_aside_is_overwritten_and_not_too_many_are_kept() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    let path = folder.path().join("envs.json");
+    let aside = || -> Vec<String> {
+        let names = names(folder.path()).into_iter();
+        names
+            .filter(|name| name.starts_with("envs.json.corrupt-"))
+            .collect()
+    };
+    for damage in 0..10 {
+        fs::write(&path, format!("damage {damage}")).unwrap();
+        nothing(&mut store);
+        assert_eq!(aside().len(), damage + 1);
+    }
+    let contents: BTreeSet<String> = aside()
+        .iter()
+        .map(|name| fs::read_to_string(folder.path().join(name)).unwrap())
+        .collect();
+    assert_eq!(contents.len(), 10);
+    for damage in 10..15 {
+        fs::write(&path, format!("damage {damage}")).unwrap();
+        nothing(&mut store);
+        assert_eq!(aside().len(), 10);
+    }
+}
+
+#[test]
+fn unknown_keys_are_read_and_not_written_again() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    let path = folder.path().join("envs.json");
+    let written = fs::read_to_string(&path).unwrap();
+    fs::write(&path, written.replace("\"uid\"", "\"later\": 1, \"uid\"")).unwrap();
+    nothing(&mut store);
+    assert_eq!(fs::read_to_string(&path).unwrap(), written);
+    assert_eq!(told(&mut store), "");
+}
+
+/// Whatever is put at a path of the state, what it leads to stays as it was, and commands work.
+#[test]
+fn what_is_planted_in_a_files_place_is_not_followed() {
+    let files = [
+        "envs.json",
+        "devices.json",
+        "genv-members.json",
+        ".envs.json.new",
+        ".devices.json.new",
+        ".genv-members.json.new",
+    ];
+    for file in files {
+        for plant in [
+            "link",
+            "dangling link",
+            "hard link",
+            "fifo",
+            "socket",
+            "folder",
+            "full folder",
+        ] {
+            let folder = TempDir::new().unwrap();
+            let elsewhere = TempDir::new().unwrap();
+            let victim = elsewhere.path().join("victim");
+            fs::write(&victim, "precious").unwrap();
+            fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+            let mut store = StateStore::new(folder.path());
+            activate_and_attach(&mut store, "7", 1).unwrap();
+            let path = folder.path().join(file);
+            let _ = fs::remove_file(&path);
+            match plant {
+                "link" => symlink(&victim, &path).unwrap(),
+                "dangling link" => symlink(elsewhere.path().join("new"), &path).unwrap(),
+                "hard link" => fs::hard_link(&victim, &path).unwrap(),
+                "fifo" => {
+                    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap()
+                }
+                "socket" => drop(UnixListener::bind(&path).unwrap()),
+                "folder" => fs::create_dir(&path).unwrap(),
+                _ => {
+                    fs::create_dir(&path).unwrap();
+                    fs::write(path.join("file"), "").unwrap();
+                }
+            }
+            let what = format!("{plant} at {file}");
+            store
+                .update(|state| {
+                    state.merge_inventory(&gpus(4));
+                    state.activate("8", 0, None, &me());
+                    state.attach("8", &count(1))?;
+                    Ok::<_, TestError>(())
+                })
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            let state = store.read().unwrap();
+            assert!(state.environments.iter().any(|it| it.eid == "8"), "{what}");
+            assert_eq!(fs::read(&victim).unwrap(), b"precious", "{what}");
+            let mode = fs::metadata(&victim).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(mode, 0o600, "{what}");
+            assert_eq!(
+                names(elsewhere.path()),
+                ["victim".to_owned()].into(),
+                "{what}"
+            );
+            let told = store.take_notices();
+            assert_eq!(
+                told.len(),
+                usize::from(!file.starts_with('.')),
+                "{what}: {told:?}"
+            );
+            nothing(&mut store);
+            assert_eq!(store.take_notices(), Vec::<String>::new(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_one_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [file.clone(), file.join("genv")] {
+        let error = StateStore::new(&path)
+            .update(|_| Ok::<_, StoreError>(()))
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("cannot open the state directory"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("set GENV_TMPDIR"), "{error}");
+    }
+    let real = folder.path().join("real");
+    symlink(&real, folder.path().join("own link")).unwrap();
+    fs::create_dir(&real).unwrap();
+    nothing(&mut StateStore::new(folder.path().join("own link")));
+    assert!(real.join("genv.lock").exists());
+}

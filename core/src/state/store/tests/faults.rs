@@ -1,0 +1,228 @@
+//! A disk that fails, and a program that is killed, at every single step.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// This one step fails.
+    Fails(Errno),
+    /// Nothing happens from this step on.
+    Killed,
+}
+
+/// Does every step before the given one as it should be.
+#[derive(Debug)]
+struct FaultyDisk {
+    fault: Fault,
+    at: usize,
+    steps: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl FaultyDisk {
+    fn step(&self, what: &'static str) -> Result<(), Errno> {
+        let mut steps = self.steps.lock().unwrap();
+        let step = steps.len();
+        steps.push(what);
+        match self.fault {
+            Fault::Fails(errno) if step == self.at => Err(errno),
+            Fault::Killed if step >= self.at => Err(Errno::INTR),
+            Fault::Fails(_) | Fault::Killed => Ok(()),
+        }
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn create(&self, directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+        self.step("create")?;
+        RealDisk.create(directory, name)
+    }
+
+    fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.step("share")?;
+        RealDisk.share(file)
+    }
+
+    fn write(&self, file: BorrowedFd<'_>, content: &[u8]) -> Result<usize, Errno> {
+        let first = &content[..content.len().min(300)];
+        self.step("write").inspect_err(|_| {
+            // A part is written before it fails.
+            RealDisk.write(file, &first[..first.len() / 2]).unwrap();
+        })?;
+        RealDisk.write(file, first)
+    }
+
+    fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+        self.step("rename")?;
+        RealDisk.rename(directory, from, to)
+    }
+
+    fn remove(&self, directory: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+        self.step("remove")?;
+        RealDisk.remove(directory, name)
+    }
+}
+
+/// Every file of a folder but the lock.
+fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let names = names(path).into_iter().filter(|name| name != "genv.lock");
+    names
+        .map(|name| {
+            let content = std::fs::read(path.join(&name)).unwrap();
+            (name, content)
+        })
+        .collect()
+}
+
+/// A change of all three files.
+fn change(store: &mut StateStore) -> Result<(), TestError> {
+    store.update(|state| {
+        state.merge_inventory(&gpus(3));
+        state.leave("7", &me());
+        state.activate("8", 0, Some("root"), &me());
+        state.attach("8", &count(2))?;
+        Ok(())
+    })
+}
+
+/// Every attachment is of an environment, and no device has more than one.
+fn assert_sound(state: &State) {
+    for device in &state.devices {
+        assert!(device.attachments.len() <= 1, "{device:?}");
+        for attachment in &device.attachments {
+            assert!(state.environments.iter().any(|it| it.eid == attachment.eid));
+        }
+    }
+}
+
+/// Goes through all steps; `start` prepares a folder, `check` judges what is left of it, by the step
+/// that made the change fail.
+fn at_every_step(
+    fault: Fault,
+    start: impl Fn(&Path),
+    check: impl Fn(&BTreeMap<String, Vec<u8>>, &BTreeMap<String, Vec<u8>>, Option<&str>),
+) {
+    let mut at = 0;
+    loop {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path();
+        start(path);
+        let steps = Arc::default();
+        let before = files(path);
+        let disk = FaultyDisk {
+            fault,
+            at,
+            steps: Arc::clone(&steps),
+        };
+        let mut store = StateStore::new(path)
+            .clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860))
+            .disk(disk);
+        let changed = change(&mut store);
+        let steps = steps.lock().unwrap();
+        let failed = steps.get(at).copied();
+        check(&before, &files(path), failed.filter(|_| changed.is_err()));
+        if let Err(error) = &changed {
+            assert!(error.to_string().starts_with("cannot write "), "{error}");
+        }
+
+        // The next command works, and leaves nothing lying about.
+        let mut next = StateStore::new(path);
+        next.update(|_| Ok::<_, StoreError>(())).unwrap();
+        assert_sound(&next.read().unwrap());
+        change(&mut next).unwrap();
+        let state = next.read().unwrap();
+        assert_sound(&state);
+        assert!(state.environments.iter().any(|it| it.eid == "8"));
+        let left: Vec<String> = names(path)
+            .into_iter()
+            .filter(|name| name.ends_with(".new"))
+            .collect();
+        assert_eq!(left, Vec::<String>::new(), "step {at}");
+        if failed.is_none() {
+            changed.unwrap();
+            break;
+        }
+        at += 1;
+    }
+    assert!(at > 10, "{at} steps are fewer than there are");
+}
+
+fn two_environments(path: &Path) {
+    let mut store = StateStore::new(path).clock(|| UNIX_EPOCH + Duration::from_secs(1_795_000_000));
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    activate_and_attach(&mut store, "6", 1).unwrap();
+    assert_eq!(store.take_notices(), Vec::<String>::new());
+}
+
+const FAULTS: [Fault; 5] = [
+    Fault::Fails(Errno::NOSPC),
+    Fault::Fails(Errno::ROFS),
+    Fault::Fails(Errno::ACCESS),
+    Fault::Fails(Errno::DQUOT),
+    Fault::Killed,
+];
+
+#[test]
+fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
+    let folder = TempDir::new().unwrap();
+    two_environments(folder.path());
+    let mut store =
+        StateStore::new(folder.path()).clock(|| UNIX_EPOCH + Duration::from_secs(1_795_174_860));
+    change(&mut store).unwrap();
+    let new = files(folder.path());
+    for fault in FAULTS {
+        at_every_step(fault, two_environments, |old, left, failed| {
+            for name in ["envs.json", "devices.json", "genv-members.json"] {
+                match failed {
+                    None => assert_eq!(left[name], new[name]),
+                    // They are put in their places one after the other, when all are ready.
+                    Some("rename") => assert!([&old[name], &new[name]].contains(&&left[name])),
+                    Some(_) => assert_eq!(left[name], old[name], "{fault:?}: {failed:?}"),
+                }
+            }
+            if fault != Fault::Killed {
+                assert!(left.keys().all(|name| !name.ends_with(".new")));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_damaged_file_is_never_lost_whatever_fails() {
+    const DAMAGED: &[u8] = b"{\"envs\": [";
+    for fault in FAULTS {
+        let start = |path: &Path| {
+            two_environments(path);
+            std::fs::write(path.join("envs.json"), DAMAGED).unwrap();
+        };
+        at_every_step(fault, start, |_, left, _| {
+            assert!(
+                left.values().any(|content| content == DAMAGED),
+                "{fault:?}: {left:?}"
+            );
+        });
+    }
+}
+
+#[test]
+fn damaged_entries_are_never_lost_whatever_fails() {
+    const DAMAGED: &[u8] =
+        b"{\"devices\": [{\"index\": 0, \"total_memory\": \"much\", \"attachments\": []}]}";
+    for fault in FAULTS {
+        let start = |path: &Path| {
+            two_environments(path);
+            std::fs::write(path.join("devices.json"), DAMAGED).unwrap();
+        };
+        at_every_step(fault, start, |_, left, _| {
+            assert!(
+                left.values().any(|content| content == DAMAGED),
+                "{fault:?}: {left:?}"
+            );
+        });
+    }
+}

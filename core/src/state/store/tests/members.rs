@@ -1,0 +1,349 @@
+//! Who lives: reused pids, other boots, processes that may not be seen, kernels.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::attribute::live_environments;
+use crate::proc::Lineage;
+use crate::state::EnvironmentState;
+
+/// A machine whose processes a test starts and ends.
+#[derive(Clone, Default)]
+struct Processes(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    start_ticks: HashMap<u32, u64>,
+    hidden: Vec<u32>,
+}
+
+/// Ticks are hundredths of a second since this Unix time.
+const BOOT_SECONDS: f64 = 1_000_000.0;
+
+impl Processes {
+    fn start(&self, pid: u32, ticks: u64) {
+        self.0.lock().unwrap().start_ticks.insert(pid, ticks);
+    }
+
+    fn end(&self, pid: u32) {
+        self.0.lock().unwrap().start_ticks.remove(&pid);
+    }
+
+    fn hide(&self, pid: u32) {
+        self.end(pid);
+        self.0.lock().unwrap().hidden.push(pid);
+    }
+}
+
+impl ProcessSource for Processes {
+    fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+        let table = self.0.lock().unwrap();
+        let mut read = ProcessTable::default();
+        for pid in &request.members {
+            if let Some(&start_time_ticks) = table.start_ticks.get(pid) {
+                let lineage = Lineage {
+                    start_time_ticks,
+                    start_timestamp_seconds: BOOT_SECONDS + start_time_ticks as f64 / 100.0,
+                    parent: 1,
+                };
+                read.lineage.insert(*pid, lineage);
+            } else if table.hidden.contains(pid) {
+                read.hidden.insert(*pid);
+            }
+        }
+        read
+    }
+
+    fn username(&mut self, uid: u32) -> String {
+        format!("uid:{uid}")
+    }
+}
+
+struct Lab {
+    folder: TempDir,
+    processes: Processes,
+    store: StateStore,
+}
+
+fn lab() -> Lab {
+    let folder = TempDir::new().unwrap();
+    let processes = Processes::default();
+    let store = StateStore::new(folder.path()).processes(processes.clone());
+    Lab {
+        folder,
+        processes,
+        store,
+    }
+}
+
+impl Lab {
+    fn activate(&mut self, eid: &str, pid: u32) {
+        let member = MemberId::Process(pid);
+        let activated = self
+            .store
+            .update(|state| Ok::<_, StoreError>(state.activate(eid, 0, None, &member)));
+        activated.unwrap();
+    }
+
+    fn nothing(&mut self) {
+        self.store.update(|_| Ok::<_, StoreError>(())).unwrap();
+    }
+
+    /// Environments and their members, as the file has them after cleaning; readers see the same before.
+    fn pids(&mut self) -> Vec<(String, Vec<u32>)> {
+        let members = |environments: &[EnvironmentState]| {
+            let environments = environments.iter();
+            environments
+                .map(|it| (it.eid.clone(), it.pids.clone()))
+                .collect::<Vec<_>>()
+        };
+        let seen = members(&self.store.read().unwrap().environments);
+        self.nothing();
+        let path = self.folder.path();
+        let written = members(&StateDirectory::new(path).read().unwrap().environments);
+        assert_eq!(seen, written);
+        seen
+    }
+
+    /// What the exporter takes for alive.
+    fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
+        let state = StateDirectory::new(self.folder.path()).read().unwrap();
+        let members = state
+            .environments
+            .iter()
+            .flat_map(|it| it.pids.clone())
+            .collect();
+        let table = self.processes.read(&ProcessRequest {
+            members,
+            ..ProcessRequest::default()
+        });
+        let live = live_environments(&state, &table);
+        live.iter()
+            .map(|it| {
+                let pids = it.members.iter().map(|member| member.pid);
+                (it.environment.eid.clone(), pids.collect())
+            })
+            .collect()
+    }
+
+    fn edit(&self, name: &str, edit: impl Fn(&str) -> String) {
+        let path = self.folder.path().join(name);
+        let content = fs::read_to_string(&path).unwrap();
+        let edited = edit(&content);
+        assert_ne!(edited, content);
+        fs::write(&path, edited).unwrap();
+    }
+
+    /// Lets `envs.json` be written at so many hundredths of a second since boot.
+    fn written_at(&self, ticks: u64) {
+        let file = fs::File::options()
+            .append(true)
+            .open(self.folder.path().join("envs.json"));
+        let seconds = BOOT_SECONDS + ticks as f64 / 100.0;
+        file.unwrap()
+            .set_modified(UNIX_EPOCH + Duration::from_secs_f64(seconds))
+            .unwrap();
+    }
+}
+
+fn environment(eid: &str, pids: &[u32]) -> (String, Vec<u32>) {
+    (eid.to_owned(), pids.to_vec())
+}
+
+#[test]
+fn members_that_ended_are_removed_and_environments_with_them() {
+    let mut lab = lab();
+    for pid in 1..=3 {
+        lab.processes.start(pid, 100);
+    }
+    lab.activate("a", 1);
+    lab.activate("a", 2);
+    lab.activate("b", 3);
+    lab.processes.end(1);
+    lab.processes.end(3);
+    assert_eq!(lab.exported(), [environment("a", &[2])]);
+    assert_eq!(lab.pids(), [environment("a", &[2])]);
+}
+
+#[test]
+fn a_process_with_a_members_pid_is_not_that_member() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("7", 7);
+    lab.processes.start(7, 101);
+    // By the time of the file alone it could be.
+    lab.written_at(1_000);
+    assert_eq!(lab.exported(), []);
+    assert_eq!(lab.pids(), []);
+}
+
+#[test]
+fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("e", 7);
+    let add = |content: &str| content.replace("        7\n", "        7,\n        8,\n        9\n");
+    lab.edit("envs.json", add);
+    lab.written_at(1_000);
+    lab.processes.start(8, 900);
+    lab.processes.start(9, 1_300);
+    assert_eq!(lab.exported(), [environment("e", &[7, 8])]);
+    assert_eq!(lab.pids(), [environment("e", &[7, 8])]);
+    // Now both are known, and one with their pid is somebody else.
+    lab.processes.start(8, 950);
+    assert_eq!(lab.exported(), [environment("e", &[7])]);
+    assert_eq!(lab.pids(), [environment("e", &[7])]);
+}
+
+#[test]
+fn a_new_environment_with_an_old_id_has_members_of_its_own() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("7", 7);
+    // genv 1.4.3 ends it, and makes another one with the same id for another process with the same pid.
+    let later = |content: &str| {
+        let at = content.find("\"creation\": \"").unwrap() + "\"creation\": \"".len();
+        format!(
+            "{}01/01/2035 00:00:00{}",
+            &content[..at],
+            &content[at + 19..]
+        )
+    };
+    lab.edit("envs.json", later);
+    lab.written_at(1_000);
+    lab.processes.start(7, 900);
+    assert_eq!(lab.exported(), [environment("7", &[7])]);
+    assert_eq!(lab.pids(), [environment("7", &[7])]);
+}
+
+#[test]
+fn who_joins_with_a_dead_members_pid_is_a_new_member() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.processes.start(8, 100);
+    lab.activate("e", 7);
+    lab.activate("e", 8);
+    lab.processes.start(7, 500);
+    lab.activate("e", 7);
+    assert_eq!(lab.pids(), [environment("e", &[8, 7])]);
+    lab.processes.start(7, 501);
+    assert_eq!(lab.pids(), [environment("e", &[8])]);
+}
+
+#[test]
+fn nobody_survives_a_reboot() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("e", 7);
+    let boot_id = crate::state::members::boot_id();
+    lab.edit("genv-members.json", |content| {
+        content.replace(&boot_id, "another")
+    });
+    lab.written_at(1_000);
+    assert_eq!(lab.exported(), []);
+    lab.processes.hide(7);
+    assert_eq!(lab.pids(), []);
+}
+
+#[test]
+fn a_member_that_may_not_be_seen_stays() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("e", 7);
+    lab.processes.hide(7);
+    assert_eq!(lab.pids(), [environment("e", &[7])]);
+}
+
+#[test]
+fn without_cleaning_the_dead_stay_and_are_not_mistaken_later() {
+    let mut lab = lab();
+    lab.processes.start(7, 100);
+    lab.activate("a", 7);
+    lab.edit("envs.json", |content| {
+        content.replace("        7\n", "        7,\n        8\n")
+    });
+    lab.written_at(1_000);
+    // Whoever had pid 8 has ended, and somebody else has it now.
+    lab.processes.start(8, 5_000);
+    lab.processes.start(9, 100);
+    let mut keeping = StateStore::new(lab.folder.path())
+        .processes(lab.processes.clone())
+        .cleaning(false);
+    let activate = |state: &mut EditableState| {
+        Ok::<_, StoreError>(state.activate("b", 0, None, &MemberId::Process(9)))
+    };
+    keeping.update(activate).unwrap();
+    let kept = keeping.read().unwrap();
+    assert_eq!(kept.environments[0].pids, [7, 8]);
+    assert_eq!(lab.pids(), [environment("a", &[7]), environment("b", &[9])]);
+}
+
+#[test]
+fn who_waits_leaves_the_queue_by_ending() {
+    let mut lab = lab();
+    for pid in 1..=3 {
+        lab.processes.start(pid, 100);
+    }
+    let enqueue = |lab: &mut Lab, pid| {
+        let position = lab
+            .store
+            .update(|state| Ok::<_, StoreError>(state.enqueue(pid)));
+        position.unwrap()
+    };
+    assert_eq!([1, 2, 3].map(|pid| enqueue(&mut lab, pid)), [0, 1, 2]);
+    lab.processes.start(1, 200);
+    assert_eq!(enqueue(&mut lab, 3), 1);
+    lab.processes.end(2);
+    assert_eq!(enqueue(&mut lab, 3), 0);
+    // Another process with the first one's pid comes last.
+    assert_eq!(enqueue(&mut lab, 1), 1);
+}
+
+#[test]
+fn an_environment_lives_as_long_as_its_kernels() {
+    let lab = lab();
+    let runtime = TempDir::new().unwrap();
+    let folder: PathBuf = runtime.path().to_owned();
+    let kernels = Kernels::new(move |uid| (uid == 0).then(|| folder.clone()));
+    let mut store = lab.store.kernels(kernels);
+    for id in ["a", "b"] {
+        fs::write(runtime.path().join(format!("kernel-{id}.json")), "").unwrap();
+        let member = MemberId::Kernel(id.to_owned());
+        store
+            .update(|state| {
+                state.activate("e", 0, None, &member);
+                state.activate("other user's", 9, None, &member);
+                Ok::<_, StoreError>(())
+            })
+            .unwrap();
+    }
+    let kernels = |store: &mut StateStore| -> Vec<(String, Vec<String>)> {
+        store.update(|_| Ok::<_, StoreError>(())).unwrap();
+        let state = StateDirectory::new(store.path()).read().unwrap();
+        state
+            .environments
+            .into_iter()
+            .map(|it| (it.eid, it.kernel_ids))
+            .collect()
+    };
+    let (a, b) = ("a".to_owned(), "b".to_owned());
+    let other = ("other user's".to_owned(), vec![a.clone(), b.clone()]);
+    assert_eq!(
+        kernels(&mut store),
+        [("e".to_owned(), vec![a, b.clone()]), other.clone()]
+    );
+    fs::remove_file(runtime.path().join("kernel-a.json")).unwrap();
+    assert_eq!(
+        store.read().unwrap().environments[0].kernel_ids,
+        [b.clone()]
+    );
+    assert_eq!(
+        kernels(&mut store),
+        [("e".to_owned(), vec![b]), other.clone()]
+    );
+    fs::remove_file(runtime.path().join("kernel-b.json")).unwrap();
+    assert_eq!(kernels(&mut store), [other]);
+}
