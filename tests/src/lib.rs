@@ -14,4 +14,5 @@ pub mod prometheus;
 mod server;
 pub mod shell;
 pub mod state;
+pub mod state_client;
 pub mod tools;

@@ -336,10 +336,8 @@ fn an_environment_lives_as_long_as_its_kernels() {
         [("e".to_owned(), vec![a, b.clone()]), other.clone()]
     );
     fs::remove_file(runtime.path().join("kernel-a.json")).unwrap();
-    assert_eq!(
-        store.read().unwrap().environments[0].kernel_ids,
-        [b.clone()]
-    );
+    let seen = store.read().unwrap().environments.swap_remove(0);
+    assert_eq!(seen.kernel_ids, vec![b.clone()]);
     assert_eq!(
         kernels(&mut store),
         [("e".to_owned(), vec![b]), other.clone()]

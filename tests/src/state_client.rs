@@ -1,0 +1,59 @@
+//! Programs that change the state.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::tools::build_folder;
+
+/// A running `state_client`; it is killed with the value.
+#[derive(Debug)]
+pub struct StateClient {
+    child: Child,
+}
+
+impl StateClient {
+    /// Starts one, which attaches so many devices.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(directory: &Path, eid: &str, count: u32, memory: Option<&str>) -> Result<Self> {
+        let child = Command::new(build_folder().join("state_client"))
+            .arg(directory)
+            .args([eid, &count.to_string()])
+            .args(memory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting state_client")?;
+        Ok(Self { child })
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for what it prints: indices, or why it has none.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn answer(&mut self) -> Result<String> {
+        let output = self.child.stdout.take().context("it was asked already")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        ensure!(!line.is_empty(), "state_client failed");
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for StateClient {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
