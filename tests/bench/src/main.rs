@@ -11,6 +11,7 @@ mod load;
 mod measured;
 mod pair;
 mod scrape;
+mod shims;
 mod table;
 
 fn main() -> Result<()> {
@@ -21,13 +22,15 @@ fn main() -> Result<()> {
         [] => {
             writeln!(out, "{}", budgets::table()?)?;
             writeln!(out, "{}", growth::table()?)?;
+            writeln!(out, "{}", shims::table()?)?;
         }
+        ["shims"] => writeln!(out, "{}", shims::table()?)?,
         ["pair"] => writeln!(out, "{}", pair::table()?)?,
         ["--measure", task] => {
             let task: measured::Task = serde_json::from_str(task)?;
             writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
         }
-        other => bail!("unknown arguments {other:?}: give none, or 'pair'"),
+        other => bail!("unknown arguments {other:?}: give none, 'shims' or 'pair'"),
     }
     Ok(())
 }
