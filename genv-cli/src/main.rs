@@ -1,21 +1,20 @@
 //! The program `genv`.
 
 mod ago;
+mod child;
 mod commands;
 mod completion;
-#[allow(dead_code, reason = "the commands of the life cycle use it")]
 mod failure;
 mod handover;
-#[allow(dead_code, reason = "the commands that load and save it use it")]
+mod here;
+mod line;
 mod local_config;
-#[allow(dead_code, reason = "the commands of the life cycle use it")]
 mod machine;
 mod now;
 mod output;
 mod run;
 mod shell;
 mod source_flags;
-#[allow(dead_code, reason = "the commands of the life cycle use it")]
 mod values;
 
 use std::process::ExitCode;

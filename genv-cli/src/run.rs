@@ -11,6 +11,7 @@ use clap_complete::CompleteEnv;
 use crate::commands::Command;
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
+use crate::output::harmless;
 
 const EXAMPLE: &str =
     "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
@@ -75,13 +76,14 @@ fn answered(answer: &clap::Error) -> ExitCode {
         // Nobody is left to tell if printing fails.
         let _ = answer.print();
     } else {
-        complain(&one_line(&answer.render().to_string()));
+        complain(&one_line(answer));
     }
     ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1))
 }
 
 /// What is wrong, and the hint if there is one, of what clap says in many lines.
-fn one_line(rendered: &str) -> String {
+fn one_line(error: &clap::Error) -> String {
+    let rendered = error.render().to_string();
     let paragraphs = rendered.split("\n\n").map(|paragraph| {
         let lines = paragraph.lines().map(str::trim);
         lines
@@ -92,9 +94,13 @@ fn one_line(rendered: &str) -> String {
     let mut paragraphs = paragraphs.filter(|it| !it.is_empty());
     let what = paragraphs.next().unwrap_or_default();
     let what = what.strip_prefix("error: ").unwrap_or(&what);
+    if error.kind() == ErrorKind::ValueValidation {
+        // The reason tells what to write instead.
+        return harmless(what);
+    }
     let hint = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
     let hint = hint.unwrap_or_else(|| "'--help' tells what there is".to_owned());
-    format!("{what}. {hint}")
+    harmless(&format!("{what}. {hint}"))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -117,7 +123,7 @@ mod tests {
     /// What is said of these words.
     fn said(words: &[&str]) -> String {
         let words = ["genv"].iter().chain(words);
-        one_line(&Cli::try_parse_from(words).unwrap_err().render().to_string())
+        one_line(&Cli::try_parse_from(words).unwrap_err())
     }
 
     #[test]

@@ -1,14 +1,24 @@
 //! The commands, a file each.
 
+mod activate;
+mod attach;
 mod completions;
+mod config;
+mod deactivate;
+mod detach;
 mod devices;
 mod enforce;
 mod envs;
+mod exec;
 mod free;
+mod home;
+mod lock;
 mod man;
 mod monitor;
+mod older;
 mod shell;
 mod snapshot;
+mod status;
 mod usage;
 mod who;
 
@@ -17,34 +27,60 @@ use clap::Subcommand;
 /// What `genv` can be told to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Completions(completions::Completions),
-    Devices(devices::Devices),
-    Enforce(enforce::Enforce),
+    Activate(activate::Activate),
+    Deactivate(deactivate::Deactivate),
+    Attach(attach::Attach),
+    Detach(detach::Detach),
+    Config(config::Config),
+    Status(status::Status),
+    Home(home::Home),
+    Lock(lock::Lock),
+    Exec(exec::Exec),
     Envs(envs::Envs),
+    Devices(devices::Devices),
     Free(free::Free),
+    Who(who::Who),
+    Usage(usage::Usage),
+    Monitor(monitor::Monitor),
+    Enforce(enforce::Enforce),
+    Shell(shell::Shell),
+    Completions(completions::Completions),
+    Snapshot(snapshot::Snapshot),
+    Version(older::Version),
+    #[command(hide = true)]
+    Init(older::Init),
     #[command(hide = true)]
     Man(man::Man),
-    Monitor(monitor::Monitor),
-    Shell(shell::Shell),
-    Snapshot(snapshot::Snapshot),
-    Usage(usage::Usage),
-    Who(who::Who),
+    #[command(hide = true)]
+    Root(older::Root),
 }
 
 impl Command {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Completions(command) => command.run(),
-            Self::Devices(command) => command.run(),
-            Self::Enforce(command) => command.run(),
+            Self::Activate(command) => command.run(),
+            Self::Deactivate(command) => command.run(),
+            Self::Attach(command) => command.run(),
+            Self::Detach(command) => command.run(),
+            Self::Config(command) => command.run(),
+            Self::Status(command) => command.run(),
+            Self::Home(command) => command.run(),
+            Self::Lock(command) => command.run(),
+            Self::Exec(command) => command.run(),
             Self::Envs(command) => command.run(),
+            Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),
-            Self::Man(command) => command.run(),
-            Self::Monitor(command) => command.run(),
-            Self::Shell(command) => command.run(),
-            Self::Snapshot(command) => command.run(),
-            Self::Usage(command) => command.run(),
             Self::Who(command) => command.run(),
+            Self::Usage(command) => command.run(),
+            Self::Monitor(command) => command.run(),
+            Self::Enforce(command) => command.run(),
+            Self::Shell(command) => command.run(),
+            Self::Completions(command) => command.run(),
+            Self::Snapshot(command) => command.run(),
+            Self::Version(command) => command.run(),
+            Self::Init(command) => command.run(),
+            Self::Man(command) => command.run(),
+            Self::Root(command) => command.run(),
         }
     }
 }

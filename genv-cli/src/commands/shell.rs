@@ -74,6 +74,14 @@ impl Shell {
     }
 }
 
+/// Prints the code that sets genv up in the shell that asks.
+pub(crate) fn print_init() -> anyhow::Result<()> {
+    let code = known(None).map(shell::init).unwrap_or_default();
+    io::stdout()
+        .write_all(code.as_bytes())
+        .context("cannot print")
+}
+
 /// Whether genv is set up, and if not, how it is.
 fn status() -> Result<String, CallerError> {
     match Caller::from_environment() {

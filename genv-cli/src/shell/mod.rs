@@ -25,6 +25,7 @@
 )]
 
 mod caller;
+mod child;
 mod detect;
 mod difference;
 mod quote;
@@ -34,8 +35,10 @@ mod template;
 mod variables;
 
 pub(crate) use caller::{Caller, CallerError, advice};
+pub(crate) use child::enter_child;
 pub(crate) use detect::{Detected, detect};
 pub(crate) use resume::{ResumeError, Resumed, resume};
+pub(crate) use shims::folder as shims_folder;
 pub(crate) use template::{deinit, init};
 pub(crate) use variables::ShellEnvironment;
 

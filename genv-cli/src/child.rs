@@ -1,0 +1,123 @@
+//! Running a command that the user names, and ending as it ends.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::failure::Failure;
+
+/// The command of these words; clap sees to it that there is one.
+pub(crate) fn command(words: &[OsString]) -> anyhow::Result<Command> {
+    let (program, arguments) = words.split_first().context("there is no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// Becomes the command; returns only if that fails.
+pub(crate) fn become_command(mut command: Command) -> anyhow::Error {
+    let error = command.exec();
+    cannot_run(&command, &error).into()
+}
+
+/// Signals that are on their way to a command: caught from before it starts.
+pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
+
+impl Forwarding {
+    /// Catches signals from now on.
+    pub(crate) fn new() -> io::Result<Self> {
+        let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
+        SignalsInfo::new(signals).map(Self)
+    }
+
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// It is not there, or cannot be run.
+    pub(crate) fn start(self, mut command: Command) -> anyhow::Result<Running> {
+        let spawned = command.spawn();
+        let child = spawned.map_err(|error| cannot_run(&command, &error))?;
+        Ok(Running {
+            child,
+            signals: self.0,
+        })
+    }
+}
+
+/// A command that runs.
+pub(crate) struct Running {
+    child: Child,
+    signals: SignalsInfo<WithOrigin>,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, and hands on the signals that others send to this program meanwhile.
+    ///
+    /// Those that a terminal sends reach the command without it: they go to everyone at work there.
+    pub(crate) fn wait(self) -> anyhow::Result<ExitStatus> {
+        let Self {
+            mut child,
+            mut signals,
+        } = self;
+        // By number the signal might reach another process, once the command has ended.
+        let target = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let target = target.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let Some(target) = target {
+            thread::Builder::new()
+                .name("signals".to_owned())
+                .spawn(move || {
+                    for origin in signals.forever() {
+                        // The shell goes on only when this program has stopped as well.
+                        if origin.signal == SIGTSTP {
+                            let _ = emulate_default_handler(SIGTSTP);
+                            continue;
+                        }
+                        let sent = origin.process.is_some();
+                        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| sent)
+                        {
+                            // It fails if the command has ended, which is being waited for.
+                            let _ = pidfd_send_signal(&target, signal);
+                        }
+                    }
+                })
+                .context("cannot hand on signals")?;
+        }
+        child.wait().context("cannot wait for the command")
+    }
+}
+
+/// Success, or the exit code that tells how a command ended: 128 + n for signal n.
+pub(crate) fn handed_on(status: ExitStatus) -> anyhow::Result<()> {
+    let code = match (status.code(), status.signal()) {
+        (Some(0), _) => return Ok(()),
+        (Some(code), _) => code,
+        (None, signal) => 128 + signal.unwrap_or_default(),
+    };
+    Err(Failure::Silent(u8::try_from(code).unwrap_or(1)).into())
+}
+
+fn cannot_run(command: &Command, error: &io::Error) -> Failure {
+    let program = command.get_program().to_string_lossy();
+    let program = program.escape_debug();
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::NotFound(format!(
+            "cannot run {program}: {error}: see whether it is installed and on PATH"
+        )),
+        _ => Failure::CannotRun(format!(
+            "cannot run {program}: {error}: see whether it is a program, and yours to execute"
+        )),
+    }
+}

@@ -1,0 +1,101 @@
+//! `genv attach`
+
+use clap::Args;
+use genv_core::state::EditableState;
+use genv_core::state::allocate::{AttachRequest, Selection};
+
+use super::shell::refresh;
+use crate::failure::EXIT_CODES;
+use crate::here::{self, Shown};
+use crate::line::{Asking, WaitFlag, obtain};
+use crate::machine::{Machine, Survey, tell};
+use crate::shell::Caller;
+use crate::{completion, values};
+
+const EXAMPLE: &str = "Example: exactly three devices, whatever is configured
+  genv attach --count 3";
+
+/// Attach devices to the environment: without a number as many as are configured.
+///
+/// What it has too many is given up.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
+pub(crate) struct Attach {
+    #[command(flatten)]
+    which: Which,
+
+    /// Take devices of others too, if there are not enough.
+    #[arg(short, long, visible_alias = "allow-over-subscription")]
+    over_subscribe: bool,
+
+    #[command(flatten)]
+    wait: WaitFlag,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Which {
+    /// Have as many as are configured.
+    #[arg(long)]
+    config: bool,
+
+    /// Have so many in all.
+    #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
+    count: Option<u32>,
+
+    /// Have this one too.
+    #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
+    index: Option<u32>,
+
+    /// Only show this shell the devices that the environment has now.
+    #[arg(long, conflicts_with = "wait")]
+    refresh: bool,
+}
+
+const TASK: &str = "attach";
+
+impl Attach {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let eid = here::active(TASK)?;
+        if self.which.refresh {
+            return refresh();
+        }
+        let mut machine = Machine::here()?;
+        let caller = Caller::from_environment()?;
+        let asking = Asking {
+            eid: &eid,
+            over_subscribe: self.over_subscribe,
+            wait: self.wait,
+        };
+        let attempt = |state: &mut EditableState, survey: &Survey| {
+            let environment = here::own(state.environments(), &eid, TASK)?;
+            let Some(selection) = self.which.selection(environment.gpus) else {
+                return Ok(None);
+            };
+            let request = AttachRequest {
+                selection,
+                over_subscribe: self.over_subscribe,
+                usage: survey.usage.clone(),
+            };
+            state.attach(&eid, &request)?;
+            Ok(Some(Shown::changed(state, &eid)))
+        };
+        match obtain(&mut machine, asking, attempt)? {
+            Some(shown) => caller.refresh(&shown.for_shell())?,
+            None => tell(
+                "nothing to attach: no number of devices is configured. 'genv config gpus N' configures it, \
+                 '--count N' attaches so many",
+            ),
+        }
+        Ok(())
+    }
+}
+
+impl Which {
+    fn selection(&self, configured: Option<u32>) -> Option<Selection> {
+        match self.index {
+            Some(index) => Some(Selection::Index(index)),
+            None => self.count.or(configured).map(Selection::Count),
+        }
+    }
+}

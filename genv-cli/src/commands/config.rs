@@ -1,0 +1,171 @@
+//! `genv config`
+
+use std::io::{self, Write as _};
+
+use clap::{Args, ValueEnum};
+use genv_core::state::Configuration;
+
+use super::home;
+use super::shell::refresh;
+use crate::failure::Failure;
+use crate::here::{self, Shown};
+use crate::machine::Machine;
+use crate::output::harmless;
+use crate::shell::Caller;
+use crate::{local_config, values};
+
+const EXAMPLE: &str =
+    "Example: two devices, from now on and in every environment activated below this directory
+  genv config gpus 2
+  mkdir -p .genv && genv config --save
+  genv attach";
+
+/// Show or change how the environment is configured.
+///
+/// Attached devices stay as they are until 'genv attach'.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Config {
+    /// Which part of the configuration; without it: all.
+    field: Option<Field>,
+
+    /// What it shall be; without it: show it.
+    #[arg(requires = "field", allow_negative_numbers = true)]
+    value: Option<String>,
+
+    /// Remove it.
+    #[arg(long, conflicts_with_all = ["value", "load"])]
+    clear: bool,
+
+    /// Load all of it from the .genv folder.
+    #[arg(long)]
+    load: bool,
+
+    /// Save all of it to the .genv folder.
+    #[arg(long)]
+    save: bool,
+
+    /// Show nothing.
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Only show this shell how the environment is configured now.
+    #[arg(long, conflicts_with_all = ["field", "clear", "load", "save"])]
+    refresh: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Field {
+    Name,
+    Gpus,
+    GpuMemory,
+}
+
+const TASK: &str = "configure";
+
+impl Config {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let eid = here::active(TASK)?;
+        if self.refresh {
+            return refresh();
+        }
+        let mut machine = Machine::here()?;
+        let loaded = match self.load {
+            true => Some(local_config::load(&home::folder(
+                "load the configuration",
+            )?)?),
+            false => None,
+        };
+        let change = Change {
+            field: self.field,
+            value: self.value.as_deref(),
+            clear: self.clear,
+            loaded,
+        };
+        // What is wrong with it is told before anything is asked.
+        change.of(Configuration::default())?;
+        let saved_to = match self.save {
+            true => Some(home::folder("save the configuration")?),
+            false => None,
+        };
+        let changed = self.value.is_some() || self.clear || self.load;
+        let configuration = if changed {
+            let caller = Caller::from_environment()?;
+            let shown = machine.update(|state| {
+                here::own(state.environments(), &eid, TASK)?;
+                let wanted = change.of(state.configuration(&eid)?)?;
+                state.configure(&eid, wanted)?;
+                Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
+            })?;
+            caller.refresh(&shown.for_shell())?;
+            shown.configuration
+        } else {
+            let state = machine.state()?;
+            here::configuration(here::own(&state.environments, &eid, TASK)?)
+        };
+        if let Some(folder) = saved_to {
+            local_config::save(&folder, &configuration)?;
+        }
+        if self.quiet || self.clear || self.value.is_some() {
+            return Ok(());
+        }
+        Ok(io::stdout().write_all(text(&configuration, self.field).as_bytes())?)
+    }
+}
+
+/// What is changed.
+struct Change<'a> {
+    field: Option<Field>,
+    value: Option<&'a str>,
+    clear: bool,
+    loaded: Option<Configuration>,
+}
+
+impl Change<'_> {
+    fn of(&self, known: Configuration) -> Result<Configuration, Failure> {
+        let mut configuration = self.loaded.clone().unwrap_or(known);
+        let value = self.value;
+        match self.field {
+            Some(_) if value.is_none() && !self.clear => {}
+            Some(Field::Name) => configuration.name = parsed("name", value, values::name)?,
+            Some(Field::Gpus) => configuration.gpus = parsed("gpus", value, values::gpus)?,
+            Some(Field::GpuMemory) => {
+                configuration.gpu_memory = parsed("gpu-memory", value, values::gpu_memory)?;
+            }
+            None if self.clear => configuration = Configuration::default(),
+            None => {}
+        }
+        Ok(configuration)
+    }
+}
+
+fn parsed<T, E: ToString>(
+    field: &str,
+    value: Option<&str>,
+    parse: fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, Failure> {
+    let Some(value) = value else { return Ok(None) };
+    let parsed = parse(value).map_err(|why| {
+        let shown: String = value.chars().take(40).collect();
+        let (shown, why) = (harmless(&shown), why.to_string());
+        Failure::Usage(format!("cannot set {field} to '{shown}': {why}"))
+    })?;
+    Ok(Some(parsed))
+}
+
+/// The configuration as genv 1.4.3 prints it: what is not configured is left out.
+fn text(configuration: &Configuration, field: Option<Field>) -> String {
+    let name = configuration.name.as_deref().map(harmless);
+    let gpus = configuration.gpus.map(|gpus| gpus.to_string());
+    let gpu_memory = configuration.gpu_memory.map(|amount| amount.to_string());
+    let line = |value: Option<String>| value.map_or_else(String::new, |value| value + "\n");
+    match field {
+        Some(Field::Name) => line(name),
+        Some(Field::Gpus) => line(gpus),
+        Some(Field::GpuMemory) => line(gpu_memory),
+        None => [("gpu-memory", gpu_memory), ("gpus", gpus), ("name", name)]
+            .into_iter()
+            .map(|(key, value)| line(value.map(|value| format!("{key}: {value}"))))
+            .collect(),
+    }
+}

@@ -1,0 +1,45 @@
+//! `genv detach`
+
+use clap::Args;
+
+use super::shell::refresh;
+use crate::failure::Failure;
+use crate::here::{self, Shown};
+use crate::machine::Machine;
+use crate::shell::Caller;
+use crate::{completion, values};
+
+/// Detach devices from the environment: all of them, or one.
+#[derive(Debug, Args)]
+pub(crate) struct Detach {
+    /// Only this one.
+    #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
+    index: Option<u32>,
+
+    /// Only show this shell the devices that the environment has now.
+    #[arg(long, conflicts_with = "index")]
+    refresh: bool,
+}
+
+const TASK: &str = "detach";
+
+impl Detach {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let eid = here::active(TASK)?;
+        if self.refresh {
+            return refresh();
+        }
+        let mut machine = Machine::here()?;
+        let caller = Caller::from_environment()?;
+        let shown = machine.update(|state| {
+            here::own(state.environments(), &eid, TASK)?;
+            state.detach(&eid, self.index).map_err(|error| {
+                Failure::NotEnoughDevices(format!(
+                    "cannot detach: {error}. 'genv devices' lists them"
+                ))
+            })?;
+            Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
+        })?;
+        Ok(caller.refresh(&shown.for_shell())?)
+    }
+}

@@ -1,0 +1,46 @@
+//! `genv lock`
+
+use std::ffi::OsString;
+
+use clap::Args;
+use genv_core::state::lock_devices;
+
+use crate::child::{Forwarding, become_command, command, handed_on};
+use crate::here;
+use crate::machine::Machine;
+
+const EXAMPLE: &str = "Example: one at a time of those who share a device by its memory
+  genv lock python benchmark.py";
+
+/// Run a command while nobody else who asks so uses the attached devices.
+///
+/// It waits until they are free, and ends with the command's exit code. Outside of an environment it just runs.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Lock {
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl Lock {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let command = command(&self.command)?;
+        let Some(eid) = here::claimed() else {
+            return Err(become_command(command));
+        };
+        let mut machine = Machine::here()?;
+        let indices = here::attached(&machine.state()?, &eid);
+        if indices.is_empty() {
+            return Err(become_command(command));
+        }
+        let locks = lock_devices(
+            machine.state_directory(),
+            &indices.into_iter().collect(),
+            None,
+        )?;
+        let ended = Forwarding::new()?.start(command)?.wait()?;
+        drop(locks);
+        handed_on(ended)
+    }
+}

@@ -1,0 +1,86 @@
+//! `genv status`
+
+use clap::Args;
+use genv_core::state::{EnvironmentState, State};
+use serde_json::json;
+
+use crate::here;
+use crate::machine::Machine;
+use crate::output::{JsonFlag, harmless, print, print_json};
+
+/// Tell which environment this shell is in, and which devices it has.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    json: JsonFlag,
+}
+
+impl Status {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let claimed = here::claimed();
+        let state = match claimed {
+            Some(_) => Machine::here()?.state()?,
+            None => State::default(),
+        };
+        let found = state
+            .environments
+            .iter()
+            .find(|it| Some(&it.eid) == claimed.as_ref());
+        if self.json.json {
+            return Ok(print_json(&object(&state, found))?);
+        }
+        Ok(print(text(&state, claimed.as_deref(), found).as_bytes())?)
+    }
+}
+
+fn object(state: &State, environment: Option<&EnvironmentState>) -> serde_json::Value {
+    match environment {
+        None => json!({ "active": false }),
+        Some(environment) => json!({
+            "active": true,
+            "eid": environment.eid,
+            "name": environment.name,
+            "gpus": environment.gpus,
+            "gpu_memory": environment.gpu_memory.map(|amount| amount.to_string()),
+            "devices": here::attached(state, &environment.eid),
+            "pids": environment.pids,
+            "kernel_ids": environment.kernel_ids,
+        }),
+    }
+}
+
+fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentState>) -> String {
+    let (Some(environment), Some(eid)) = (environment, claimed) else {
+        return match claimed {
+            None => "No environment is active. 'genv activate' starts one.\n".to_owned(),
+            Some(eid) => format!(
+                "Environment {} has ended. 'genv deactivate' clears this shell, 'genv activate' starts a new one.\n",
+                harmless(eid)
+            ),
+        };
+    };
+    let devices = here::attached(state, eid);
+    let devices = match &devices[..] {
+        [] => "to no device".to_owned(),
+        attached => {
+            let indices: Vec<String> = attached.iter().map(u32::to_string).collect();
+            let what = if attached.len() == 1 {
+                "device"
+            } else {
+                "devices"
+            };
+            format!("to {what} {}", indices.join(", "))
+        }
+    };
+    let none = || "not configured".to_owned();
+    let name = environment.name.as_deref().map_or_else(none, harmless);
+    let gpus = environment.gpus.map_or_else(none, |gpus| gpus.to_string());
+    let memory = environment.gpu_memory.map_or_else(
+        || "not limited".to_owned(),
+        |amount| format!("{amount} of each device"),
+    );
+    format!(
+        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n",
+        harmless(eid)
+    )
+}

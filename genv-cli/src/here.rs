@@ -1,0 +1,104 @@
+//! The environment that a command is called in.
+
+use std::env;
+
+use genv_core::state::{Configuration, EditableState, EnvironmentState, State};
+use rustix::process::getuid;
+
+use crate::failure::Failure;
+use crate::shell::ShellEnvironment;
+
+/// The environment that this program's variables name; it may have ended.
+pub(crate) fn claimed() -> Option<String> {
+    let eid = env::var_os("GENV_ENVIRONMENT_ID").filter(|eid| !eid.is_empty())?;
+    Some(eid.to_string_lossy().into_owned())
+}
+
+/// As [`claimed`]; `task` is what cannot be done outside.
+///
+/// # Errors
+/// It names none.
+pub(crate) fn active(task: &'static str) -> Result<String, Failure> {
+    claimed().ok_or(Failure::NotActive(task))
+}
+
+/// The environment, if it is there and belongs to the caller.
+///
+/// # Errors
+/// It ended, or belongs to another user.
+pub(crate) fn own<'a>(
+    environments: &'a [EnvironmentState],
+    eid: &str,
+    task: &'static str,
+) -> Result<&'a EnvironmentState, anyhow::Error> {
+    let found = environments.iter().find(|it| it.eid == eid);
+    let found = found.ok_or_else(|| Failure::Ended {
+        task,
+        eid: eid.to_owned(),
+    })?;
+    check_owner(found, task)?;
+    Ok(found)
+}
+
+/// # Errors
+/// The environment belongs to another user.
+pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow::Result<()> {
+    if environment.uid == getuid().as_raw() {
+        return Ok(());
+    }
+    let owner = environment.username.as_deref().unwrap_or("no known name");
+    anyhow::bail!(
+        "cannot {task}: environment {} belongs to another user ({}, uid {}). 'genv activate' with another id, or with none, starts one of your own",
+        environment.eid.escape_debug(),
+        owner.escape_debug(),
+        environment.uid
+    )
+}
+
+/// An environment as a shell shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    eid: String,
+    pub(crate) configuration: Configuration,
+    pub(crate) devices: Vec<u32>,
+}
+
+impl Shown {
+    /// An environment that is being changed.
+    pub(crate) fn changed(state: &EditableState, eid: &str) -> Self {
+        Self {
+            eid: eid.to_owned(),
+            configuration: state.configuration(eid).unwrap_or_default(),
+            devices: state.attached(eid),
+        }
+    }
+
+    /// As shell and child processes are told of it.
+    pub(crate) fn for_shell(&self) -> ShellEnvironment<'_> {
+        ShellEnvironment {
+            eid: &self.eid,
+            name: self.configuration.name.as_deref(),
+            gpus: self.configuration.gpus,
+            gpu_memory: self.configuration.gpu_memory,
+            devices: &self.devices,
+        }
+    }
+}
+
+/// What an environment is configured with.
+pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
+    Configuration {
+        name: environment.name.clone(),
+        gpus: environment.gpus,
+        gpu_memory: environment.gpu_memory,
+    }
+}
+
+/// Devices that an environment is attached to.
+pub(crate) fn attached(state: &State, eid: &str) -> Vec<u32> {
+    let attached = state
+        .devices
+        .iter()
+        .filter(|device| device.attachments.iter().any(|it| it.eid == eid));
+    attached.map(|device| device.index).collect()
+}

@@ -1,0 +1,309 @@
+//! Getting devices, and waiting in line for them: first come, first served.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use std::{io, process, thread};
+
+use anyhow::Context as _;
+use clap::Args;
+use genv_core::duration::parse_duration;
+use genv_core::state::allocate::AllocateError;
+use genv_core::state::{ChangeError, EditableState, StoreError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::failure::Failure;
+use crate::machine::{Machine, NoSample, Survey, tell};
+
+/// How often those who wait look again. Nothing is locked in between.
+const POLL: Duration = Duration::from_millis(300);
+
+/// Whether to wait.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct WaitFlag {
+    /// Wait in line for devices that cannot be had now, for ever or at most so long.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
+    wait: Option<Option<Duration>>,
+}
+
+/// How devices are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking<'a> {
+    /// For this environment, which may not be there yet.
+    pub(crate) eid: &'a str,
+    /// Whether devices of others may be shared: then nobody waits.
+    pub(crate) over_subscribe: bool,
+    pub(crate) wait: WaitFlag,
+}
+
+/// One attempt: changes the state such that the environment has its devices.
+pub(crate) trait Attempt<T>:
+    FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>
+{
+}
+
+impl<T, F: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>> Attempt<T> for F {}
+
+/// Attempts until it succeeds, once if nobody wants to wait. What an attempt changed is kept only if it succeeds.
+///
+/// # Errors
+/// The devices cannot be had at all, or not now or not in time; or the attempt fails otherwise.
+pub(crate) fn obtain<T>(
+    machine: &mut Machine,
+    asking: Asking<'_>,
+    mut attempt: impl Attempt<T>,
+) -> anyhow::Result<T> {
+    let mut place = Place {
+        pid: process::id(),
+        asking,
+        waited: None,
+    };
+    let done = place.obtain(machine, &mut attempt);
+    if let (Err(_), Some(_)) = (&done, &place.waited) {
+        place.leave(machine);
+    }
+    done
+}
+
+/// What came of an attempt.
+enum Outcome<T> {
+    Done(T),
+    /// It is in line, behind so many, because of this.
+    Waits(usize, anyhow::Error),
+}
+
+/// A place in line, taken when the first attempt fails.
+struct Place<'a> {
+    pid: u32,
+    asking: Asking<'a>,
+    waited: Option<Waiting>,
+}
+
+impl Place<'_> {
+    fn obtain<T>(
+        &mut self,
+        machine: &mut Machine,
+        attempt: &mut impl Attempt<T>,
+    ) -> anyhow::Result<T> {
+        let asked_at = Instant::now();
+        let mut ahead = 0;
+        loop {
+            // Whoever is not the next to get devices need not know who uses them.
+            let survey = if ahead == 0 {
+                survey(machine, self.asking.eid)?
+            } else {
+                Survey::default()
+            };
+            let outcome = machine.update(|state| self.attempt(state, &survey, attempt))?;
+            let refusal = match outcome {
+                Outcome::Done(value) => return Ok(value),
+                Outcome::Waits(now_ahead, refusal) => {
+                    ahead = now_ahead;
+                    refusal
+                }
+            };
+            let waiting = match &mut self.waited {
+                Some(waiting) => waiting,
+                None => self.waited.insert(Waiting::new()?),
+            };
+            waiting.show(ahead);
+            let patience = self.asking.wait.wait.flatten();
+            let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
+            if rest.is_some_and(|rest| rest.is_zero()) {
+                return Err(Failure::NotInTime(format!(
+                    "{refusal}. It did not change in time: try again with a longer --wait, or see with 'genv devices' \
+                     who holds them"
+                ))
+                .into());
+            }
+            let signal = waiting.pause(rest.map_or(POLL, |rest| rest.min(POLL)));
+            if let Some(signal) = signal {
+                self.leave(machine);
+                // One that stops this program lets others pass meanwhile. One that ends it does not return.
+                emulate_default_handler(signal).context("cannot end")?;
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        state: &mut EditableState,
+        survey: &Survey,
+        attempt: &mut impl Attempt<T>,
+    ) -> anyhow::Result<Outcome<T>> {
+        let eid = self.asking.eid;
+        if let Some(inventory) = &survey.inventory {
+            state.merge_inventory(inventory);
+        }
+        let ahead = state.queue_position(self.pid);
+        let ahead = ahead.unwrap_or_else(|| state.queue_length());
+        let before = state.clone();
+        let had = state.attached(eid);
+        let refusal: anyhow::Error = match attempt(state, survey) {
+            Ok(value) => {
+                let more = state.attached(eid).iter().any(|index| !had.contains(index));
+                if !more || ahead == 0 || self.asking.over_subscribe {
+                    state.leave_queue(self.pid);
+                    return Ok(Outcome::Done(value));
+                }
+                let who = if ahead == 1 {
+                    "one waits"
+                } else {
+                    "others wait"
+                };
+                Failure::NotEnoughDevices(format!(
+                    "cannot attach devices now: {who} in line for them"
+                ))
+                .into()
+            }
+            Err(error) if is_refusal(&error) => {
+                if !comes_free(&before, eid, survey, attempt) {
+                    return Err(remedied(&error, remedy(&error)));
+                }
+                error
+            }
+            Err(error) => return Err(error),
+        };
+        if self.asking.wait.wait.is_none() {
+            return Err(remedied(
+                &refusal,
+                "'--wait' waits for them, 'genv devices' tells who holds them",
+            ));
+        }
+        *state = before;
+        Ok(Outcome::Waits(state.enqueue(self.pid), refusal))
+    }
+
+    /// Leaves the line, if it can: whoever ends is passed by anyway.
+    fn leave(&self, machine: &mut Machine) {
+        if let Some(waiting) = &self.waited {
+            waiting.clear();
+        }
+        let left = machine.update(|state| {
+            state.leave_queue(self.pid);
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = left {
+            tell(&error.to_string());
+        }
+    }
+}
+
+/// Asks the GPUs what an attachment needs to know.
+fn survey(machine: &mut Machine, eid: &str) -> anyhow::Result<Survey> {
+    // A damaged state is repaired by the change that follows.
+    let state = machine.state().unwrap_or_default();
+    machine.survey(&state, eid).map_err(|error| match error {
+        NoSample::Source(error) => error.into(),
+        error => Failure::NotEnoughDevices(format!("cannot attach devices: {error}")).into(),
+    })
+}
+
+fn allocation(error: &anyhow::Error) -> Option<&AllocateError> {
+    match error.downcast_ref() {
+        Some(ChangeError::Allocate(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+fn is_refusal(error: &anyhow::Error) -> bool {
+    allocation(error).is_some()
+}
+
+/// Whether the attempt would succeed if nobody else had devices.
+fn comes_free<T>(
+    state: &EditableState,
+    eid: &str,
+    survey: &Survey,
+    attempt: &mut impl Attempt<T>,
+) -> bool {
+    let mut alone = state.clone();
+    for other in state.environments().iter().filter(|it| it.eid != eid) {
+        // It names no index that could be wrong.
+        let _ = alone.detach(&other.eid, None);
+    }
+    attempt(&mut alone, survey).is_ok()
+}
+
+/// What to do about a refusal that waiting does not change.
+fn remedy(error: &anyhow::Error) -> &'static str {
+    match allocation(error) {
+        Some(AllocateError::Lost { .. }) => "'nvidia-smi' may tell why",
+        Some(AllocateError::NoSuchDevice { .. }) => "'genv devices' lists them",
+        _ => "Ask for fewer, or for less memory: 'genv devices' lists what there is",
+    }
+}
+
+fn remedied(error: &anyhow::Error, remedy: &str) -> anyhow::Error {
+    Failure::NotEnoughDevices(format!("{error}. {remedy}")).into()
+}
+
+/// A person who waits, at a terminal or not.
+struct Waiting {
+    signals: Receiver<i32>,
+    shown: Option<usize>,
+    terminal: bool,
+}
+
+impl Waiting {
+    fn new() -> io::Result<Self> {
+        let mut caught = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+        let (sender, signals) = channel();
+        thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                for signal in caught.forever() {
+                    if sender.send(signal).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            signals,
+            shown: None,
+            terminal: io::stderr().is_terminal(),
+        })
+    }
+
+    /// Waits so long, or until a signal comes.
+    fn pause(&self, time: Duration) -> Option<i32> {
+        self.signals.recv_timeout(time).ok()
+    }
+
+    /// Tells the place in line: on a terminal in a line that is kept up to date, else once.
+    fn show(&mut self, ahead: usize) {
+        if self.shown == Some(ahead) || (self.shown.is_some() && !self.terminal) {
+            return;
+        }
+        self.shown = Some(ahead);
+        let place = match ahead {
+            0 => "next in line".to_owned(),
+            1 => "one before you".to_owned(),
+            ahead => format!("{ahead} before you"),
+        };
+        let (begin, end) = if self.terminal {
+            ("\r\x1b[K", "")
+        } else {
+            ("", "\n")
+        };
+        // Nobody is left to tell if printing fails.
+        let _ = write!(
+            io::stderr(),
+            "{begin}genv: waiting for devices: {place}. Ctrl-C leaves the line{end}"
+        );
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
