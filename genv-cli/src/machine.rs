@@ -79,6 +79,14 @@ impl Machine {
         self.store.path()
     }
 
+    /// Whether the lock of the state can be had within `patience`; it is let go at once.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(crate) fn try_lock(&self, patience: Duration) -> Result<(), StoreError> {
+        self.store.try_lock(patience)
+    }
+
     /// Reads the state without its lock.
     ///
     /// # Errors

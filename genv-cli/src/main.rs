@@ -4,6 +4,7 @@ mod ago;
 mod child;
 mod commands;
 mod completion;
+mod doctor;
 mod failure;
 mod handover;
 mod here;

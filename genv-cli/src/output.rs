@@ -35,9 +35,6 @@ pub(crate) struct ListFlags {
     /// Print times as they are written, not how long ago.
     #[arg(long)]
     pub(crate) timestamp: bool,
-
-    #[command(flatten)]
-    pub(crate) color: ColorFlag,
 }
 
 /// Whether to print JSON, where there is no other format to choose.
@@ -49,19 +46,30 @@ pub(crate) struct JsonFlag {
 }
 
 /// When to use colours.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub(crate) struct ColorFlag {
-    /// When to use colours. auto: on a terminal, unless NO_COLOR is set or TERM is dumb.
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    color: Color,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Color {
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
     Always,
     Never,
+}
+
+impl Color {
+    /// Makes it so for all that is printed from now on.
+    pub(crate) fn choose(self) {
+        match self {
+            Self::Auto => ColorChoice::Auto,
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+/// Where tables go.
+pub(crate) fn stdout() -> AutoStream<io::StdoutLock<'static>> {
+    anstream::stdout().lock()
 }
 
 /// How a list is printed.
@@ -79,31 +87,12 @@ impl ListFlags {
             json: self.json || other.json,
             no_header: self.no_header || other.no_header,
             timestamp: self.timestamp || other.timestamp,
-            color: if self.color.color == Color::Auto {
-                other.color
-            } else {
-                self.color
-            },
         }
     }
 
     /// Whether none is given.
     pub(crate) fn is_default(&self) -> bool {
-        self.format.is_none()
-            && !(self.json || self.no_header || self.timestamp)
-            && self.color.color == Color::Auto
-    }
-}
-
-impl ColorFlag {
-    /// Where tables go.
-    pub(crate) fn stdout(self) -> AutoStream<io::StdoutLock<'static>> {
-        let choice = match self.color {
-            Color::Auto => ColorChoice::Auto,
-            Color::Always => ColorChoice::Always,
-            Color::Never => ColorChoice::Never,
-        };
-        AutoStream::new(io::stdout().lock(), choice)
+        self.format.is_none() && !(self.json || self.no_header || self.timestamp)
     }
 }
 
@@ -131,7 +120,6 @@ pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> Str
 /// What is right, doubtful and wrong.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
-#[allow(dead_code, reason = "doctor uses it")]
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 const HEADER: Style = Style::new().bold();
 

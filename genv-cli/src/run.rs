@@ -11,7 +11,7 @@ use clap_complete::CompleteEnv;
 use crate::commands::Command;
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
-use crate::output::harmless;
+use crate::output::{Color, harmless};
 
 const EXAMPLE: &str =
     "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
@@ -22,6 +22,10 @@ const EXAMPLE: &str =
 #[derive(Debug, Parser)]
 #[command(name = "genv", version, after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 struct Cli {
+    /// When to use colours.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -35,6 +39,7 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => return answered(&answer),
     };
+    cli.color.choose();
     let done = match cli.command {
         Some(command) => command.run(),
         // Programs call it so to see whether it is there.

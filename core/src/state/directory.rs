@@ -127,6 +127,12 @@ fn unopened(path: &Path, errno: Errno) -> StateError {
     }
 }
 
+/// Opens a directory that is there.
+pub(super) fn open(path: &Path) -> Result<OwnedFd, StateError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))
+}
+
 /// Opens a directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
 ///
 /// A symbolic link is followed only if it may be `linked`, and only if root or the caller put it there, as Linux does in

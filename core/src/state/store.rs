@@ -206,6 +206,23 @@ impl StateStore {
         Ok(value)
     }
 
+    /// Whether the lock can be had within `patience`; it is let go at once.
+    ///
+    /// # Errors
+    /// It cannot, or there is no state directory.
+    pub fn try_lock(&self, patience: Duration) -> Result<(), StoreError> {
+        let directory = directory::open(&self.path)?;
+        let path = self.path.join(LOCK_FILE);
+        let lock = LockFile {
+            directory: directory.as_fd(),
+            name: LOCK_FILE,
+            path: &path,
+            what: "genv's state",
+        };
+        lock.acquire(Some(patience))?;
+        Ok(())
+    }
+
     /// What the last reads and changes have to tell people, such as that a damaged file was set aside; each is told once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)

@@ -12,7 +12,9 @@ use super::envs::{misplaced, user};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::machine::{INVENTORY_PATIENCE, Machine};
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json};
+use crate::output::{
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
+};
 use crate::values;
 
 const EXAMPLE: &str = "Example: indices of the devices of an environment
@@ -287,7 +289,7 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
             },
         ));
     }
-    table.write(&mut flags.color.stdout())
+    table.write(&mut stdout())
 }
 
 fn answer(devices: &[DeviceState], queries: &[Query], as_json: bool) -> io::Result<()> {

@@ -11,7 +11,9 @@ use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json};
+use crate::output::{
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
+};
 use crate::values;
 
 const EXAMPLE: &str = "Example: names of all environments, a line each
@@ -178,7 +180,7 @@ impl Envs {
 /// Flags of a list given with what prints none.
 pub(super) fn misplaced(command: &str) -> Failure {
     Failure::Usage(format!(
-        "cannot print a list here: --format, --json, --no-header, --timestamp and --color before a command go with \
+        "cannot print a list here: --format, --json, --no-header and --timestamp before a command go with \
          'genv {command}' and 'genv {command} ps'. Give them after the command, if it knows them"
     ))
 }
@@ -298,7 +300,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
             Cell::own(members(it)),
         ]);
     }
-    table.write(&mut flags.color.stdout())
+    table.write(&mut stdout())
 }
 
 /// The user as the state files claim it: `root(0)`.

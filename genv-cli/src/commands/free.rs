@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::devices::known;
 use crate::machine::{Machine, USAGE_PATIENCE};
 use crate::now;
-use crate::output::{Cell, ColorFlag, DOUBTFUL, GOOD, Table, print_json};
+use crate::output::{Cell, DOUBTFUL, GOOD, Table, print_json, stdout};
 
 const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
   genv free --gpu-memory 10g";
@@ -35,9 +35,6 @@ pub(crate) struct Free {
     /// Leave out the line that names the columns.
     #[arg(long)]
     no_header: bool,
-
-    #[command(flatten)]
-    color: ColorFlag,
 }
 
 #[derive(Serialize)]
@@ -133,6 +130,9 @@ impl Free {
         let mut table = Table::new(header).header(!self.no_header);
         for it in &answer.devices {
             let how = match (it.available, it.environments) {
+                (true, _) if it.processes.is_some_and(|processes| processes > 0) => {
+                    Cell::own("free, but used").style(DOUBTFUL)
+                }
                 (true, _) => Cell::own("free").style(GOOD),
                 (false, 1) => Cell::own("shared with 1 environment").style(DOUBTFUL),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
@@ -141,14 +141,14 @@ impl Free {
             table.row([
                 Cell::own(it.index.to_string()),
                 Cell::foreign(it.name.as_deref().unwrap_or("?")),
-                Cell::own(gibibytes(it.memory_unattached_bytes)),
-                Cell::own(gibibytes(it.memory_free_bytes)),
-                Cell::own(gibibytes(it.memory_total_bytes)),
+                Cell::own(memory(it.memory_unattached_bytes)),
+                Cell::own(memory(it.memory_free_bytes)),
+                Cell::own(memory(it.memory_total_bytes)),
                 Cell::own(it.processes.map_or("?".to_owned(), |it| it.to_string())),
                 how,
             ]);
         }
-        let mut out = self.color.stdout();
+        let mut out = stdout();
         if answer.devices.is_empty() {
             use io::Write as _;
             let more = if self.over_subscribe {
@@ -190,9 +190,11 @@ fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
 }
 
 /// Bytes for people; `?` if it is not known.
-pub(super) fn gibibytes(bytes: Option<u64>) -> String {
+pub(super) fn memory(bytes: Option<u64>) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    bytes.map_or("?".to_owned(), |bytes| {
-        format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
-    })
+    match bytes {
+        None => "?".to_owned(),
+        Some(bytes) if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
+        Some(bytes) => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
 }

@@ -7,6 +7,7 @@ mod config;
 mod deactivate;
 mod detach;
 mod devices;
+mod doctor;
 mod enforce;
 mod envs;
 mod exec;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Devices(devices::Devices),
     Free(free::Free),
     Who(who::Who),
+    Doctor(doctor::Doctor),
     Usage(usage::Usage),
     Monitor(monitor::Monitor),
     Enforce(enforce::Enforce),
@@ -71,6 +73,7 @@ impl Command {
             Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),
             Self::Who(command) => command.run(),
+            Self::Doctor(command) => command.run(),
             Self::Usage(command) => command.run(),
             Self::Monitor(command) => command.run(),
             Self::Enforce(command) => command.run(),

@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use super::devices::known;
 use super::envs::user;
-use super::free::{gibibytes, told};
+use super::free::{memory, told};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::now;
-use crate::output::{Cell, ColorFlag, DOUBTFUL, Table, harmless, print_json};
+use crate::output::{Cell, DOUBTFUL, Table, harmless, print_json, stdout};
 
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
   genv who 0";
@@ -37,9 +37,6 @@ pub(crate) struct Who {
     /// Leave out the lines that name the columns.
     #[arg(long)]
     no_header: bool,
-
-    #[command(flatten)]
-    color: ColorFlag,
 }
 
 #[derive(Serialize)]
@@ -111,16 +108,16 @@ impl Who {
     }
 
     fn print(&self, answer: &Answer) -> io::Result<()> {
-        let mut out = self.color.stdout();
+        let mut out = stdout();
         let mut facts = vec![format!("Device {}", answer.index)];
         facts.extend(answer.name.as_deref().map(harmless));
         facts.push(match answer.memory_used_bytes {
             Some(used) => format!(
                 "{} of {} used",
-                gibibytes(Some(used)),
-                gibibytes(answer.memory_total_bytes)
+                memory(Some(used)),
+                memory(answer.memory_total_bytes)
             ),
-            None => gibibytes(answer.memory_total_bytes),
+            None => memory(answer.memory_total_bytes),
         });
         facts.extend(
             answer
@@ -136,14 +133,12 @@ impl Who {
             let mut table = Table::new(header).header(!self.no_header);
             for it in &answer.holders {
                 let since = it.attached_timestamp_seconds;
-                let memory = it
-                    .memory_bytes
-                    .map_or("all".to_owned(), |it| gibibytes(Some(it)));
+                let claimed = it.memory_bytes.map(|it| memory(Some(it)));
                 table.row([
                     Cell::foreign(&it.user),
                     Cell::foreign(&it.eid),
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
-                    Cell::own(memory),
+                    Cell::own(claimed.unwrap_or_else(|| "all".to_owned())),
                     Cell::own(since.map(|it| ago(it, now_seconds())).unwrap_or_default()),
                 ]);
             }
@@ -159,7 +154,7 @@ impl Who {
                         Cell::foreign(it.username.as_deref().unwrap_or("?")),
                         Cell::own(it.pid.to_string()),
                         Cell::foreign(it.command.as_deref().unwrap_or("?")),
-                        Cell::own(gibibytes(it.memory_used_bytes)),
+                        Cell::own(memory(it.memory_used_bytes)),
                         it.place(),
                     ]);
                 }
@@ -194,7 +189,7 @@ impl Answer {
     fn new(device: &DeviceState, state: &State, snapshot: &Snapshot) -> Self {
         let gpu: BTreeMap<u32, &Device> = told(snapshot);
         let gpu = gpu.get(&device.index).copied();
-        let memory = gpu.and_then(|gpu| gpu.measurements.memory);
+        let measured = gpu.and_then(|gpu| gpu.measurements.memory);
         let total = device.total_memory.map(MemoryAmount::bytes);
         let gpus_unknown = now::silence(snapshot, "gpu");
         let known = gpu.is_some_and(|gpu| gpu.processes_measured || gpu.mig_parent);
@@ -202,8 +197,8 @@ impl Answer {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
             up: gpu.map(|gpu| gpu.up),
-            memory_total_bytes: total.or(memory.map(|memory| memory.total_bytes)),
-            memory_used_bytes: memory.map(|memory| memory.used_bytes),
+            memory_total_bytes: total.or(measured.map(|it| it.total_bytes)),
+            memory_used_bytes: measured.map(|it| it.used_bytes),
             utilization_ratio: gpu.and_then(|gpu| gpu.measurements.utilization_ratio),
             holders: device
                 .attachments

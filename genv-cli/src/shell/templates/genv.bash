@@ -5,7 +5,7 @@ function genv {
     \builtin local __genv_word
     for __genv_word in "$@"; do
         case $__genv_word in
-            activate | deactivate | attach | detach | config | shell)
+            activate | deactivate | attach | detach | config | shell | doctor)
                 __genv_call "$@"
                 \builtin return
                 ;;

@@ -2,7 +2,7 @@
 function genv --description 'Share the GPUs of a machine'
     for word in $argv
         switch $word
-            case activate deactivate attach detach config shell
+            case activate deactivate attach detach config shell doctor
                 __genv_call $argv
                 return
             # Options before the command, and the values of --color.

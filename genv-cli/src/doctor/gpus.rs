@@ -1,0 +1,93 @@
+//! The GPUs, and whether the state agrees with them.
+
+use std::collections::BTreeMap;
+
+use genv_core::gpu::GpuSample;
+use genv_core::model::MemoryAmount;
+use genv_core::state::{Inventory, State};
+
+use super::Check;
+use crate::machine::{INVENTORY_PATIENCE, Machine};
+
+/// How much the state and a driver may differ about memory: generations of nvidia-smi round differently.
+const ROUNDING_BYTES: u64 = 1 << 20;
+
+/// Both.
+pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
+    const NAME: &str = "GPUs";
+    let sample = match machine.sample(INVENTORY_PATIENCE) {
+        Ok(sample) => sample,
+        Err(error) => {
+            let remedy =
+                "'nvidia-smi' must work first. To try genv without a GPU set GENV_DEVICES=2";
+            return vec![Check::fail(NAME, error.to_string(), remedy)];
+        }
+    };
+    let found = Inventory::of(&sample);
+    let driver = sample.driver_version.as_deref();
+    let driver = driver.map_or("no driver version".to_owned(), |it| format!("driver {it}"));
+    let lost = lost(&sample);
+    let gpus = if lost.is_empty() {
+        Check::ok(NAME, format!("{} devices, {driver}", found.count()))
+    } else {
+        Check::fail(
+            NAME,
+            format!(
+                "{} devices, {driver}; lost: {}",
+                found.count(),
+                lost.join(", ")
+            ),
+            "see 'dmesg' for XID errors, and reset the GPU or restart the machine",
+        )
+    };
+    vec![gpus, agreement(state, &found)]
+}
+
+/// Indices of devices that do not answer.
+fn lost(sample: &GpuSample) -> Vec<String> {
+    let lost = sample.devices.iter().filter(|device| device.lost);
+    lost.map(|device| device.index.to_string()).collect()
+}
+
+/// Whether `devices.json` has the devices that there are.
+fn agreement(state: &State, found: &Inventory) -> Check {
+    const NAME: &str = "devices.json";
+    if state.devices.is_empty() {
+        return Check::ok(
+            NAME,
+            "it lists nothing yet: the first 'genv devices' fills it",
+        );
+    }
+    let known: BTreeMap<u32, Option<MemoryAmount>> = state
+        .devices
+        .iter()
+        .map(|it| (it.index, it.total_memory))
+        .collect();
+    let found: BTreeMap<u32, Option<MemoryAmount>> = found
+        .devices()
+        .into_iter()
+        .map(|it| (it.index, it.total_memory))
+        .collect();
+    let mut differences = Vec::new();
+    for (index, total) in &found {
+        match (known.get(index), total) {
+            (None, _) => differences.push(format!("device {index} is new")),
+            (Some(Some(known)), Some(total))
+                if known.bytes().abs_diff(total.bytes()) > ROUNDING_BYTES =>
+            {
+                differences.push(format!("device {index} has {total}, not {known}"));
+            }
+            (Some(_), _) => {}
+        }
+    }
+    let gone = known.keys().filter(|index| !found.contains_key(index));
+    differences.extend(gone.map(|index| format!("device {index} is not there any more")));
+    if differences.is_empty() {
+        return Check::ok(NAME, "it lists the devices that there are");
+    }
+    Check::warn(
+        NAME,
+        format!("it is not up to date: {}", differences.join(", ")),
+        "attaching corrects it; 'genv devices --reset' forgets devices that are gone, and detaches everybody",
+    )
+}

@@ -1,0 +1,77 @@
+//! What may be wrong with genv on this machine, and what to do about it. Nothing is changed.
+
+mod gpus;
+mod host;
+mod programs;
+mod state;
+
+use genv_core::state::State;
+use serde::Serialize;
+
+use crate::machine::Machine;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, and not as well as it could.
+    Warn,
+    /// Something does not work.
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
+    /// What was found.
+    pub(crate) found: String,
+    /// What to do, unless it is well.
+    pub(crate) remedy: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            verdict: Verdict::Ok,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            name,
+            verdict: Verdict::Warn,
+            found: found.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Fail,
+            ..Self::warn(name, found, remedy)
+        }
+    }
+}
+
+/// Looks at everything.
+pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
+    let mut checks = state::directory(machine.state_directory());
+    checks.extend(state::lock(machine));
+    let (state, files) = state::files(machine);
+    checks.extend(files);
+    let state: State = state.unwrap_or_default();
+    checks.push(programs::shell());
+    checks.extend(programs::shims());
+    checks.extend(gpus::examine(machine, &state));
+    checks.push(host::clock(&state));
+    checks.push(host::processes());
+    checks.push(host::exporter());
+    checks
+}

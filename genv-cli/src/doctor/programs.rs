@@ -1,0 +1,86 @@
+//! The shell that asks, and the programs that stand in for others.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Check;
+use crate::shell::{self, Caller, CallerError};
+
+/// The variable that tells of an active environment.
+const ACTIVE: &str = "GENV_ENVIRONMENT_ID";
+
+/// Whether the shell is set up, and by this version.
+pub(super) fn shell() -> Check {
+    const NAME: &str = "shell";
+    match Caller::from_environment() {
+        Ok(_) => Check::ok(NAME, "genv is set up in it"),
+        Err(CallerError::NotSetUp(detected)) => Check::warn(
+            NAME,
+            "genv is not set up in it, or was called with 'command'",
+            one_line(&shell::advice(detected)),
+        ),
+        Err(error) => Check::fail(
+            NAME,
+            "it was set up by another version",
+            one_line(&error.to_string()),
+        ),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether nvidia-smi and docker are found as they should be.
+pub(super) fn shims() -> Vec<Check> {
+    let Some(folder) = shell::shims_folder() else {
+        return vec![Check::warn(
+            "shims",
+            "there is no folder of them beside genv: nvidia-smi and docker do not know of environments",
+            "install genv with its folder lib/genv/shims",
+        )];
+    };
+    let active = env::var_os(ACTIVE).is_some();
+    let checks = ["nvidia-smi", "docker"].map(|name| shim(name, Path::new(&folder), active));
+    checks.into_iter().flatten().collect()
+}
+
+fn shim(name: &'static str, folder: &Path, active: bool) -> Option<Check> {
+    let own = folder.join(name);
+    let found = find(name)?;
+    let first = same(&found, &own);
+    let shown = found.display();
+    Some(match (active, first) {
+        _ if !own.exists() => Check::warn(
+            name,
+            format!("{shown} runs, which does not know of environments"),
+            format!("install genv's {}", own.display()),
+        ),
+        (true, false) => Check::fail(
+            name,
+            format!("{shown} comes before genv's in PATH, so that it shows and uses all devices"),
+            "run 'genv deactivate' and 'genv activate', and let nothing put folders before genv's",
+        ),
+        (false, true) => Check::warn(
+            name,
+            format!("genv's {shown} is on PATH without an active environment"),
+            "take its folder out of PATH where that is set: activating puts it there",
+        ),
+        (true, true) => Check::ok(name, format!("genv's {shown} comes first in PATH")),
+        (false, false) => Check::ok(name, format!("{shown}; activating puts genv's before it")),
+    })
+}
+
+/// The program that a shell runs by this name.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let mut programs = env::split_paths(&path).map(|folder| folder.join(name));
+    programs.find(|program| program.is_file())
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    one == other
+        || fs::canonicalize(one)
+            .is_ok_and(|it| fs::canonicalize(other).is_ok_and(|other| it == other))
+}
