@@ -1,6 +1,7 @@
 //! The state, changed by many programs at once.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use genv_core::state::{Inventory, StateStore, StoreError};
@@ -38,5 +39,49 @@ fn of_many_programs_at_once_each_has_its_device_until_it_is_killed() -> Result<(
     let mut next = StateClient::start(folder.path(), "next", 13, None)?;
     let had = next.answer()?;
     ensure!(had.split(',').count() == 13, "{had}");
+    Ok(())
+}
+
+#[test]
+fn programs_that_are_killed_at_any_time_leave_a_whole_state() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut store = StateStore::new(folder.path());
+    let inventory = Inventory::new([(0, Some(16_384))]);
+    store.update(|state| {
+        state.merge_inventory(&inventory);
+        Ok::<_, StoreError>(())
+    })?;
+    let mut kept = StateClient::start(folder.path(), "kept", 1, Some("1mi"))?;
+    ensure!(kept.answer()? == "0");
+    let (mut rounds, mut activated) = (0, 0);
+    // Until some were killed before they changed anything, and some after: how long they take depends on the machine.
+    while rounds < 150 || activated == 0 || activated == rounds {
+        ensure!(
+            rounds < 3000,
+            "{activated} of {rounds} were killed after their change"
+        );
+        let client = StateClient::start(folder.path(), "killed", 1, Some("1mi"))?;
+        std::thread::sleep(Duration::from_micros(rounds * 40));
+        drop(client);
+        rounds += 1;
+        let left = std::fs::read_to_string(folder.path().join("envs.json"))?;
+        activated += u64::from(left.contains("killed"));
+        let state = store.read()?;
+        ensure!(state.environments.len() == 1, "{:?}", state.environments);
+        store.update(|_| Ok::<_, StoreError>(()))?;
+        let told = store.take_notices();
+        ensure!(told.is_empty(), "{told:?}");
+        let attachments = &store.read()?.devices[0].attachments;
+        ensure!(attachments.len() == 1 && attachments[0].eid == "kept");
+    }
+    let names = std::fs::read_dir(folder.path())?;
+    let names: Result<BTreeSet<_>, _> = names.map(|it| it.map(|it| it.file_name())).collect();
+    let expected = [
+        "devices.json",
+        "envs.json",
+        "genv-members.json",
+        "genv.lock",
+    ];
+    ensure!(names? == expected.map(Into::into).into());
     Ok(())
 }

@@ -129,6 +129,10 @@ fn create_temporary(
     let mut attempt = 0;
     loop {
         let temporary = temporary_name(name, attempt);
+        if attempt > 0 {
+            // It may be left over too; what is no file stays in the way.
+            let _ = disk.remove(directory, &temporary);
+        }
         match disk.create(directory, &temporary) {
             Ok(file) => return Ok((file, temporary)),
             Err(Errno::EXIST) if attempt < MOST_IN_THE_WAY => attempt += 1,

@@ -84,7 +84,8 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
     let list = devices(&[&["a:10gi"], &["a:10gi", "b:2gi"], &["c"], &[]]);
     assert_eq!(chosen(&list, "6gi", &count(2)), Ok(vec![0, 3]));
     assert_eq!(chosen(&list, "4gi", &count(3)), Ok(vec![0, 1, 3]));
-    assert_eq!(chosen(&list, "16gi", &count(1)), Ok(vec![3]));
+    assert_eq!(chosen(&list, "17179869184b", &count(1)), Ok(vec![3]));
+    chosen(&list, "17179869185b", &count(1)).unwrap_err();
     assert_eq!(
         chosen(&list, "17gi", &count(1)).unwrap_err(),
         "cannot attach 1 devices with 17gi each: 0 of 4 can be had, and 3 environments hold the others"
