@@ -7,7 +7,7 @@ use genv_tests::state::{self, Environment};
 use serde_json::Value;
 
 /// An account with an environment of which a process that goes on is a member.
-fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
+pub(crate) fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
     let environment = Environment {
@@ -21,7 +21,7 @@ fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
     Ok((account, member))
 }
 
-fn own_uid() -> u32 {
+pub(crate) fn own_uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
@@ -44,7 +44,7 @@ fn left(outcome: &Outcome) -> Vec<&str> {
         .collect()
 }
 
-const INHERITED: [(&str, &str); 4] = [
+pub(crate) const INHERITED: [(&str, &str); 4] = [
     ("GENV_ENVIRONMENT_ID", "it's $(one)"),
     ("CUDA_VISIBLE_DEVICES", "0"),
     ("GENV_GPUS", "9"),

@@ -3,3 +3,4 @@
 mod inherited;
 mod init;
 mod quoting;
+mod terminal;

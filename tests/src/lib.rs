@@ -15,4 +15,5 @@ mod server;
 pub mod shell;
 pub mod state;
 pub mod state_client;
+pub mod terminal;
 pub mod tools;

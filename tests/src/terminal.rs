@@ -1,0 +1,143 @@
+//! A shell in a real terminal, with somebody who types.
+
+use std::fmt;
+use std::fs;
+
+use anyhow::{Context, Result, anyhow};
+use rexpect::session::{PtySession, spawn_command};
+use rustix::process::Signal;
+
+use crate::process::signal;
+use crate::shell::{Account, Shell};
+
+/// What every prompt of these shells ends with.
+pub const PROMPT: &str = "READY> ";
+
+/// How long an answer may take on a busy machine.
+const PATIENCE_MILLISECONDS: u64 = 60_000;
+
+/// An interactive shell; it ends with the value.
+pub struct Terminal {
+    shell: Shell,
+    session: PtySession,
+    lines: usize,
+}
+
+impl fmt::Debug for Terminal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terminal")
+            .field("shell", &self.shell)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes a start-up file that sets genv up, between other lines.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn start_up(account: &Account, shell: Shell, before: &str, after: &str) -> Result<()> {
+    let prompt = match shell {
+        Shell::Bash | Shell::Zsh => format!("PS1='{PROMPT}'"),
+        Shell::Fish => {
+            format!("function fish_prompt; echo -n '{PROMPT}'; end\nset -g fish_greeting")
+        }
+    };
+    let file = account.home().join(shell.startup_file());
+    fs::create_dir_all(file.parent().context("a file lies in a folder")?)?;
+    let setup = shell.setup();
+    fs::write(file, format!("{prompt}\n{before}\n{setup}\n{after}\n"))?;
+    Ok(())
+}
+
+impl Terminal {
+    /// A shell that reads the account's start-up file, with these variables besides the account's.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(account: &Account, shell: Shell, variables: &[(&str, &str)]) -> Result<Self> {
+        let mut command = account.command(shell.name())?;
+        if shell == Shell::Bash {
+            command.arg("--noprofile");
+        }
+        command
+            .arg("-i")
+            .env("TERM", "xterm")
+            .envs(variables.iter().copied());
+        let session = spawn_command(command, Some(PATIENCE_MILLISECONDS)).map_err(said)?;
+        Ok(Self {
+            shell,
+            session,
+            lines: 0,
+        })
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.session.process().child_pid.as_raw().unsigned_abs()
+    }
+
+    /// Waits until this text is shown; returns what was shown before.
+    ///
+    /// # Errors
+    /// It is never shown.
+    pub fn wait(&mut self, text: &str) -> Result<String> {
+        let shown = self.session.exp_string(text).map_err(said);
+        shown.with_context(|| format!("{} never shows {text:?}", self.shell))
+    }
+
+    /// Types a line and Enter.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn type_line(&mut self, line: &str) -> Result<()> {
+        self.session.send_line(line).map_err(said)?;
+        Ok(())
+    }
+
+    /// Presses Ctrl and a letter.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn press_control(&mut self, letter: char) -> Result<()> {
+        self.session.send_control(letter).map_err(said)
+    }
+
+    /// Runs a line, and returns what was shown meanwhile and its exit code. An empty line: that of the last one.
+    ///
+    /// # Errors
+    /// It never ends.
+    pub fn run(&mut self, line: &str) -> Result<(String, i32)> {
+        self.lines += 1;
+        let number = self.lines;
+        let separator = if line.is_empty() { "" } else { "; " };
+        // What is typed is shown too, but without the code.
+        self.type_line(&format!(
+            "{line}{separator}echo \"<{number}:{}>\"",
+            self.shell.code()
+        ))?;
+        let shown = self
+            .session
+            .exp_regex(&format!("<{number}:[0-9]+>"))
+            .map_err(said);
+        let (before, mark) =
+            shown.with_context(|| format!("{} never ends {line:?}", self.shell))?;
+        let code = mark
+            .trim_end_matches('>')
+            .split(':')
+            .nth(1)
+            .context("no code")?;
+        Ok((before, code.parse()?))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Interactive shells do not heed SIGTERM, with which the crate would try for a minute. It may have ended by itself.
+        let _ = signal(self.pid(), Signal::KILL);
+    }
+}
+
+fn said(error: rexpect::error::Error) -> anyhow::Error {
+    anyhow!("{error}")
+}
