@@ -3,4 +3,5 @@
 mod inherited;
 mod init;
 mod quoting;
+mod scenarios;
 mod terminal;
