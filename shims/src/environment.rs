@@ -2,11 +2,20 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{State, StateDirectory, StateSource, directory_path};
+
+use crate::outcome;
+
+/// How long the kernel may take to tell of processes. Reading one takes a lock of its memory, which a process that
+/// hangs in the driver may hold for good; and it is when things hang that people look.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Where a shim is called. `GENV_ENVIRONMENT_ID` is believed: it decides only what its own user is shown.
 #[derive(Debug)]
@@ -23,8 +32,9 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Environment {
     eid: String,
-    state: State,
-    reader: ProcReader,
+    state: Arc<State>,
+    /// Whether the kernel did not tell of processes in time.
+    hangs: bool,
     /// Devices that it is attached to, with the memory that it may use of each, in bytes, where that is limited.
     pub(crate) devices: BTreeMap<u32, Option<u64>>,
 }
@@ -62,8 +72,8 @@ impl Environment {
         }
         Place::Inside(Box::new(Self {
             eid,
-            state,
-            reader: ProcReader::new(),
+            state: Arc::new(state),
+            hangs: false,
             devices,
         }))
     }
@@ -73,29 +83,67 @@ impl Environment {
         self.devices.keys().copied().collect()
     }
 
-    /// Which of these processes are its own. Those of which the kernel tells nothing, as of other users', are not.
-    pub(crate) fn own(&mut self, pids: &[u32]) -> HashSet<u32> {
-        let members = self
-            .state
-            .environments
-            .iter()
-            .flat_map(|environment| &environment.pids);
-        let table = self.reader.read(&ProcessRequest {
-            processes: pids.to_vec(),
-            members: members.copied().collect(),
-        });
-        let mut live = live_environments(&self.state, &table);
-        // Whoever asks is in it, so that it lives even if its shells ended.
-        if !live.iter().any(|live| live.environment.eid == self.eid) {
-            let mut environments = self.state.environments.iter();
-            let own = environments.find(|environment| environment.eid == self.eid);
-            live.extend(own.map(|environment| LiveEnvironment {
-                environment,
-                members: Vec::new(),
-            }));
+    /// Which of these processes are its own; nothing if the kernel does not tell in time, which is said once.
+    pub(crate) fn own(&mut self, pids: &[u32]) -> Option<HashSet<u32>> {
+        if self.hangs {
+            return None;
         }
-        let attributor = Attributor::new(&live, true, &table);
-        let own = |pid: &u32| attributor.attribute(*pid).eid() == Some(&self.eid);
-        pids.iter().copied().filter(own).collect()
+        let (eid, state, pids) = (self.eid.clone(), Arc::clone(&self.state), pids.to_vec());
+        let own = within(PATIENCE, move || own(&eid, &state, &pids));
+        self.hangs = own.is_none();
+        if self.hangs {
+            outcome::say(
+                "shows everybody's processes: the kernel does not tell whose they are, as when one hangs in the driver: try again later",
+            );
+        }
+        own
+    }
+}
+
+/// Which of these processes are an environment's. Those of which the kernel tells nothing, as of other users', are
+/// not.
+fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
+    let members = state
+        .environments
+        .iter()
+        .flat_map(|environment| &environment.pids);
+    let table = ProcReader::new().read(&ProcessRequest {
+        processes: pids.to_vec(),
+        members: members.copied().collect(),
+    });
+    let mut live = live_environments(state, &table);
+    // Whoever asks is in it, so that it lives even if its shells ended.
+    if !live.iter().any(|live| live.environment.eid == eid) {
+        let mut environments = state.environments.iter();
+        let own = environments.find(|environment| environment.eid == eid);
+        live.extend(own.map(|environment| LiveEnvironment {
+            environment,
+            members: Vec::new(),
+        }));
+    }
+    let attributor = Attributor::new(&live, true, &table);
+    let own = |pid: &u32| attributor.attribute(*pid).eid() == Some(eid);
+    pids.iter().copied().filter(own).collect()
+}
+
+/// What some work comes to, unless it takes longer; then it goes on without anybody waiting for it.
+fn within<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(patience).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_hangs_is_left_alone() {
+        let (_held, never) = mpsc::channel::<()>();
+        assert_eq!(within(Duration::ZERO, move || never.recv()), None);
+        assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
     }
 }

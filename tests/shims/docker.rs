@@ -101,6 +101,8 @@ fn what_the_environment_has_not_is_refused() -> Result<()> {
         ("mine", "3", 4),
         ("mine", "device=2", 4),
         ("mine", &foreign, 4),
+        // A PCI address begins like a MIG device of device 0.
+        ("mine", "device=00000000:03:00.0", 4),
         ("mine", "device=$(touch x)\u{1b}[31m", 4),
         ("mine", "nonsense", 2),
         ("mine", "0", 2),

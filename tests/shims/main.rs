@@ -7,3 +7,5 @@ mod output;
 mod program;
 mod stage;
 mod supervision;
+#[cfg(feature = "suite-root")]
+mod users;

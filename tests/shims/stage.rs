@@ -82,6 +82,14 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Puts other processes on the devices.
+    #[cfg(feature = "suite-root")]
+    pub(crate) fn replace(&mut self, own: Sleeper, other: Sleeper) -> Result<()> {
+        self.simulation.rewrite(&scenario(own.pid(), other.pid()));
+        (self.own, self.other) = (own, other);
+        Ok(())
+    }
+
     /// The folder of the shims.
     pub(crate) fn shims(&self) -> PathBuf {
         self.folder.path().join("shims")

@@ -46,7 +46,9 @@ pub(super) fn restrict(
             if id == "all" {
                 devices.extend(attached.iter().map(u32::to_string));
             } else if is_attached(id) {
-                devices.push(id.to_owned());
+                // Nobody says what `03` means behind docker.
+                let number = id.parse::<u32>().map(|index| index.to_string());
+                devices.push(number.unwrap_or_else(|_| id.to_owned()));
             } else {
                 dropped.push(id.to_owned());
             }
@@ -200,6 +202,7 @@ mod tests {
                 "\"capabilities=utility,x\",\"device=1,3\"",
                 "\"capabilities=utility,x\",\"device=1,3\"",
             ),
+            ("device=03", "device=3"),
             ("device=GPU-3", "device=GPU-3"),
             ("device=1:0", "device=1:0"),
             ("device=all", "\"device=1,3,4\""),

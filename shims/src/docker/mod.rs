@@ -70,7 +70,10 @@ fn restricted(arguments: &[OsString]) -> Result<Vec<OsString>, Refusal> {
 
 /// Which GPU an id means to docker: `0`, `0:1` (a MIG device of it), or a UUID, which NVIDIA's program knows.
 fn index(id: &str) -> Option<u32> {
-    let gpu = id.split_once(':').map_or(id, |(gpu, _)| gpu);
+    let gpu = match id.split_once(':') {
+        Some((gpu, mig)) if mig.parse::<u32>().is_ok() => gpu,
+        Some(_) | None => id,
+    };
     if let Ok(index) = gpu.parse() {
         return Some(index);
     }

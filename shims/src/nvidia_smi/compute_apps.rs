@@ -39,7 +39,7 @@ impl<O: Own> Filter for ComputeApps<O> {
         let fields = row.split(|byte| *byte == b',').count();
         match self.pid(&row) {
             Some(_) if fields < self.columns => self.broken = row,
-            Some(pid) if !(self.own)(&[pid]).contains(&pid) => {}
+            Some(pid) if (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)) => {}
             Some(_) | None => out.extend_from_slice(&row),
         }
     }
@@ -49,23 +49,14 @@ impl<O: Own> Filter for ComputeApps<O> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
+    use super::super::filter::testing;
     use super::*;
 
     /// What is kept of an output when process 7 is the environment's own.
     fn kept(columns: &str, output: &str) -> String {
         let columns: Vec<String> = columns.split(',').map(str::to_owned).collect();
-        let own = |pids: &[u32]| -> HashSet<u32> {
-            pids.iter().copied().filter(|pid| *pid == 7).collect()
-        };
-        let mut filter = ComputeApps::new(&columns, own);
-        let mut out = Vec::new();
-        for line in output.split_inclusive('\n') {
-            filter.line(line.as_bytes(), &mut out);
-        }
-        filter.end(&mut out);
-        String::from_utf8(out).unwrap()
+        let mut filter = ComputeApps::new(&columns, testing::own(&[7]));
+        testing::filtered(&mut filter, output.as_bytes())
     }
 
     #[test]

@@ -13,10 +13,11 @@ use signal_hook::iterator::Signals;
 use crate::outcome::{Outcome, Refusal};
 use crate::program::Program;
 
-/// Tells which of some processes are the environment's own.
-pub(crate) trait Own: FnMut(&[u32]) -> HashSet<u32> {}
+/// Tells which of some processes are the environment's own. Nothing if that cannot be told: then the output stays as
+/// it is.
+pub(crate) trait Own: FnMut(&[u32]) -> Option<HashSet<u32>> {}
 
-impl<F: FnMut(&[u32]) -> HashSet<u32>> Own for F {}
+impl<F: FnMut(&[u32]) -> Option<HashSet<u32>>> Own for F {}
 
 /// What becomes of an output.
 pub(crate) trait Filter {
@@ -110,5 +111,32 @@ fn copy(stdout: ChildStdout, filter: &mut dyn Filter, to: &mut dyn Write) -> std
             to.flush()?;
             out.clear();
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// Says that these processes are the environment's own, and no others.
+    pub(in super::super) fn own(own: &[u32]) -> impl Own {
+        move |pids: &[u32]| {
+            Some(
+                pids.iter()
+                    .copied()
+                    .filter(|pid| own.contains(pid))
+                    .collect(),
+            )
+        }
+    }
+
+    /// What a filter makes of an output.
+    pub(in super::super) fn filtered(filter: &mut dyn Filter, output: &[u8]) -> String {
+        let mut out = Vec::new();
+        for line in output.split_inclusive(|byte| *byte == b'\n') {
+            filter.line(line, &mut out);
+        }
+        filter.end(&mut out);
+        String::from_utf8_lossy(&out).into_owned()
     }
 }

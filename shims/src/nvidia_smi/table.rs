@@ -77,9 +77,10 @@ impl<O: Own> Filter for Table<O> {
                 .iter()
                 .rev()
                 .find_map(|line| find(line, "PID"));
-            if let Some(pid) = header {
-                let used = self.filter_processes(&mut lines, first, pid.end);
-                self.rewrite_memory(&mut lines[..first], &used);
+            if let Some(pid) = header
+                && let Some(own) = self.filter_processes(&mut lines, first, pid.end)
+            {
+                self.rewrite_memory(&mut lines[..first], &own);
             }
         }
         out.extend(lines.concat());
@@ -87,13 +88,14 @@ impl<O: Own> Filter for Table<O> {
 }
 
 impl<O: Own> Table<O> {
-    /// Leaves the processes of others out, and tells what the environment's own use.
+    /// Leaves the processes of others out, and tells what the environment's own use; nothing if they cannot be told
+    /// apart.
     fn filter_processes(
         &mut self,
         lines: &mut Vec<Vec<u8>>,
         first: usize,
         pid_end: usize,
-    ) -> Vec<Process> {
+    ) -> Option<Vec<Process>> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
         let mut processes: Vec<_> = rows.iter().map(|row| Process::read(row, pid_end)).collect();
@@ -102,11 +104,15 @@ impl<O: Own> Table<O> {
             .flatten()
             .map(|process| process.pid)
             .collect();
-        if pids.is_empty() {
+        let own = if pids.is_empty() {
             lines.splice(first..first, rows);
-            return Vec::new();
-        }
-        let own = (self.own)(&pids);
+            return Some(Vec::new());
+        } else if let Some(own) = (self.own)(&pids) {
+            own
+        } else {
+            lines.splice(first..first, rows);
+            return None;
+        };
         let is_kept = |process: &Option<Process>| {
             process
                 .as_ref()
@@ -123,7 +129,7 @@ impl<O: Own> Table<O> {
         }
         lines.splice(first..first, kept);
         processes.retain(is_kept);
-        processes.into_iter().flatten().collect()
+        Some(processes.into_iter().flatten().collect())
     }
 
     /// Puts the environment's memory in the place of the devices'.

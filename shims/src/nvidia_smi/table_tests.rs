@@ -1,23 +1,12 @@
 use std::collections::HashSet;
 
+use super::super::filter::testing;
 use super::*;
 
 /// What is shown of an output when device 0 may use 4000 MiB, device 1 everything, and these processes are own.
 fn shown(output: &[u8], own: &[u32]) -> String {
     let devices = BTreeMap::from([(0, Some(4000 << 20)), (1, None)]);
-    let own = |pids: &[u32]| -> HashSet<u32> {
-        pids.iter()
-            .copied()
-            .filter(|pid| own.contains(pid))
-            .collect()
-    };
-    let mut filter = Table::new(devices, own);
-    let mut out = Vec::new();
-    for line in output.split_inclusive(|byte| *byte == b'\n') {
-        filter.line(line, &mut out);
-    }
-    filter.end(&mut out);
-    String::from_utf8(out).unwrap()
+    testing::filtered(&mut Table::new(devices, testing::own(own)), output)
 }
 
 /// What differs, as `-` and `+` lines.
@@ -91,7 +80,7 @@ fn without_own_processes_the_list_says_so_in_its_width() {
 
 #[test]
 fn each_table_of_a_loop_is_shown_when_it_is_whole() {
-    let own = |_: &[u32]| HashSet::new();
+    let own = testing::own(&[]);
     let mut filter = Table::new(BTreeMap::from([(0, None)]), own);
     let expected = shown(TABLE_550.as_bytes(), &[]).replace(" 4000MiB", "40960MiB");
     for _ in 0..2 {
@@ -154,6 +143,50 @@ fn memory_that_is_not_measured_is_not_zero() {
 }
 
 #[test]
+fn without_knowing_whose_processes_are_a_table_stays() {
+    let mut filter = Table::new(BTreeMap::from([(0, Some(1 << 30))]), |_: &[u32]| None);
+    assert_eq!(
+        testing::filtered(&mut filter, TABLE_550.as_bytes()),
+        TABLE_550
+    );
+}
+
+#[test]
+fn older_tables_know_no_instances() {
+    let table = |memory: &str, row: &str| {
+        format!(
+            "+-----------------------------------------------------------------------------+
+| NVIDIA-SMI 418.226.00   Driver Version: 418.226.00   CUDA Version: 10.1     |
+|-------------------------------+----------------------+----------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |
+|===============================+======================+======================|
+|   1  Tesla V100-SXM2...  On   | 00000000:00:1E.0 Off |                    0 |
+| N/A   33C    P0    37W / 300W | {memory:>9} / 16130MiB |      0%      Default |
++-------------------------------+----------------------+----------------------+
+                                                                               
++-----------------------------------------------------------------------------+
+| Processes:                                                       GPU Memory |
+|  GPU       PID   Type   Process name                             Usage      |
+|=============================================================================|
+{row}+-----------------------------------------------------------------------------+
+"
+        )
+    };
+    let row = |pid: u32| {
+        format!(
+            "|    1 {pid:>9}      C   {:<39} {:>10} |\n",
+            "python", "1000MiB"
+        )
+    };
+    let both = [row(7), row(31_234)].concat();
+    assert_eq!(
+        shown(table("3000MiB", &both).as_bytes(), &[7]),
+        table("1000MiB", &row(7))
+    );
+}
+
+#[test]
 fn rows_about_no_process_stay() {
     let unsupported = format!("|    1   {:<79}|\n", "Not Supported");
     let table = newer(&[unsupported.clone(), row(8, "other", "5MiB")].concat());
@@ -183,22 +216,11 @@ proptest::proptest! {
         lines in proptest::collection::vec("[+|=-]{0,3}( ?(Processes:|PID|Memory-Usage|NVIDIA-SMI|7|MiB|/|N/A|\\|)){0,9}", 0..20),
         bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
     ) {
-        shown_bytes(lines.join("\n").as_bytes());
-        shown_bytes(&[newer("").as_bytes(), &bytes, b"\n+-+\n"].concat());
+        shown(lines.join("\n").as_bytes(), &[7]);
+        shown(&[newer("").as_bytes(), &bytes, b"\n+-+\n"].concat(), &[7]);
         let table = newer(&row(7, "a", "5MiB"));
         let cut = table.len() * bytes.len() / 40;
-        shown_bytes(&table.as_bytes()[..cut]);
-        shown_bytes(&[&table.as_bytes()[..cut], &bytes, &table.as_bytes()[cut..]].concat());
+        shown(&table.as_bytes()[..cut], &[7]);
+        shown(&[&table.as_bytes()[..cut], &bytes, &table.as_bytes()[cut..]].concat(), &[7]);
     }
-}
-
-fn shown_bytes(output: &[u8]) {
-    let mut filter = Table::new(BTreeMap::from([(1, Some(1 << 30))]), |pids: &[u32]| {
-        pids.iter().copied().collect::<HashSet<u32>>()
-    });
-    let mut out = Vec::new();
-    for line in output.split_inclusive(|byte| *byte == b'\n') {
-        filter.line(line, &mut out);
-    }
-    filter.end(&mut out);
 }

@@ -1,6 +1,5 @@
 //! The document of `nvidia-smi -q -x`.
 
-use std::collections::HashSet;
 use std::ops::Range;
 
 use quick_xml::Reader;
@@ -47,14 +46,14 @@ impl<O: Own> Filter for Xml<O> {
             }
         };
         let pids: Vec<u32> = processes.iter().map(|(pid, _)| *pid).collect();
-        let own: HashSet<u32> = if pids.is_empty() {
-            HashSet::new()
+        let own = if pids.is_empty() {
+            None
         } else {
             (self.own)(&pids)
         };
         let mut copied = 0;
         for (pid, place) in processes {
-            if !own.contains(&pid) {
+            if own.as_ref().is_some_and(|own| !own.contains(&pid)) {
                 out.extend_from_slice(&document[copied..place.start]);
                 copied = place.end;
             }
@@ -105,6 +104,7 @@ fn position(reader: &Reader<&[u8]>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::filter::testing;
     use super::*;
 
     const DOCUMENT: &str = "<?xml version=\"1.0\" ?>
@@ -129,19 +129,7 @@ mod tests {
 ";
 
     fn filtered(document: &str, own: &[u32]) -> String {
-        let own = |pids: &[u32]| -> HashSet<u32> {
-            pids.iter()
-                .copied()
-                .filter(|pid| own.contains(pid))
-                .collect()
-        };
-        let mut filter = Xml::new(own);
-        let mut out = Vec::new();
-        for line in document.split_inclusive('\n') {
-            filter.line(line.as_bytes(), &mut out);
-        }
-        filter.end(&mut out);
-        String::from_utf8(out).unwrap()
+        testing::filtered(&mut Xml::new(testing::own(own)), document.as_bytes())
     }
 
     #[test]
@@ -161,6 +149,15 @@ mod tests {
         assert_eq!(
             filtered(DOCUMENT, &[]),
             [&DOCUMENT[..first], &DOCUMENT[end..]].concat()
+        );
+    }
+
+    #[test]
+    fn without_knowing_whose_processes_are_all_stay() {
+        let mut filter = Xml::new(|_: &[u32]| None);
+        assert_eq!(
+            testing::filtered(&mut filter, DOCUMENT.as_bytes()),
+            DOCUMENT
         );
     }
 
