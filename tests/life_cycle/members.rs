@@ -1,0 +1,144 @@
+//! Who is in an environment, and what happens to it when shells come and go.
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::process::Sleeper;
+use genv_tests::shell::{Account, Shell};
+use serde_json::Value;
+
+/// What a file of the state lists.
+pub(crate) fn listed(account: &Account, file: &str, key: &str) -> Result<Vec<Value>> {
+    let content = std::fs::read(account.state().join(file))?;
+    let mut document: Value = serde_json::from_slice(&content)?;
+    serde_json::from_value(document[key].take()).context("no list")
+}
+
+fn environment(eid: &str, pid: u32, uid: u32) -> genv_tests::state::Environment {
+    genv_tests::state::Environment {
+        eid: eid.to_owned(),
+        uid,
+        pids: vec![pid],
+        devices: vec![0, 2],
+        gpu_memory: None,
+    }
+}
+
+#[test]
+fn a_second_shell_joins_shares_the_devices_and_leaves_the_first_alone() -> Result<()> {
+    let account = Account::new()?;
+    let member = Sleeper::start(&[])?;
+    let uid = rustix::process::getuid().as_raw();
+    genv_tests::state::write(
+        &account.state(),
+        4,
+        &[environment("shared", member.pid(), uid)],
+    )?;
+    std::fs::create_dir(account.home().join(".genv"))?;
+    std::fs::write(account.home().join(".genv/gpus"), "1")?;
+    let lines = [
+        Shell::Bash.setup(),
+        "genv activate --eid shared",
+        "genv deactivate",
+    ]
+    .map(str::to_owned);
+    let outcomes = account.lines(Shell::Bash, &[], &lines)?;
+    ensure!(outcomes.iter().all(|it| it.code == 0), "{outcomes:?}");
+    // What is configured in the folder of one who joins neither shrinks nor configures it.
+    let variable = |name| outcomes[1].variable(name).and_then(|it| it.to_str());
+    ensure!(
+        variable("CUDA_VISIBLE_DEVICES") == Some("0,2"),
+        "{outcomes:?}"
+    );
+    ensure!(variable("GENV_GPUS").is_none(), "{outcomes:?}");
+    ensure!(
+        outcomes[2].variable("CUDA_VISIBLE_DEVICES").is_none(),
+        "{outcomes:?}"
+    );
+    let environments = listed(&account, "envs.json", "envs")?;
+    ensure!(
+        environments[0]["pids"] == serde_json::json!([member.pid()]),
+        "{environments:?}"
+    );
+    let devices = listed(&account, "devices.json", "devices")?;
+    ensure!(
+        devices[2]["attachments"][0]["eid"] == "shared",
+        "{devices:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own() -> Result<()> {
+    let account = Account::new()?;
+    // The shell's pid is not known before it runs: it writes the state itself.
+    let state = serde_json::json!({"envs": [{
+        "eid": "PID", "uid": 54_321, "creation": "20/11/2026 12:00:00", "username": "bob",
+        "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [1], "kernel_ids": [],
+    }]});
+    std::fs::create_dir_all(account.state())?;
+    std::fs::write(account.home().join("template"), state.to_string())?;
+    let lines = [
+        Shell::Bash.setup(),
+        "sed s/PID/$$/ ~/template > $GENV_TMPDIR/envs.json; echo $$",
+        "genv activate",
+        "echo $GENV_ENVIRONMENT_ID",
+    ]
+    .map(str::to_owned);
+    let outcomes = account.lines(Shell::Bash, &[], &lines)?;
+    let pid = outcomes[1].stdout.trim();
+    ensure!(outcomes[2].code == 0, "{outcomes:?}");
+    ensure!(
+        outcomes[3].stdout.trim() == format!("{pid}-2"),
+        "{outcomes:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_environment_ends_with_its_last_shell_even_if_that_does_not_deactivate() -> Result<()> {
+    let account = Account::new()?;
+    let script = format!("{}; genv activate --gpus 4", Shell::Bash.setup());
+    for _ in 0..2 {
+        // The second one gets all devices, since the first has ended.
+        let (code, _, said) = account.script("bash", &[], &script)?;
+        ensure!(code == 0, "{said}");
+    }
+    ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
+    Ok(())
+}
+
+#[test]
+fn a_shell_whose_environment_has_ended_is_told_so_and_can_start_anew() -> Result<()> {
+    let account = Account::new()?;
+    let lines = [
+        Shell::Bash.setup(),
+        "genv activate --gpus 1",
+        "echo '{\"envs\": []}' > $GENV_TMPDIR/envs.json",
+        "genv status",
+        "genv config gpus",
+        "genv activate --gpus 1",
+        "genv deactivate",
+    ]
+    .map(str::to_owned);
+    let outcomes = account.lines(Shell::Bash, &[("CUDA_VISIBLE_DEVICES", "3")], &lines)?;
+    ensure!(
+        outcomes[3].stdout.contains("has ended"),
+        "{:?}",
+        outcomes[3]
+    );
+    ensure!(outcomes[4].code == 3, "{:?}", outcomes[4]);
+    ensure!(outcomes[5].code == 0, "{:?}", outcomes[5]);
+    // What the user had before the first of both is back.
+    let visible = outcomes[6].variable("CUDA_VISIBLE_DEVICES");
+    ensure!(visible.is_some_and(|it| it == "3"), "{:?}", outcomes[6]);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_is_no_shell_function_changes_nothing() -> Result<()> {
+    let account = Account::new()?;
+    let (code, printed, said) = account.script("bash", &[], "genv activate --gpus 1")?;
+    ensure!(code == 1 && printed.is_empty(), "{printed}{said}");
+    ensure!(said.contains("genv shell --init"), "{said}");
+    ensure!(!account.state().exists());
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! `genv exec` and `genv lock`: a command that ends as it would alone.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::process::signal;
+use genv_tests::shell::{Account, Shell};
+use rustix::process::Signal;
+
+use crate::members::listed;
+
+/// genv itself with these words, on an account's machine.
+pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
+    let mut command = account.command("bash")?;
+    let arguments = ["-c", "exec genv \"$@\"", "genv"];
+    command.args(arguments).args(words).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// The first line that a program prints.
+fn first_line(child: &mut Child) -> Result<String> {
+    let mut line = String::new();
+    let out = child.stdout.take().context("no stdout")?;
+    let mut out = BufReader::new(out);
+    out.read_line(&mut line)?;
+    child.stdout = Some(out.into_inner());
+    Ok(line)
+}
+
+#[test]
+fn the_exit_code_is_the_commands() -> Result<()> {
+    let account = Account::new()?;
+    std::fs::write(account.home().join("no-program"), "")?;
+    let in_environment = format!(
+        "{}; genv activate --gpus 1; genv lock ",
+        Shell::Bash.setup()
+    );
+    for (command, code) in [
+        ("true", 0),
+        ("false", 1),
+        ("sh -c 'exit 7'", 7),
+        ("sh -c 'exit 255'", 255),
+        ("sh -c 'kill -9 $$'", 137),
+        ("sh -c 'kill -15 $$'", 143),
+        ("nosuchprogram", 127),
+        ("./no-program", 126),
+        ("sh -c 'genv exec -- sh -c \"exit 9\"'", 9),
+    ] {
+        for script in [
+            format!("genv exec -- {command}"),
+            format!("genv exec --gpus 1 {command}"),
+            format!("genv lock {command}"),
+            format!("{in_environment}{command}"),
+        ] {
+            // Bash becomes its last command otherwise, and ends by the command's signal.
+            let script = format!("{script}; exit $?");
+            let (ended, printed, said) = account.script("bash", &[], &script)?;
+            ensure!(
+                ended == code,
+                "{script} ended with {ended}: {printed}{said}"
+            );
+            let genvs_own = [126, 127].contains(&code);
+            ensure!(
+                said.starts_with("genv: cannot run ") == genvs_own,
+                "{script}: {said}"
+            );
+        }
+    }
+    // The last shell has not left its environment.
+    genv(&account, &["exec", "--", "true"])?.status()?;
+    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn the_command_has_its_environment_and_no_more_than_that() -> Result<()> {
+    let account = Account::new()?;
+    let print = "env | grep -e ^GENV_E -e ^GENV_G -e ^CUDA | sort; genv status --json | grep -c '\"pids\"'; echo $PATH";
+    let words = [
+        "exec",
+        "--gpus",
+        "2",
+        "--gpu-memory",
+        "4g",
+        "--name",
+        "my job",
+        "--eid",
+        "job",
+    ];
+    let output = genv(&account, &words)?
+        .args(["--", "sh", "-c", print])
+        .output()?;
+    let printed = String::from_utf8(output.stdout)?;
+    let shims = genv_tests::shell::installation()?.join("lib/genv/shims");
+    let expected = [
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "GENV_ENVIRONMENT_ID=job",
+        "GENV_ENVIRONMENT_NAME=my job",
+        "GENV_GPUS=2",
+        "GENV_GPU_MEMORY=4g",
+        "1",
+    ];
+    ensure!(printed.starts_with(&expected.join("\n")), "{printed}");
+    let path = printed.lines().last().context("no PATH")?;
+    ensure!(path.starts_with(&format!("{}:", shims.display())), "{path}");
+    // It ended with its command.
+    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_signal_to_genv_reaches_the_command() -> Result<()> {
+    let account = Account::new()?;
+    let script = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.02; done";
+    for words in [&["exec", "--gpus", "1", "--"][..], &["lock"]] {
+        let mut command = genv(&account, words)?;
+        command.args(["sh", "-c", script]).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        ensure!(first_line(&mut child)? == "ready\n");
+        signal(child.id(), Signal::TERM)?;
+        let ended = child.wait()?;
+        ensure!(ended.code() == Some(5), "{words:?}: {ended}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
+    let account = Account::new()?;
+    let words = [
+        "exec",
+        "--gpus",
+        "4",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; read line",
+    ];
+    let mut child = genv(&account, &words)?
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let input = child.stdin.take();
+    let command: u32 = first_line(&mut child)?.trim().parse()?;
+    // It is the member as soon as the state says so.
+    while listed(&account, "envs.json", "envs")?[0]["pids"] != serde_json::json!([command]) {
+        std::thread::yield_now();
+    }
+    signal(child.id(), Signal::KILL)?;
+    ensure!(child.wait()?.signal() == Some(9));
+    let refused = genv(&account, &["exec", "--gpus", "1", "--", "true"])?.output()?;
+    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    // The command reads the end of its input, and ends.
+    drop(input);
+    let mut rest = String::new();
+    child
+        .stdout
+        .take()
+        .context("no stdout")?
+        .read_to_string(&mut rest)?;
+    while std::path::Path::new(&format!("/proc/{command}")).exists() {
+        std::thread::yield_now();
+    }
+    let done = genv(&account, &["exec", "--gpus", "4", "--", "true"])?.output()?;
+    ensure!(done.status.success(), "{done:?}");
+    Ok(())
+}
+
+#[test]
+fn one_at_a_time_of_those_who_lock() -> Result<()> {
+    let account = Account::new()?;
+    let setup = Shell::Bash.setup();
+    // Each adds 1 to a number that all read before any writes, if they were not locked out.
+    let count = "n=$(cat n); sleep 0.05; echo $((n + 1)) > n";
+    std::fs::write(account.home().join("n"), "0\n")?;
+    let script = format!(
+        "{setup}; genv activate --gpus 2; for i in 1 2 3 4; do genv lock sh -c '{count}' & done; wait; cat n"
+    );
+    let (code, printed, said) = account.script("bash", &[], &script)?;
+    ensure!(code == 0 && printed == "4\n", "{printed}{said}");
+    Ok(())
+}
