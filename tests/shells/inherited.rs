@@ -167,3 +167,26 @@ fn an_unreadable_state_leaves_the_shell_as_it_is() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_hostile_name_in_the_state_is_a_value_and_nothing_else() -> Result<()> {
+    let name = "$(touch executed)`touch executed`\n';touch executed;'\";touch executed;\"\u{1b}]0;x\u{7}\\";
+    for shell in Shell::ALL {
+        let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
+        let file = account.state().join("envs.json");
+        let mut document: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+        document["envs"][0]["config"]["name"] = name.into();
+        std::fs::write(&file, document.to_string())?;
+        let outcomes = account.lines(shell, &INHERITED, &[shell.setup().to_owned()])?;
+        let found = outcomes[0].variable("GENV_ENVIRONMENT_NAME");
+        ensure!(
+            found.is_some_and(|found| found == name),
+            "{shell}: {found:?}"
+        );
+        ensure!(
+            !account.home().join("executed").exists(),
+            "{shell} executed a name"
+        );
+    }
+    Ok(())
+}

@@ -307,3 +307,42 @@ fn the_template_of_bash_satisfies_shellcheck() -> Result<()> {
     ensure!((code, &*stderr) == (0, ""), "{stderr}");
     Ok(())
 }
+
+#[test]
+fn environments_come_and_go_in_scripts_that_are_careful() -> Result<()> {
+    for shell in [Shell::Bash, Shell::Zsh] {
+        let account = Account::new()?;
+        let script = format!(
+            "set -eu -o pipefail\ntrap 'echo bye' EXIT\ntrap 'echo interrupted' INT\n{}\n\
+             genv activate --gpus 1\ntest \"$CUDA_VISIBLE_DEVICES\" = 0\ngenv deactivate\n\
+             test -z \"${{CUDA_VISIBLE_DEVICES+set}}\"\nset +u\ntrap\nfalse\necho not reached",
+            shell.setup()
+        );
+        let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
+        ensure!(
+            (code, &*stderr) == (1, ""),
+            "{shell}: {code} {stdout} {stderr}"
+        );
+        let kept = stdout.contains("'echo bye' EXIT") && stdout.contains("'echo interrupted' ");
+        ensure!(kept && stdout.ends_with("bye\n"), "{shell}: {stdout}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_subshell_has_an_environment_of_its_own() -> Result<()> {
+    for shell in [Shell::Bash, Shell::Zsh] {
+        let account = Account::new()?;
+        let within = "genv activate --id inner --gpus 4; genv devices find --eid inner";
+        let script = format!(
+            "{}\n({within})\ngenv envs query --query eid\n({within})\necho end",
+            shell.setup()
+        );
+        let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
+        ensure!(
+            (code, &*stdout, &*stderr) == (0, "0,1,2,3\n0,1,2,3\nend\n", ""),
+            "{shell}: {code} {stdout} {stderr}"
+        );
+    }
+    Ok(())
+}

@@ -116,3 +116,159 @@ fn a_prompt_still_sees_the_last_exit_code() -> Result<()> {
     terminal.wait(&format!("{MARK}42 {PROMPT}"))?;
     Ok(())
 }
+
+/// A shell with genv, at its prompt.
+fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
+    let mut terminal = Terminal::start(account, shell, &[])?;
+    terminal.wait(PROMPT)?;
+    Ok(terminal)
+}
+
+/// Runs a line that succeeds.
+fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
+    let (shown, code) = terminal.run(line)?;
+    ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
+    Ok(shown)
+}
+
+#[test]
+fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        start_up(&account, shell, "", "")?;
+        let mut terminal = ready(&account, shell)?;
+        succeed(&mut terminal, &prompt_to(shell, "before"))?;
+        succeed(&mut terminal, "env | sort >variables-before")?;
+        for _ in 0..2 {
+            terminal.wait(PROMPT)?;
+            terminal.type_line("genv activate --gpus 1")?;
+            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.type_line("genv config name x")?;
+            let shown = terminal.wait(PROMPT)?;
+            ensure!(shown.matches(MARK).count() == 1, "{shell}: {shown}");
+            succeed(&mut terminal, "genv deactivate")?;
+        }
+        succeed(&mut terminal, &prompt_to(shell, "after"))?;
+        succeed(&mut terminal, "env | sort >variables-after")?;
+        for (before, after) in [("before", "after"), ("variables-before", "variables-after")] {
+            let read = |name| fs::read_to_string(account.home().join(name));
+            ensure!(
+                read(before)? == read(after)?,
+                "{shell}: {before}: {} {}",
+                read(before)?,
+                read(after)?
+            );
+        }
+        terminal.wait(PROMPT)?;
+        succeed(&mut terminal, "genv activate --no-prompt")?;
+        let shown = terminal.wait(PROMPT)?;
+        ensure!(!shown.contains(MARK), "{shell}: {shown}");
+    }
+    Ok(())
+}
+
+#[test]
+fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        start_up(&account, shell, "", "")?;
+        let mut holder = ready(&account, shell)?;
+        succeed(&mut holder, "genv activate --id holder --gpus 4")?;
+        let mut terminal = ready(&account, shell)?;
+        succeed(&mut terminal, "env | sort >before")?;
+        terminal.wait(PROMPT)?;
+        terminal.type_line("genv activate --gpus 1 --wait")?;
+        terminal.wait("waiting")?;
+        terminal.press_control('c')?;
+        terminal.wait(PROMPT)?;
+        let (shown, code) = terminal.run("")?;
+        // fish ends the function where the program is interrupted, with a code of its own.
+        let interrupted = if shell == Shell::Fish { 1 } else { 130 };
+        ensure!(code == interrupted, "{shell}: {code} {shown}");
+        succeed(&mut terminal, "env | sort | cmp - before")?;
+        let shown = succeed(&mut terminal, "genv envs query --query eid")?;
+        ensure!(shown.contains("holder"), "{shell}: {shown}");
+
+        // And waiting goes on where it is not ended.
+        terminal.type_line("genv activate --gpus 1 --wait")?;
+        terminal.wait("waiting")?;
+        succeed(&mut holder, "genv deactivate")?;
+        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        start_up(&account, shell, "", "")?;
+        let mut first = ready(&account, shell)?;
+        let mut second = ready(&account, shell)?;
+        succeed(&mut first, "genv activate --id shared --gpus 2")?;
+        succeed(&mut second, "genv activate --id shared")?;
+        succeed(&mut second, "env | grep CUDA_VISIBLE_DEVICES=0,1")?;
+        let shown = succeed(&mut second, "genv envs query --eid shared --query pids")?;
+        for terminal in [&first, &second] {
+            ensure!(
+                shown.contains(&terminal.pid().to_string()),
+                "{shell}: {shown}"
+            );
+        }
+        // The window is closed by force.
+        drop(first);
+        let mut third = ready(&account, shell)?;
+        let shown = succeed(&mut third, "genv devices find --eid shared")?;
+        ensure!(shown.contains("0,1"), "{shell}: {shown}");
+        succeed(&mut second, "genv deactivate")?;
+        let shown = succeed(&mut third, "genv devices find --eid shared")?;
+        ensure!(!shown.contains("0,1"), "{shell}: {shown}");
+        succeed(&mut second, "genv activate --id alone --gpus 4")?;
+        drop(second);
+        succeed(&mut third, "genv activate --gpus 4")?;
+    }
+    Ok(())
+}
+
+/// Prints the variables that are an environment's business; shells below shells change others themselves.
+const OURS: &str = "env | grep -e '^GENV' -e '^CUDA' -e '^PATH=' | sort";
+
+#[test]
+fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        start_up(&account, shell, "", "")?;
+        let mut terminal = ready(&account, shell)?;
+        succeed(&mut terminal, &format!("{OURS} >before"))?;
+        succeed(&mut terminal, "genv activate --id one --gpus 1")?;
+        // Another shell in its place: the same process.
+        terminal.type_line(&format!("exec {shell}"))?;
+        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let shown = succeed(
+            &mut terminal,
+            "genv envs find --pid PID"
+                .replace("PID", shell.pid())
+                .as_str(),
+        )?;
+        ensure!(shown.contains("one"), "{shell}: {shown}");
+        for below in Shell::ALL {
+            start_up(&account, below, "", "")?;
+            terminal.type_line(below.name())?;
+            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+            terminal.type_line("genv deactivate")?;
+            terminal.wait(PROMPT)?;
+            terminal.type_line(&format!(
+                "{OURS} | cmp - before; echo \"<left:{}>\"",
+                below.code()
+            ))?;
+            terminal.wait("<left:0>")?;
+            terminal.type_line("exit")?;
+            terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        }
+        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+        succeed(&mut terminal, "genv deactivate")?;
+        succeed(&mut terminal, &format!("{OURS} | cmp - before"))?;
+    }
+    Ok(())
+}

@@ -27,6 +27,8 @@ function __genv_call {
     if [[ -o interactive ]]; then
         __genv_caller="${__genv_caller% script} interactive"
     fi
+    # Ctrl-C is for the program, whose exit code then tells of it. The user's trap is back after this function.
+    \builtin trap : INT
     {
         __genv_code=$(GENV_CALLER=$__genv_caller \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
     } 8>&1 || __genv_status=$?
