@@ -3,14 +3,24 @@
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::PATIENCE;
 use genv_tests::process::signal;
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::stage::{GENERATIONS, Stage, text};
 
+/// What a child prints. One that never ends, for no signal reaches it, is killed so that the test fails.
 fn lines(child: &mut Child) -> Result<BufReader<impl Read + use<>>> {
+    let pid = Pid::from_raw(i32::try_from(child.id())?).context("pid 0")?;
+    let watched = pidfd_open(pid, PidfdFlags::empty())?;
+    thread::spawn(move || {
+        thread::sleep(PATIENCE);
+        // It may have ended long ago.
+        let _ = pidfd_send_signal(&watched, Signal::KILL);
+    });
     Ok(BufReader::new(child.stdout.take().context("no stdout")?))
 }
 

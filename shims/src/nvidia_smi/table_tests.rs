@@ -152,6 +152,41 @@ fn without_knowing_whose_processes_are_a_table_stays() {
 }
 
 #[test]
+fn each_compute_instance_shows_its_own_memory() {
+    let table = |gpu: u32, first: u32, second: u32, rows: &str| {
+        newer(rows).replace(
+            "    512MiB / 40960MiB |      0%      Default |\n+-----------------------------------------+----------------------+----------------------+\n",
+            &format!(
+                "{:>10} / 40960MiB |      0%      Default |
++-----------------------------------------+----------------------+----------------------+
+
++---------------------------------------------------------------------------------------+
+| MIG devices:                                                                          |
++------------------+--------------------------------+-----------+-----------------------+
+| GPU  GI  CI  MIG |                   Memory-Usage |        Vol|      Shared           |
+|      ID  ID  Dev |                     BAR1-Usage | SM     Unc| CE ENC DEC OFA JPG    |
+|==================+================================+===========+=======================|
+|  1    2   0   0  | {:>17} / 40960MiB  | 42      0 |  3   0    1    0    0 |
+|                  |               7MiB / 65536MiB  |           |                       |
++------------------+--------------------------------+-----------+-----------------------+
+|  1    2   1   1  | {:>17} / 40960MiB  | 56      0 |  4   0    2    0    0 |
+|                  |               7MiB / 65536MiB  |           |                       |
++------------------+--------------------------------+-----------+-----------------------+
+",
+                format!("{gpu}MiB"),
+                format!("{first}MiB"),
+                format!("{second}MiB"),
+            ),
+        )
+    };
+    let row = |pid, instance: &str, memory| row(pid, "a", memory).replace("N/A  N/A", instance);
+    let own = [row(7, "  2    0", "10MiB"), row(7, "  2    1", "20MiB")].concat();
+    let others = [row(8, "  2    0", "100MiB"), row(8, "  2    1", "200MiB")].concat();
+    let before = table(999, 110, 220, &[own.as_str(), &others].concat());
+    assert_eq!(shown(before.as_bytes(), &[7]), table(30, 10, 20, &own));
+}
+
+#[test]
 fn older_tables_know_no_instances() {
     let table = |memory: &str, row: &str| {
         format!(
