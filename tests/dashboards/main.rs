@@ -9,6 +9,7 @@ mod fields;
 mod interpolate;
 mod lint;
 mod mistakes;
+mod overview;
 mod promql;
 mod queries;
 mod refused;
