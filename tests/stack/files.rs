@@ -82,6 +82,39 @@ fn addresses_and_ports_follow_their_variables() -> Result<()> {
 }
 
 #[test]
+fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
+    let own = [
+        (
+            "prometheus",
+            "GENV_PROMETHEUS_CONFIG",
+            "prometheus.local.yml",
+        ),
+        (
+            "alertmanager",
+            "GENV_ALERTMANAGER_CONFIG",
+            "alertmanager.local.yml",
+        ),
+    ];
+    let mut stack = Stack::named("genv-config")?;
+    for (_, variable, file) in own {
+        stack = stack.variable(variable, file);
+    }
+    let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
+    let shipped = configuration(false)?;
+    for (service, _, file) in own {
+        let command = |configuration: &Value| configuration["services"][service]["command"].clone();
+        let read = |name: &str| json!(format!("--config.file=/etc/{service}/{name}"));
+        assert_eq!(
+            command(&shipped)[0],
+            read(&format!("{service}.yml")),
+            "{service}"
+        );
+        assert_eq!(command(&changed)[0], read(file), "{service}");
+    }
+    Ok(())
+}
+
+#[test]
 fn images_are_pinned_and_services_restart() -> Result<()> {
     for (name, service) in services(&configuration(false)?)? {
         let image = service["image"].as_str().context("no image")?;
