@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::docker::{Stack, docker, repository};
+use genv_tests::docker::{Stack, docker, eventually, repository};
 
 use crate::shipped;
 
@@ -66,4 +66,38 @@ fn the_message_of_compose_1_is_documented() -> Result<()> {
     let said = format!("{:#}", docker(&run).err().context("it was accepted")?);
     assert_documented(&said, "is invalid because:")?;
     assert_documented(&said, "'name' does not match any of the regexes: '^x-'")
+}
+
+#[test]
+fn all_of_grafana_asks_for_a_login_while_the_folder_about_people_cannot_be_closed() -> Result<()> {
+    let first = ("GRAFANA_ADMIN_PASSWORD", "first");
+    let mut stack = Stack::named("genv-unclosed")?.variable(first.0, first.1);
+    stack.up(&["grafana"])?;
+    let overview = |stack: &Stack| -> Result<u16> {
+        let path = "/api/dashboards/uid/genv-overview";
+        Ok(stack.get("grafana", path, &[])?.status)
+    };
+    assert_eq!(overview(&stack)?, 200);
+    let closed = "/var/lib/grafana/genv-private-closed";
+    stack.compose(&["exec", "-T", "grafana", "rm", closed])?;
+
+    stack = stack.variable("GRAFANA_ADMIN_PASSWORD", "second");
+    stack.compose(&["up", "--detach", "--no-build", "grafana"])?;
+    let message = "Grafana refuses the admin's password";
+    eventually("Grafana's log tells it", || {
+        let logs = stack.compose(&["logs", "--no-log-prefix", "grafana"])?;
+        assert_documented(&logs, message)
+    })?;
+    assert_eq!(overview(&stack)?, 401);
+    let check = stack.inspect("grafana")?["Config"]["Healthcheck"]["Test"].clone();
+    let check = check[3].as_str().context("no check")?.to_owned();
+    let checked = stack.attempt(&["exec", "-T", "grafana", "sh", "-c", &check])?;
+    ensure!(!checked.status.success(), "the health check succeeds");
+    ensure!(!stack.is_healthy("grafana")?, "it is called healthy");
+
+    // As the log says.
+    stack = stack.variable(first.0, first.1);
+    stack.up(&["grafana"])?;
+    assert_eq!(overview(&stack)?, 200);
+    Ok(())
 }
