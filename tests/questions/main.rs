@@ -4,6 +4,7 @@
 
 mod shipped;
 mod week;
+mod within;
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,10 @@ use anyhow::{Result, ensure};
 use genv_tests::dashboard::Dashboard;
 use genv_tests::history::Past;
 
-use Within::{Rounding, TwoMinutes, TwoPerMille};
 use shipped::{alert, column, dashboard, documented};
 use week::{THE_WEEK, time};
+use within::A_MINUTE;
+use within::Within::{self, Rounding, TwoMinutes, TwoPerMille};
 
 /// Labels of an answer that are told apart, joined by a space, and its value.
 type Answer<'a> = &'a [(&'a str, f64)];
@@ -29,33 +31,6 @@ const STALE: &str = "Is any exporter stale?";
 const DOWN: &str = "Which host is down?";
 const PEAK: &str = "How full are we at peak?";
 const OUTSIDE: &str = "Who uses GPUs without an environment?";
-
-/// How far an answer may be off.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Within {
-    /// Not at all: it is not about an amount of time.
-    Rounding,
-    /// Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: whoever comes, goes,
-    /// begins or pauses, and an exporter that ends, is told up to a minute too long or too short. Frank comes, loses a GPU
-    /// under an exporter that begins anew, has it back, and his host dies: two minutes in all.
-    TwoMinutes,
-    /// The same of energy: of the shortest use, dave's of twelve hours, a minute is 0.14 %.
-    TwoPerMille,
-}
-
-impl Within {
-    fn allows(self, value: f64, wanted: f64) -> bool {
-        let off = (value - wanted).abs();
-        match self {
-            Self::Rounding => off <= wanted.abs() * 1e-9,
-            Self::TwoMinutes => off <= 2.0 * A_MINUTE,
-            Self::TwoPerMille => off <= wanted.abs() * 0.002,
-        }
-    }
-}
-
-/// In hours.
-const A_MINUTE: f64 = 1.0 / 60.0;
 
 /// Whether a question is answered rightly.
 type Answered = fn(&Lab) -> Result<()>;
