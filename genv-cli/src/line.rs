@@ -16,6 +16,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey, tell};
+use crate::shell;
 
 /// How often those who wait look again. Nothing is locked in between.
 const POLL: Duration = Duration::from_millis(300);
@@ -249,7 +250,10 @@ struct Waiting {
 
 impl Waiting {
     fn new() -> io::Result<Self> {
-        let mut caught = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+        let mut caught = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        if !shell::is_function_waiting() {
+            caught.add_signal(SIGTSTP)?;
+        }
         let (sender, signals) = channel();
         thread::Builder::new()
             .name("signals".to_owned())

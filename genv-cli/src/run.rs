@@ -12,6 +12,7 @@ use crate::commands::Command;
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
 use crate::output::{Color, harmless};
+use crate::shell;
 
 const EXAMPLE: &str =
     "Example: two GPUs for this shell, after 'genv shell' has told how to set it up
@@ -34,6 +35,10 @@ struct Cli {
 pub(crate) fn run() -> ExitCode {
     if env::var_os(completion::VARIABLE).is_some() {
         return complete();
+    }
+    if let Some(error) = shell::called_by_genv_1(env::args_os()) {
+        complain(&error.to_string());
+        return ExitCode::FAILURE;
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

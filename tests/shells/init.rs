@@ -346,3 +346,23 @@ fn a_subshell_has_an_environment_of_its_own() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn the_function_of_genv_1_is_told_how_to_go_on() -> Result<()> {
+    let account = Account::new()?;
+    for command in ["activate", "deactivate"] {
+        // As genv 1.x's function in bash calls the program, and evaluates what it prints.
+        let script = format!(
+            "eval \"$(command genv {command} --shell $$ --gpus 1)\"; command genv envs ps --format csv"
+        );
+        let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+        ensure!(stdout == "ID,USER,NAME,CREATED,PID(S)\n", "{stdout}");
+        ensure!(
+            stderr.starts_with(
+                "genv: cannot change this shell: it was set up by another version of genv. "
+            ),
+            "{stderr}"
+        );
+    }
+    Ok(())
+}

@@ -272,3 +272,23 @@ fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> 
     }
     Ok(())
 }
+
+#[test]
+fn control_z_does_not_stop_what_a_shell_waits_for() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        start_up(&account, shell, "", "")?;
+        let mut holder = ready(&account, shell)?;
+        succeed(&mut holder, "genv activate --id holder --gpus 4")?;
+        let mut terminal = ready(&account, shell)?;
+        terminal.type_line("genv activate --gpus 1 --wait")?;
+        terminal.wait("waiting")?;
+        terminal.press_control('z')?;
+        // A line of another shell later, it still waits, and gets what it waits for.
+        succeed(&mut holder, "genv envs >/dev/null")?;
+        succeed(&mut holder, "genv deactivate")?;
+        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+    }
+    Ok(())
+}

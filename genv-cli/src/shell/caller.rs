@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
+use std::sync::Arc;
+
+use signal_hook::consts::SIGTSTP;
 
 use super::detect::{Detected, detect};
 use super::variables::{self, Change, ShellEnvironment};
@@ -50,6 +53,28 @@ pub(crate) fn advice(detected: Detected) -> String {
     format!("Run this line, and add it to {file}:\n\n    {line}")
 }
 
+/// Whether these arguments are those of the shell function of genv 1.x, which gives the shell's pid so. It would
+/// evaluate what is printed, and is refused like one of another version.
+pub(crate) fn called_by_genv_1(arguments: impl Iterator<Item = OsString>) -> Option<CallerError> {
+    let words: Vec<OsString> = arguments.skip(1).take(2).collect();
+    let is_call = matches!(&words[..], [command, flag] if (command == "activate" || command == "deactivate") && flag == "--shell");
+    is_call.then(|| CallerError::OtherVersion(any_shell()))
+}
+
+/// The shell that calls, as far as it can be told.
+fn any_shell() -> Shell {
+    match detect() {
+        Detected::Supported(shell) | Detected::Unknown(shell) => shell,
+        Detected::Unsupported => Shell::Bash,
+    }
+}
+
+/// Whether a shell's function waits for this program. A program below the function has its variables, but not its pipe.
+pub(crate) fn is_function_waiting() -> bool {
+    env::var_os(VARIABLE).is_some()
+        && fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo())
+}
+
 impl Caller {
     /// The shell whose function called this program.
     ///
@@ -62,9 +87,9 @@ impl Caller {
             return Err(CallerError::NotSetUp(detect()));
         };
         let caller = Self::parse(text)?;
-        // A program below the function has its variables, but not its pipe.
-        let listens = fs::metadata(CHANNEL).is_ok_and(|file| file.file_type().is_fifo());
-        if listens {
+        if is_function_waiting() {
+            // Ctrl-Z would stop this program, and with it the shell, which waits for it and cannot let it go on.
+            signal_hook::flag::register(SIGTSTP, Arc::default())?;
             Ok(caller)
         } else {
             Err(CallerError::NotSetUp(detect()))
@@ -85,10 +110,7 @@ impl Caller {
                 interactive: *kind == "interactive",
             });
         }
-        Err(CallerError::OtherVersion(named.unwrap_or(match detect() {
-            Detected::Supported(shell) | Detected::Unknown(shell) => shell,
-            Detected::Unsupported => Shell::Bash,
-        })))
+        Err(CallerError::OtherVersion(named.unwrap_or_else(any_shell)))
     }
 
     /// The pid of the shell: of the subshell, where it is one.

@@ -18,12 +18,6 @@
 //! - The code sets and unsets exported variables, and calls `__genv_prompt on|off`, which the function's
 //!   template defines. Nothing else: what a value holds cannot run (`quote`).
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the commands that change a shell use it"
-)]
-
 mod caller;
 mod child;
 mod detect;
@@ -34,7 +28,7 @@ mod shims;
 mod template;
 mod variables;
 
-pub(crate) use caller::{Caller, CallerError, advice};
+pub(crate) use caller::{Caller, CallerError, advice, called_by_genv_1, is_function_waiting};
 pub(crate) use child::enter_child;
 pub(crate) use detect::{Detected, detect};
 pub(crate) use resume::{ResumeError, Resumed, resume};
