@@ -1,6 +1,7 @@
 //! The commands that change an environment, as people and scripts call them.
 
 mod bad_input;
+mod devices;
 mod line;
 mod members;
 mod running;

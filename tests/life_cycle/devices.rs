@@ -1,0 +1,93 @@
+//! Which devices an environment gets, by what the GPUs tell of their use.
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::process::Sleeper;
+use genv_tests::shell::{Account, Shell};
+use genv_tests::state::{self, Environment};
+
+/// What `CUDA_VISIBLE_DEVICES` is after each line of a shell, on a machine as this scenario's host describes it.
+fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>> {
+    let scenario = account.home().join("scenario.yaml");
+    std::fs::write(&scenario, format!("version: 1\nhosts:\n  - {host}\n"))?;
+    let scenario = scenario.to_str().context("a path")?;
+    let lines: Vec<String> = std::iter::once(Shell::Bash.setup())
+        .chain(lines.iter().copied())
+        .map(str::to_owned)
+        .collect();
+    let outcomes = account.lines(Shell::Bash, &[("GENV_SCENARIO", scenario)], &lines)?;
+    let tell = |outcome: &genv_tests::shell::Outcome| {
+        let visible = outcome.variable("CUDA_VISIBLE_DEVICES");
+        let visible = visible.map(|it| it.to_string_lossy().into_owned());
+        match outcome.code {
+            0 => visible.unwrap_or_default(),
+            code => format!("{code}: {}", outcome.stderr),
+        }
+    };
+    Ok(outcomes[1..].iter().map(tell).collect())
+}
+
+#[test]
+fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
+    let user = Sleeper::start(&[])?;
+    let host = format!(
+        "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]}}",
+        user.pid()
+    );
+    let lines = ["genv activate --gpus 2", "genv attach --count 3"];
+    let visible = visible(&Account::new()?, &host, &lines)?;
+    ensure!(visible == ["1,2", "0,1,2"], "{visible:?}");
+    Ok(())
+}
+
+#[test]
+fn a_device_that_the_environments_own_process_uses_is_given_up_last() -> Result<()> {
+    let account = Account::new()?;
+    let user = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "mine")])?;
+    let mine = Environment {
+        eid: "mine".to_owned(),
+        uid: rustix::process::getuid().as_raw(),
+        pids: vec![user.pid()],
+        devices: vec![0, 1, 2],
+        gpu_memory: None,
+    };
+    state::write(&account.state(), 3, &[mine])?;
+    let host = format!(
+        "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 2, memory: 1gi}}]}}]}}",
+        user.pid()
+    );
+    let lines = ["genv activate --id mine", "genv attach --count 1"];
+    let visible = visible(&account, &host, &lines)?;
+    ensure!(visible == ["0,1,2", "2"], "{visible:?}");
+    Ok(())
+}
+
+#[test]
+fn nobody_gets_a_lost_device() -> Result<()> {
+    let host = "{devices: [{faults: [{lost: true}]}, {}]}";
+    let lines = [
+        "genv activate --gpus 1",
+        "genv attach --index 0",
+        "genv attach --count 2 --wait",
+    ];
+    let visible = visible(&Account::new()?, host, &lines)?;
+    ensure!(visible[0] == "1", "{visible:?}");
+    ensure!(
+        visible[1].starts_with("4: genv: cannot attach device 0: it does not answer"),
+        "{visible:?}"
+    );
+    ensure!(
+        visible[2].starts_with("4: genv: cannot attach 2 devices"),
+        "{visible:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
+    let account = Account::new()?;
+    state::write(&account.state(), 2, &[])?;
+    let host = "{devices: [{count: 2}], faults: [{hang: all}]}";
+    let visible = visible(&account, host, &["genv activate --gpus 1", "genv status"])?;
+    ensure!(visible == ["0", "0"], "{visible:?}");
+    Ok(())
+}
