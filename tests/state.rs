@@ -29,7 +29,7 @@ fn of_many_programs_at_once_each_has_its_device_until_it_is_killed() -> Result<(
     let mut late = StateClient::start(folder.path(), "late", 1, None)?;
     ensure!(
         late.answer()?
-            == "no: cannot attach 1 devices: 0 of 16 can be had, and 16 environments hold the others"
+            == "no: cannot attach 1 device: 0 of 16 can be had, and 16 environments hold the others. 'genv devices' tells who, '--wait' waits"
     );
     ensure!(store.read()?.environments.len() == 16);
 

@@ -45,7 +45,7 @@ pub struct DeviceUsage {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AllocateError {
     /// There are not so many.
-    #[error("cannot attach {needed} devices{}: {}", with(*.memory), not_enough(*.available, *.total, .holders))]
+    #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.total, .holders))]
     NotEnough {
         /// How many were asked for.
         needed: u32,
@@ -67,7 +67,7 @@ pub enum AllocateError {
         total: u32,
     },
     /// Somebody else has it, or too much of it.
-    #[error("cannot attach device {index}{}: {}", with(*.memory), held(.holders))]
+    #[error("cannot attach device {index}{}: {}", with(*.memory), held(*.index, .holders))]
     Held {
         /// Which one was asked for.
         index: u32,
@@ -77,7 +77,7 @@ pub enum AllocateError {
         holders: Vec<Holder>,
     },
     /// It does not answer.
-    #[error("cannot attach device {index}: it does not answer")]
+    #[error("cannot attach device {index}: it does not answer. See whether 'nvidia-smi' works")]
     Lost {
         /// Which one was asked for.
         index: u32,
@@ -246,7 +246,7 @@ fn number(count: usize) -> u32 {
 }
 
 fn with(memory: Option<MemoryAmount>) -> String {
-    memory.map_or_else(String::new, |memory| format!(" with {memory} each"))
+    memory.map_or_else(String::new, |memory| format!(" with {memory} of memory"))
 }
 
 fn no_such_device(total: u32) -> String {
@@ -257,25 +257,36 @@ fn no_such_device(total: u32) -> String {
     }
 }
 
-fn not_enough(available: u32, total: u32, holders: &[Holder]) -> String {
-    let environments: BTreeSet<&str> = holders.iter().map(|holder| holder.eid.as_str()).collect();
-    match (total, environments.len()) {
-        (0, _) => "this machine has none".to_owned(),
-        (_, 0) => format!("this machine has {total}, and {available} can be had"),
-        (_, 1) => {
-            format!("{available} of {total} can be had, and one environment holds the others")
-        }
-        (_, environments) => {
-            format!(
-                "{available} of {total} can be had, and {environments} environments hold the others"
-            )
-        }
+fn devices(count: u32) -> String {
+    match count {
+        1 => "1 device".to_owned(),
+        _ => format!("{count} devices"),
     }
 }
 
-fn held(holders: &[Holder]) -> String {
-    match holders {
-        [] => "it has not so much memory".to_owned(),
+fn not_enough(needed: u32, available: u32, total: u32, holders: &[Holder]) -> String {
+    let environments: BTreeSet<&str> = holders.iter().map(|holder| holder.eid.as_str()).collect();
+    if total == 0 {
+        return "this machine has none. 'genv doctor' tells why".to_owned();
+    }
+    if total < needed {
+        return format!("this machine has {total}. Lower it with 'genv config gpus {total}'");
+    }
+    let others = match environments.len() {
+        0 => return format!("{available} of {total} can be had. 'genv free' tells which"),
+        1 => "one environment holds".to_owned(),
+        environments => format!("{environments} environments hold"),
+    };
+    format!(
+        "{available} of {total} can be had, and {others} the others. 'genv devices' tells who, '--wait' waits"
+    )
+}
+
+fn held(index: u32, holders: &[Holder]) -> String {
+    let holders = match holders {
+        [] => {
+            return "it has not so much memory. Lower it with 'genv config gpu-memory'".to_owned();
+        }
         [holder] => format!(
             "environment {} holds {}",
             escaped(&holder.eid),
@@ -287,7 +298,8 @@ fn held(holders: &[Holder]) -> String {
             part(first),
             rest.len()
         ),
-    }
+    };
+    format!("{holders}. 'genv who {index}' tells more")
 }
 
 fn part(holder: &Holder) -> String {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::atomic::{Disk, Prepared};
 use super::document::{self, Document, NotADocument};
 use super::editable::EditableState;
-use super::file::{self, ReadError, Version, io_error};
+use super::file::{self, ReadError, Version, io_error, write_remedy};
 use super::liveness::is_member;
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
@@ -268,16 +268,7 @@ impl Files<'_> {
         StoreError::Write {
             path: self.path.join(name),
             why: io_error(errno),
-            remedy: match errno {
-                Errno::NOSPC | Errno::DQUOT => "make room on its file system",
-                Errno::ROFS => {
-                    "its file system is mounted read-only: set GENV_TMPDIR to another directory"
-                }
-                Errno::ACCESS | Errno::PERM => {
-                    "let everybody write to its directory, as genv does (0777), or ask who owns it"
-                }
-                _ => "see whether its file system is mounted and well",
-            },
+            remedy: write_remedy(errno),
         }
     }
 }

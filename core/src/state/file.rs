@@ -15,6 +15,9 @@ pub(super) const MOST_FILE_BYTES: u64 = 4 << 20;
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
+const READ_ONLY: &str =
+    "its file system is mounted read-only: set GENV_TMPDIR to another directory";
+
 /// What to do about a damaged file.
 pub(super) const DAMAGED: &str = "if it stays so, move it away, and genv makes a new one";
 
@@ -149,14 +152,27 @@ pub(super) fn io_error(errno: Errno) -> String {
     std::io::Error::from(errno).to_string()
 }
 
-/// What to do about an error.
+/// What to do about an error of reading.
 pub(super) fn remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::ACCESS | Errno::PERM => {
             "let everybody read it, as genv does (directory 0777, files 0666), or run as a user who may"
         }
         Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG => "set GENV_TMPDIR to genv's directory",
+        Errno::ROFS => READ_ONLY,
         Errno::MFILE | Errno::NFILE => "raise the limit of open files",
+        _ => "see whether its file system is mounted and well",
+    }
+}
+
+/// What to do about an error of writing.
+pub(super) fn write_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => "make room on its file system",
+        Errno::ROFS => READ_ONLY,
+        Errno::ACCESS | Errno::PERM => {
+            "let everybody write to its directory, as genv does (0777), or ask who owns it"
+        }
         _ => "see whether its file system is mounted and well",
     }
 }

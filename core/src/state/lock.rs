@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use super::file::io_error;
+use super::file::{io_error, write_remedy};
 
 /// How long a command waits for the lock unless it is told otherwise. genv 1.4.3 holds it for as long as
 /// `nvidia-smi` takes.
@@ -189,16 +189,7 @@ impl LockFile<'_> {
             what: self.what.to_owned(),
             path: self.path.to_owned(),
             why: io_error(errno),
-            remedy: match errno {
-                Errno::ACCESS | Errno::PERM => {
-                    "let everybody write to its directory, as genv does (0777), or ask who owns it"
-                }
-                Errno::ROFS => {
-                    "its file system is mounted read-only: set GENV_TMPDIR to another directory"
-                }
-                Errno::NOSPC | Errno::DQUOT => "make room on its file system",
-                _ => "see whether its file system is mounted and well",
-            },
+            remedy: write_remedy(errno),
         }
     }
 }

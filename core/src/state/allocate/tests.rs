@@ -67,15 +67,15 @@ fn whole_devices_are_taken_in_order_of_index() {
     assert_eq!(chosen(&list, "", &count(0)), Ok(vec![]));
     assert_eq!(
         chosen(&list, "", &count(4)).unwrap_err(),
-        "cannot attach 4 devices: 3 of 5 can be had, and 2 environments hold the others"
+        "cannot attach 4 devices: 3 of 5 can be had, and 2 environments hold the others. 'genv devices' tells who, '--wait' waits"
     );
     assert_eq!(
         chosen(&[], "", &count(1)).unwrap_err(),
-        "cannot attach 1 devices: this machine has none"
+        "cannot attach 1 device: this machine has none. 'genv doctor' tells why"
     );
     assert_eq!(
         chosen(&devices(&[&[], &[]]), "", &count(u32::MAX)).unwrap_err(),
-        "cannot attach 4294967295 devices: this machine has 2, and 2 can be had"
+        "cannot attach 4294967295 devices: this machine has 2. Lower it with 'genv config gpus 2'"
     );
 }
 
@@ -88,7 +88,7 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
     chosen(&list, "17179869185b", &count(1)).unwrap_err();
     assert_eq!(
         chosen(&list, "17gi", &count(1)).unwrap_err(),
-        "cannot attach 1 devices with 17gi each: 0 of 4 can be had, and 3 environments hold the others"
+        "cannot attach 1 device with 17gi of memory: 0 of 4 can be had, and 3 environments hold the others. 'genv devices' tells who, '--wait' waits"
     );
     let unknown = vec![DeviceState {
         index: 0,
@@ -110,12 +110,12 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
     request.selection = Selection::Count(4);
     assert_eq!(
         chosen(&list, "", &request).unwrap_err(),
-        "cannot attach 4 devices: this machine has 4, and 3 can be had"
+        "cannot attach 4 devices: 3 of 4 can be had. 'genv free' tells which"
     );
     request.selection = Selection::Index(2);
     assert_eq!(
         chosen(&list, "", &request).unwrap_err(),
-        "cannot attach device 2: it does not answer"
+        "cannot attach device 2: it does not answer. See whether 'nvidia-smi' works"
     );
 }
 
@@ -159,7 +159,7 @@ fn what_an_environment_has_is_kept_unless_it_does_not_suffice_any_more() {
     assert_eq!(chosen(&list, "", &count(2)), Ok(vec![1, 2]));
     assert_eq!(
         chosen(&list, "", &count(3)).unwrap_err(),
-        "cannot attach 3 devices: 2 of 3 can be had, and one environment holds the others"
+        "cannot attach 3 devices: 2 of 3 can be had, and one environment holds the others. 'genv devices' tells who, '--wait' waits"
     );
 }
 
@@ -171,7 +171,7 @@ fn one_device_by_its_index_comes_beside_the_others() {
     assert_eq!(chosen(&list, "", &index(0)), Ok(vec![0]));
     assert_eq!(
         chosen(&list, "", &index(1)).unwrap_err(),
-        "cannot attach device 1: environment a holds it"
+        "cannot attach device 1: environment a holds it. 'genv who 1' tells more"
     );
     assert_eq!(
         chosen(&list, "", &over(Selection::Index(1))),
@@ -180,11 +180,11 @@ fn one_device_by_its_index_comes_beside_the_others() {
     assert_eq!(chosen(&list, "11gi", &index(3)), Ok(vec![0, 3]));
     assert_eq!(
         chosen(&list, "12gi", &index(3)).unwrap_err(),
-        "cannot attach device 3 with 12gi each: environment a holds 4gi of it, and 1 more hold parts of it"
+        "cannot attach device 3 with 12gi of memory: environment a holds 4gi of it, and 1 more hold parts of it. 'genv who 3' tells more"
     );
     assert_eq!(
         chosen(&list, "17gi", &index(2)).unwrap_err(),
-        "cannot attach device 2 with 17gi each: it has not so much memory"
+        "cannot attach device 2 with 17gi of memory: it has not so much memory. Lower it with 'genv config gpu-memory'"
     );
     assert_eq!(
         chosen(&list, "", &index(99)).unwrap_err(),
@@ -197,7 +197,7 @@ fn an_eid_plays_no_tricks_on_a_terminal() {
     let list = devices(&[&["\u{1b}[2Jx\n"]]);
     assert_eq!(
         chosen(&list, "", &request(Selection::Index(0))).unwrap_err(),
-        "cannot attach device 0: environment \\u{1b}[2Jx\\n holds it"
+        "cannot attach device 0: environment \\u{1b}[2Jx\\n holds it. 'genv who 0' tells more"
     );
 }
 
