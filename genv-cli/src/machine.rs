@@ -87,12 +87,14 @@ impl Machine {
         self.store.try_lock(patience)
     }
 
-    /// Reads the state without its lock.
+    /// Reads the state without its lock, and tells people what had to be repaired.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is damaged and cannot be repaired.
     pub(crate) fn state(&mut self) -> Result<State, StateError> {
-        self.store.read()
+        let read = self.store.read();
+        self.tell_notices();
+        read
     }
 
     /// Changes the state under its lock, and tells people what had to be repaired. If the change fails nothing is
@@ -105,10 +107,14 @@ impl Machine {
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
     ) -> Result<T, E> {
         let done = self.store.update(change);
+        self.tell_notices();
+        done
+    }
+
+    fn tell_notices(&mut self) {
         for notice in self.store.take_notices() {
             tell(&notice);
         }
-        done
     }
 
     /// Asks the GPUs, once, and waits so long for the answer.

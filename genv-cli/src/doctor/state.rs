@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use genv_core::state::{LockError, State, StoreError};
+use genv_core::state::{LockError, State, StateDirectory, StateSource as _, StoreError};
 use rustix::fs::{Access, StatVfsMountFlags, access, statfs, statvfs};
 
 use super::Check;
@@ -145,7 +145,7 @@ pub(super) fn lock(machine: &Machine) -> Option<Check> {
 }
 
 /// The files, and what they say.
-pub(super) fn files(machine: &mut Machine) -> (Option<State>, Vec<Check>) {
+pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
     const NAME: &str = "state files";
     let directory = machine.state_directory().to_owned();
     let mut checks = Vec::new();
@@ -177,10 +177,11 @@ pub(super) fn files(machine: &mut Machine) -> (Option<State>, Vec<Check>) {
             ),
         ));
     }
-    let state = match machine.state() {
+    // Read as it lies there: asking the machine would repair it.
+    let state = match StateDirectory::new(&directory).read() {
         Ok(state) => state,
         Err(error) => {
-            let remedy = "any command that changes an environment sets a damaged file aside";
+            let remedy = "any other command sets a damaged file aside, such as 'genv envs'";
             checks.push(Check::fail(NAME, error.to_string(), remedy));
             return (None, checks);
         }

@@ -1,0 +1,168 @@
+//! `genv monitor`, `genv enforce` and `genv usage execute`, which become other programs.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{PATIENCE, free_port};
+use genv_tests::http;
+use genv_tests::process::{copy_program, program};
+
+use crate::lab::Lab;
+
+/// A process that ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `genv monitor`, once it serves.
+fn monitor(lab: &Lab, folder: Option<&Path>, port: u16) -> Result<Running> {
+    let log = fs::File::create(lab.folder().join("monitor.log"))?;
+    let mut command = lab.command(program("genv")?);
+    command.args(["monitor", "-i", "1", "-p", &port.to_string()]);
+    if let Some(folder) = folder {
+        command.arg("--config-dir").arg(folder);
+    }
+    let running = Running(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+    let deadline = Instant::now() + PATIENCE;
+    while http::get(port, "/metrics").is_err() {
+        let log = fs::read_to_string(lab.folder().join("monitor.log"))?;
+        ensure!(
+            Instant::now() < deadline,
+            "genv monitor never answered: {log}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(running)
+}
+
+#[test]
+fn monitor_is_the_exporter_on_all_interfaces_with_files_for_prometheus() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 1, memory: 40gi}]}")?;
+    let port = free_port()?;
+    let folder = lab.folder().join("metrics");
+    let running = monitor(&lab, Some(&folder), port)?;
+    let name = fs::read_to_string(format!("/proc/{}/comm", running.0.id()))?;
+    assert_eq!(name, "genv-exporter\n");
+    // Whoever listens on one address only does not have this one.
+    TcpStream::connect(("127.0.0.2", port)).context("it listens on 127.0.0.1 alone")?;
+    let written = fs::read_to_string(folder.join("prometheus/prometheus.yml"))?;
+    ensure!(written.contains(&format!("127.0.0.1:{port}")), "{written}");
+    Ok(())
+}
+
+#[test]
+fn files_of_others_are_kept_and_metrics_are_served_all_the_same() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 1, memory: 40gi}]}")?;
+    let folder = lab.state().join("metrics/prometheus");
+    fs::create_dir_all(&folder)?;
+    let file = folder.join("prometheus.yml");
+    fs::write(&file, "# of genv 1.4.3\n")?;
+    let _running = monitor(&lab, None, free_port()?)?;
+    assert_eq!(fs::read_to_string(&file)?, "# of genv 1.4.3\n");
+    let log = fs::read_to_string(lab.folder().join("monitor.log"))?;
+    ensure!(log.contains("Metrics are served all the same"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn the_state_directory_that_monitor_makes_belongs_to_everybody() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 1, memory: 40gi}]}")?;
+    let _running = monitor(&lab, None, free_port()?)?;
+    let mode = fs::metadata(lab.state())?.permissions().mode();
+    assert_eq!(mode & 0o7777, 0o777);
+    ensure!(
+        lab.state()
+            .join("metrics/prometheus/prometheus.yml")
+            .exists()
+    );
+    Ok(())
+}
+
+/// A program of this name that tells its arguments and repeats its input.
+fn stand_in(path: &Path, who: &str) -> Result<()> {
+    fs::create_dir_all(path.parent().context("no folder")?)?;
+    // Another process writes it: one that this process had open would be busy.
+    let script = format!("#!/bin/sh\necho {who} \"$@\"\ncat\n");
+    let mut tee = lab_free("tee")
+        .arg(path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    tee.stdin
+        .take()
+        .context("no stdin")?
+        .write_all(script.as_bytes())?;
+    tee.wait()?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+fn lab_free(program: &str) -> std::process::Command {
+    std::process::Command::new(program)
+}
+
+#[test]
+fn the_enforcer_is_found_beside_genv_then_on_path() -> Result<()> {
+    let lab = Lab::new()?;
+    let (own, other) = (lab.folder().join("own"), lab.folder().join("other"));
+    fs::create_dir(&own)?;
+    copy_program("genv", &own.join("genv"))?;
+    let run = |line: &str, input: &str| -> Result<(Option<i32>, String, String)> {
+        let mut command = lab.command(own.join("genv"));
+        let mut child = command
+            .args(line.split_whitespace())
+            .env("PATH", format!("{}:/usr/bin:/bin", other.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        // Who has ended already reads nothing.
+        let _ = child
+            .stdin
+            .take()
+            .context("no stdin")?
+            .write_all(input.as_bytes());
+        let output = child.wait_with_output()?;
+        Ok((
+            output.status.code(),
+            String::from_utf8(output.stdout)?,
+            String::from_utf8(output.stderr)?,
+        ))
+    };
+    for line in ["enforce --interval 0", "usage execute"] {
+        let (code, stdout, stderr) = run(line, "")?;
+        assert_eq!((code, stdout.as_str()), (Some(1), ""));
+        ensure!(
+            stderr.contains("genv-enforcer is not installed"),
+            "{stderr}"
+        );
+    }
+    stand_in(&other.join("genv-enforcer"), "other")?;
+    let (code, stdout, _) = run("enforce --max-devices-for-user a=1 b=2 --interval 0", "")?;
+    assert_eq!(
+        (code, stdout.as_str()),
+        (
+            Some(0),
+            "other run --max-devices-for-user a=1 b=2 --interval 0\n"
+        )
+    );
+    stand_in(&own.join("genv-enforcer"), "own")?;
+    let (code, stdout, _) = run("usage execute", "a report")?;
+    assert_eq!(
+        (code, stdout.as_str()),
+        (Some(0), "own execute-report\na report")
+    );
+    Ok(())
+}

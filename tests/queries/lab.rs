@@ -1,0 +1,144 @@
+//! A machine with a state directory of its own, about which `genv` is asked.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::process::program;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// When everything happened.
+pub(crate) const TIME: &str = "20/11/2026 12:00:00";
+
+/// The machine.
+pub(crate) struct Lab {
+    folder: TempDir,
+    scenario: Option<PathBuf>,
+    variables: Vec<(String, String)>,
+}
+
+/// What a command said.
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Lab {
+    /// A machine whose driver does not load.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            scenario: None,
+            variables: Vec::new(),
+        })
+    }
+
+    /// A machine with simulated GPUs.
+    pub(crate) fn simulated(host: &str) -> Result<Self> {
+        let mut lab = Self::new()?;
+        lab.scenario = Some(lab.folder.path().join("scenario.yaml"));
+        lab.simulate(host)?;
+        Ok(lab)
+    }
+
+    /// Changes what is simulated.
+    pub(crate) fn simulate(&self, host: &str) -> Result<()> {
+        let path = self.scenario.as_ref().context("it has no simulated GPUs")?;
+        Ok(fs::write(path, format!("version: 1\nhosts:\n- {host}\n"))?)
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.folder.path().to_owned()
+    }
+
+    /// Writes the state files.
+    pub(crate) fn write(&self, environments: &[Value], devices: &[Value]) -> Result<()> {
+        fs::create_dir_all(self.state())?;
+        fs::set_permissions(self.state(), fs::Permissions::from_mode(0o777))?;
+        for (name, content) in [
+            ("envs.json", json!({ "envs": environments })),
+            ("devices.json", json!({ "devices": devices })),
+        ] {
+            let path = self.state().join(name);
+            fs::write(&path, serde_json::to_string_pretty(&content)?)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        }
+        Ok(())
+    }
+
+    /// A program that finds this machine.
+    pub(crate) fn command(&self, program: impl Into<PathBuf>) -> Command {
+        let mut command = Command::new(program.into());
+        for name in [
+            "GENV_ENVIRONMENT_ID",
+            "GENV_CALLER",
+            "GENV_DEVICES",
+            "GENV_SCENARIO",
+            "NO_COLOR",
+        ] {
+            command.env_remove(name);
+        }
+        match &self.scenario {
+            Some(scenario) => command.env("GENV_SCENARIO", scenario),
+            None => command.env("GENV_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1"),
+        };
+        command
+            .env("GENV_TMPDIR", self.state())
+            .env("HOME", self.folder.path())
+            .env("TZ", "UTC")
+            .env("TERM", "xterm")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Asks `genv`.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Said> {
+        let output = self.command(program("genv")?).args(arguments).output()?;
+        Ok(Said {
+            code: output.status.code().context("ended by a signal")?,
+            stdout: String::from_utf8(output.stdout)?,
+            stderr: String::from_utf8(output.stderr)?,
+        })
+    }
+
+    /// What `genv` prints, if nothing is wrong.
+    pub(crate) fn genv(&self, line: &str) -> Result<String> {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let said = self.ask(&arguments)?;
+        ensure!(said.code == 0, "genv {line}: {} {}", said.code, said.stderr);
+        ensure!(said.stderr.is_empty(), "genv {line}: {}", said.stderr);
+        Ok(said.stdout)
+    }
+}
+
+/// An environment that lives as long as the test.
+pub(crate) fn environment(eid: &str, name: &Value) -> Value {
+    json!({
+        "eid": eid, "uid": 1000, "creation": TIME, "username": "alice",
+        "config": {"name": name, "gpu_memory": null, "gpus": null},
+        "pids": [std::process::id()], "kernel_ids": [],
+    })
+}
+
+/// A device of 40 GiB, with environments and what they claim.
+pub(crate) fn device(index: u32, attachments: &[(&str, Option<&str>)]) -> Value {
+    let attachments = attachments.iter();
+    let attachments = attachments
+        .map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": TIME}))
+        .collect::<Vec<_>>();
+    json!({"index": index, "total_memory": "40960mi", "attachments": attachments})
+}

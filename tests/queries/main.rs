@@ -1,0 +1,9 @@
+//! What `genv` tells of environments and devices, to programs and to people, and the programs it hands over to.
+
+mod extensions;
+mod handover;
+mod lab;
+mod people;
+mod programs;
+mod shell_help;
+mod trouble;
