@@ -1,4 +1,4 @@
-//! What may be wrong with genv on this machine, and what to do about it. Nothing is changed.
+//! What may be wrong with genv on this machine, and what to do about it. Nothing is repaired.
 
 mod gpus;
 mod host;
