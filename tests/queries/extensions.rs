@@ -48,6 +48,7 @@ fn vs_code_is_answered() -> Result<()> {
             (&lists("envs"), "PID,alice(1000),,TIME,PID\n"),
             ("envs config --eid PID name --name training", ""),
             ("envs config --eid PID gpus --count 2", ""),
+            ("devices attach --eid PID", "0,1\n"),
             ("devices attach --eid PID --count 2", "0,1\n"),
             (
                 &lists("devices"),
