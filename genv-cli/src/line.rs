@@ -113,11 +113,9 @@ impl Place<'_> {
             let patience = self.asking.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
-                return Err(Failure::NotInTime(format!(
-                    "{refusal}. It did not change in time: try again with a longer --wait, or see with 'genv devices' \
-                     who holds them"
-                ))
-                .into());
+                return Err(
+                    Failure::NotInTime(format!("{refusal}. That did not change in time")).into(),
+                );
             }
             let signal = waiting.pause(rest.map_or(POLL, |rest| rest.min(POLL)));
             if let Some(signal) = signal {
@@ -155,23 +153,20 @@ impl Place<'_> {
                     "others wait"
                 };
                 Failure::NotEnoughDevices(format!(
-                    "cannot attach devices now: {who} in line for them"
+                    "cannot attach devices now: {who} in line for them. '--wait' waits too, '-o' shares"
                 ))
                 .into()
             }
             Err(error) if is_refusal(&error) => {
                 if !comes_free(&before, eid, survey, attempt) {
-                    return Err(remedied(&error, remedy(&error)));
+                    return Err(told(error));
                 }
                 error
             }
             Err(error) => return Err(error),
         };
         if self.asking.wait.wait.is_none() {
-            return Err(remedied(
-                &refusal,
-                "'--wait' waits for them, 'genv devices' tells who holds them",
-            ));
+            return Err(told(refusal));
         }
         *state = before;
         Ok(Outcome::Waits(state.enqueue(self.pid), refusal))
@@ -228,17 +223,14 @@ fn comes_free<T>(
     attempt(&mut alone, survey).is_ok()
 }
 
-/// What to do about a refusal that waiting does not change.
-fn remedy(error: &anyhow::Error) -> &'static str {
-    match allocation(error) {
-        Some(AllocateError::Lost { .. }) => "'nvidia-smi' may tell why",
-        Some(AllocateError::NoSuchDevice { .. }) => "'genv devices' lists them",
-        _ => "Ask for fewer, or for less memory: 'genv devices' lists what there is",
+/// The refusal with what to do about it, which most say themselves.
+fn told(refusal: anyhow::Error) -> anyhow::Error {
+    match allocation(&refusal) {
+        Some(AllocateError::NoSuchDevice { .. }) => {
+            Failure::NotEnoughDevices(format!("{refusal}. 'genv devices' lists them")).into()
+        }
+        _ => refusal,
     }
-}
-
-fn remedied(error: &anyhow::Error, remedy: &str) -> anyhow::Error {
-    Failure::NotEnoughDevices(format!("{error}. {remedy}")).into()
 }
 
 /// A person who waits, at a terminal or not.
