@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 
 mod budgets;
+mod commands;
 mod floor;
 mod growth;
 mod load;
@@ -22,15 +23,23 @@ fn main() -> Result<()> {
         [] => {
             writeln!(out, "{}", budgets::table()?)?;
             writeln!(out, "{}", growth::table()?)?;
+            writeln!(out, "{}", commands::table()?)?;
             writeln!(out, "{}", shims::table()?)?;
         }
+        ["commands"] => writeln!(out, "{}", commands::table()?)?,
         ["shims"] => writeln!(out, "{}", shims::table()?)?,
-        ["pair"] => writeln!(out, "{}", pair::table()?)?,
+        ["pair"] => {
+            writeln!(out, "{}", pair::table()?)?;
+            writeln!(out, "{}", commands::pair()?)?;
+        }
+        ["pair", "commands"] => writeln!(out, "{}", commands::pair()?)?,
         ["--measure", task] => {
             let task: measured::Task = serde_json::from_str(task)?;
             writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
         }
-        other => bail!("unknown arguments {other:?}: give none, 'shims' or 'pair'"),
+        other => bail!(
+            "unknown arguments {other:?}: give none, 'commands', 'shims', 'pair' or 'pair commands'"
+        ),
     }
     Ok(())
 }

@@ -1,0 +1,206 @@
+//! What the commands cost that people and prompts run all day.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::peer::Peer;
+use genv_tests::process::{Sleeper, program};
+use genv_tests::state::{self, Environment};
+
+use crate::load::Load;
+use crate::table::{Table, median, milliseconds, verdict};
+
+const ROUNDS: usize = 200;
+/// genv 1.4.3 takes a hundred times longer.
+const ROUNDS_OF_PEER: usize = 10;
+
+const COMMAND_BUDGET: Duration = Duration::from_millis(5);
+const LIFE_CYCLE_BUDGET: Duration = Duration::from_millis(20);
+/// `status` and `shell --init` against a program that does nothing.
+const MOST_TIMES_NOTHING: f64 = 2.0;
+
+const COMMANDS: [&[&str]; 4] = [&["status"], &["shell", "--init"], &["envs"], &["devices"]];
+const LIFE_CYCLE: &str =
+    r#"eval "$(genv shell --init)" && genv activate --no-prompt && genv deactivate"#;
+
+/// genv with a state of 100 environments on 8 devices, of one of which it is asked.
+struct Lab {
+    folder: tempfile::TempDir,
+    _member: Sleeper,
+}
+
+impl Lab {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let member = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e0")])?;
+        let uid = rustix::process::getuid().as_raw();
+        let environments: Vec<Environment> = (0..100)
+            .map(|number| Environment {
+                eid: format!("e{number}"),
+                uid,
+                pids: vec![member.pid()],
+                devices: vec![number % 8],
+                gpu_memory: Some("4gi"),
+            })
+            .collect();
+        let lab = Self {
+            folder,
+            _member: member,
+        };
+        state::write(&lab.state(), 8, &environments)?;
+        fs::create_dir(lab.programs())?;
+        symlink(program("genv")?, lab.programs().join("genv"))?;
+        Ok(lab)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.folder.path().join("programs")
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", self.programs().display()),
+            )
+            .env("HOME", self.folder.path())
+            .env("SHELL", "/bin/bash")
+            .env("GENV_TMPDIR", self.state());
+        command
+    }
+
+    fn genv(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&self.programs().join("genv"), arguments);
+        command.env("GENV_ENVIRONMENT_ID", "e0");
+        command
+    }
+
+    fn bash(&self, script: &str) -> Command {
+        self.command(
+            Path::new("/bin/bash"),
+            &["--norc", "--noprofile", "-c", script],
+        )
+    }
+}
+
+/// Measures them, each in turn with a program that does nothing.
+pub(crate) fn table() -> Result<Table> {
+    let lab = Lab::new()?;
+    let nothing = program("genv-bench-nothing")?;
+    let nothing = || lab.command(&nothing, &[]);
+    let mut table = Table::new(&[
+        "command",
+        "measured",
+        "budget",
+        "holds",
+        "÷ doing nothing",
+        "budget",
+        "holds",
+    ]);
+    for arguments in COMMANDS {
+        let (floors, times) = in_turn(ROUNDS, nothing, || lab.genv(arguments))?;
+        let (floor, time) = (median(floors), median(times));
+        let limited = matches!(arguments[0], "status" | "shell");
+        let (limit, holds) = if limited {
+            (
+                MOST_TIMES_NOTHING.to_string(),
+                verdict(time / floor <= MOST_TIMES_NOTHING),
+            )
+        } else {
+            (String::new(), "")
+        };
+        table.row(&[
+            &format!("genv {}", arguments.join(" ")),
+            &milliseconds(time),
+            &milliseconds(COMMAND_BUDGET.as_secs_f64()),
+            &verdict(time <= COMMAND_BUDGET.as_secs_f64()),
+            &format!("{:.2}", time / floor),
+            &limit,
+            &holds,
+        ]);
+    }
+    let (bare, cycles) = in_turn(ROUNDS, || lab.bash(":"), || lab.bash(LIFE_CYCLE))?;
+    let time = median(cycles) - median(bare);
+    table.row(&[
+        &"shell --init, activate and deactivate, over bash alone",
+        &milliseconds(time),
+        &milliseconds(LIFE_CYCLE_BUDGET.as_secs_f64()),
+        &verdict(time <= LIFE_CYCLE_BUDGET.as_secs_f64()),
+        &"",
+        &"",
+        &"",
+    ]);
+    Ok(table)
+}
+
+/// Measures them beside genv 1.4.3's, on a state directory each.
+pub(crate) fn pair() -> Result<Table> {
+    let lab = Lab::new()?;
+    let load = Load::start()?;
+    let peer = Peer::new(&load.simulation)?;
+    state::write(&peer.state_directory(), 8, &[])?;
+    let theirs = |arguments: &[&str]| {
+        let mut command = peer.command("genv");
+        command.args(arguments);
+        command
+    };
+    let mut table = Table::new(&["what", "genv", "genv 1.4.3", "times better"]);
+    let mut row = |what: &str, ours: f64, theirs: f64| {
+        let times = format!("{:.0}", theirs / ours);
+        table.row(&[&what, &milliseconds(ours), &milliseconds(theirs), &times]);
+    };
+    for arguments in COMMANDS {
+        let (ours, theirs) = in_turn(ROUNDS_OF_PEER, || lab.genv(arguments), || theirs(arguments))?;
+        row(
+            &format!("genv {}", arguments.join(" ")),
+            median(ours),
+            median(theirs),
+        );
+    }
+    let their_cycle = || {
+        let mut bash = peer.command("bash");
+        bash.args(["--norc", "--noprofile", "-c", LIFE_CYCLE]);
+        bash
+    };
+    let (ours, theirs) = in_turn(ROUNDS_OF_PEER, || lab.bash(LIFE_CYCLE), their_cycle)?;
+    row(
+        "shell --init, activate and deactivate, in bash",
+        median(ours),
+        median(theirs),
+    );
+    Ok(table)
+}
+
+/// How long each takes, in seconds: one and the other in turn, so that what else happens on the machine hits both.
+fn in_turn(
+    rounds: usize,
+    one: impl Fn() -> Command,
+    other: impl Fn() -> Command,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut ones, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        ones.push(seconds(one())?);
+        others.push(seconds(other())?);
+    }
+    Ok((ones, others))
+}
+
+fn seconds(mut command: Command) -> Result<f64> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let started = Instant::now();
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    let seconds = started.elapsed().as_secs_f64();
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(seconds)
+}
