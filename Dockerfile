@@ -5,8 +5,8 @@
 FROM rust:1.95-slim-bookworm AS build
 # What --version and genv_exporter_build_info tell; git's own files are not part of the context.
 ARG GENV_REVISION=unknown
-ARG PACKAGES="genv-cli genv-exporter"
-ARG PROGRAMS="genv genv-exporter"
+ARG PACKAGES="genv-cli genv-exporter genv-shims"
+ARG PROGRAMS="genv genv-exporter genv-shim"
 WORKDIR /source
 COPY . .
 # Not built in the source's own target folder: a cache is no part of the layer, hence the copies.

@@ -4,6 +4,17 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
+/// The zone that this machine's local time is in, as localtime(5) and tzset(3) tell it.
+#[must_use]
+pub fn local_time_zone() -> TimeZone {
+    // The zone's name is of no use here, and to find it the whole database is walked.
+    let from_file = || TimeZone::tzif("local", &std::fs::read("/etc/localtime").ok()?).ok();
+    match std::env::var_os("TZ") {
+        None => from_file().unwrap_or_else(TimeZone::system),
+        Some(_) => TimeZone::system(),
+    }
+}
+
 /// A text that is not a time of genv's files, or a time that cannot be written as one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a time of the form dd/mm/YYYY HH:MM:SS")]

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use jiff::tz::TimeZone;
 use rustix::io::Errno;
 
 use super::atomic::{Disk, Prepared};
@@ -23,6 +22,7 @@ use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
     StateError, corrupt,
 };
+use crate::model::local_time_zone;
 use crate::proc::ProcessTable;
 
 /// In the order in which they are written.
@@ -52,7 +52,7 @@ struct ReadDocument<T> {
 impl Loaded {
     /// Reads the files; sets aside those that are damaged as a whole.
     pub(super) fn read(files: &mut Files<'_>) -> Result<Self, StoreError> {
-        let zone = TimeZone::system();
+        let zone = local_time_zone();
         let environments: ReadDocument<EnvironmentState> = files
             .read(ENVIRONMENTS_FILE, |content| {
                 document::environments(content, &zone)

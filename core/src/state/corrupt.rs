@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use jiff::Zoned;
-use jiff::tz::TimeZone;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 use super::atomic::{self, Disk};
+use crate::model::local_time_zone;
 
 /// How many damaged files are kept of each name: who damages them again and again shall not fill the disk.
 const MOST_KEPT: usize = 10;
@@ -39,7 +39,7 @@ pub(super) fn copy_aside(
 
 /// `NAME.corrupt-YYYYmmdd-HHMMSS`, with a number if that is taken.
 fn free_name(directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
-    let now = Zoned::now().with_time_zone(TimeZone::system());
+    let now = Zoned::now().with_time_zone(local_time_zone());
     let aside = format!("{name}.corrupt-{}", now.strftime("%Y%m%d-%H%M%S"));
     let mut names = std::iter::once(aside.clone()).chain((2..100).map(|n| format!("{aside}-{n}")));
     names

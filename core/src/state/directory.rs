@@ -19,6 +19,7 @@ use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
     StateError, StateSource,
 };
+use crate::model::local_time_zone;
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
@@ -248,7 +249,7 @@ impl<T: Clone> Remembered<T> {
         }
         let (version, content) = file::read(directory, self.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let document = (self.parse)(&content, &TimeZone::system()).map_err(|error| {
+        let document = (self.parse)(&content, &local_time_zone()).map_err(|error| {
             if settled {
                 ReadError::Damaged {
                     why: error.to_string(),

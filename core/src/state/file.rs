@@ -78,7 +78,7 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
     let file = File::from(file);
     let before = fstat(&file)?;
     check(&before)?;
-    let mut content = Vec::new();
+    let mut content = Vec::with_capacity(usize::try_from(before.st_size).unwrap_or_default() + 1);
     let limited = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
     limited.map_err(|error| ReadError::Unreadable {
         why: error.to_string(),

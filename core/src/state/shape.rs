@@ -13,7 +13,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::value::lone_surrogate;
 use super::{AttachmentState, DeviceState, EnvironmentState};
-use crate::model::{MemoryAmount, format_local_time};
+use crate::model::{MemoryAmount, format_local_time, local_time_zone};
 
 /// What times are written with.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Times {
     pub fn here() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
-            zone: TimeZone::system(),
+            zone: local_time_zone(),
             now_seconds: i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX),
         }
     }

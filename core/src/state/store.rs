@@ -4,8 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use jiff::tz::TimeZone;
-
 use super::atomic::{self, Disk, RealDisk};
 use super::commit::{self, Files, Loaded};
 use super::editable::EditableState;
@@ -14,6 +12,7 @@ use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
 use super::{State, StateDirectory, StateError, StateSource, directory};
+use crate::model::local_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable};
 
 /// The lock of genv 1.x.
@@ -192,7 +191,7 @@ impl StateStore {
             reason = "clocks show less than the year 9999"
         )]
         let times = Times {
-            zone: TimeZone::system(),
+            zone: local_time_zone(),
             now_seconds: now_seconds.floor() as i64,
         };
         let mut files = Files {
