@@ -64,10 +64,16 @@ fn genv_is_set_up_whatever_the_user_did_before() -> Result<()> {
             let setup = shell.setup().replace("eval", r"\builtin eval");
             let setup = setup.replace("(genv", r"(\builtin command genv");
             // Twice, as when a start-up file is read again.
-            let script = format!("{habit}\n{setup}\n{setup}\ngenv shell");
+            let show =
+                "/bin/sh -c 'echo \"${GENV_ENVIRONMENT_ID-none} ${CUDA_VISIBLE_DEVICES-none}\"'";
+            let script = format!(
+                "{habit}\n{setup}\n{setup}\ngenv shell\n\
+                 genv activate --id \"a'b\" --gpus 2\n{show}\ngenv detach --index 0\n{show}\ngenv deactivate\n{show}"
+            );
             let (code, stdout, stderr) = account.script(shell.name(), &[], &script)?;
+            let expected = format!("{SET_UP}a'b 0,1\na'b 1\nnone none\n");
             ensure!(
-                (code, &*stdout, &*stderr) == (0, SET_UP, ""),
+                (code, &*stdout, &*stderr) == (0, &*expected, ""),
                 "{shell} after {habit:?}: {code} {stdout} {stderr}"
             );
         }
