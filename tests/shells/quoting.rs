@@ -56,9 +56,9 @@ fn escaped(value: &[u8]) -> String {
 }
 
 /// Lets each shell bring back values as those of a variable, all in one start of the shell.
-fn round_trip(values: &[Vec<u8>]) -> Result<()> {
+fn round_trip(values: &[Vec<u8>], locales: &[&str]) -> Result<()> {
     for shell in Shell::ALL {
-        for locale in ["C", "C.UTF-8"] {
+        for locale in locales {
             let account = Account::new()?;
             let mut lines = vec![shell.setup().to_owned()];
             lines.extend(values.iter().map(|value| {
@@ -69,7 +69,7 @@ fn round_trip(values: &[Vec<u8>]) -> Result<()> {
                     shell.set("GENV_RESTORE", &restore)
                 )
             }));
-            let outcomes = account.lines(shell, &[("LC_ALL", locale)], &lines)?;
+            let outcomes = account.lines(shell, &[("LC_ALL", *locale)], &lines)?;
             for (value, outcome) in values.iter().zip(&outcomes[1..]) {
                 let found = outcome
                     .variable("CUDA_VISIBLE_DEVICES")
@@ -115,7 +115,7 @@ fn values_come_out_of_every_shell_as_they_went_in() -> Result<()> {
         ["\u{f600}", "\u{f6ff}", "\u{fdd0}", "\u{e000}", "\u{f8ff}"]
             .map(|text| text.as_bytes().to_vec()),
     );
-    round_trip(&values)
+    round_trip(&values, &["C", "C.UTF-8"])
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn any_bytes_come_out_of_every_shell_as_they_went_in() {
     };
     let values = prop::collection::vec(value(), 50..100);
     let tested = TestRunner::new(config).run(&values, |values| {
-        round_trip(&values).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+        round_trip(&values, &["C.UTF-8"]).map_err(|error| TestCaseError::fail(format!("{error:#}")))
     });
     tested.unwrap();
 }
