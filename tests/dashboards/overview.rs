@@ -1,11 +1,11 @@
-//! What the Overview has to hold beyond what every dashboard must.
+//! What the Overview has to hold beyond what every dashboard must, and that it counts a host once.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::dashboard::{Dashboard, Panel};
 use genv_tests::history::RulesFile;
-use promql_parser::parser::{Expr, LabelModifier};
+use promql_parser::parser::{Expr, LabelModifier, token};
 
 use crate::promql;
 
@@ -99,5 +99,55 @@ fn what_fires_now_has_a_line_for_each_alert_that_is_counted() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Whether series of the exporters, one for each target that tells a thing, are in the result of an expression: no
+/// aggregation has made one of them yet.
+fn is_told_by_targets(expression: &Expr) -> bool {
+    match expression {
+        Expr::VectorSelector(vector) => {
+            let name = vector.name.as_deref().unwrap_or_default();
+            name.starts_with("genv_")
+        }
+        Expr::MatrixSelector(matrix) => {
+            let name = matrix.vs.name.as_deref().unwrap_or_default();
+            name.starts_with("genv_")
+        }
+        Expr::Binary(binary) => {
+            let filters = matches!(binary.op.id(), token::T_LAND | token::T_LUNLESS);
+            is_told_by_targets(&binary.lhs) || (!filters && is_told_by_targets(&binary.rhs))
+        }
+        Expr::Call(call) => call.args.args.iter().any(|it| is_told_by_targets(it)),
+        Expr::Paren(paren) => is_told_by_targets(&paren.expr),
+        Expr::Unary(unary) => is_told_by_targets(&unary.expr),
+        Expr::Subquery(subquery) => is_told_by_targets(&subquery.expr),
+        Expr::Aggregate(_)
+        | Expr::NumberLiteral(_)
+        | Expr::StringLiteral(_)
+        | Expr::Extension(_) => false,
+    }
+}
+
+#[test]
+fn a_host_that_is_scraped_twice_is_counted_once() -> Result<()> {
+    let mut wrong = Vec::new();
+    for dashboard in Dashboard::shipped()? {
+        for panel in dashboard.queried_panels() {
+            for target in panel.targets() {
+                let expression = promql::parse(target.expression(), &dashboard);
+                let expression = expression.map_err(anyhow::Error::msg)?;
+                promql::visit(&expression, None, &mut |part, _| {
+                    if let Expr::Aggregate(aggregate) = part
+                        && [token::T_SUM, token::T_COUNT, token::T_AVG].contains(&aggregate.op.id())
+                        && is_told_by_targets(&aggregate.expr)
+                    {
+                        wrong.push(format!("{}: {aggregate}", panel.name()));
+                    }
+                });
+            }
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
