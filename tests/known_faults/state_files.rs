@@ -1,0 +1,134 @@
+//! State files that are damaged, that are links, or that tell of others' environments.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::shell::Shell;
+use serde_json::json;
+
+use crate::{EVERY_COMMAND, all_done, edit, read, run, uid, with_environment};
+
+#[test]
+fn a_memory_amount_that_is_none_ends_no_command() -> Result<()> {
+    for amount in [
+        json!("abc"),
+        json!(""),
+        json!([]),
+        json!(-1),
+        json!("9".repeat(400)),
+    ] {
+        let (account, _member) = with_environment(uid())?;
+        edit(&account, "envs.json", |envs| {
+            envs["envs"][0]["config"]["gpu_memory"] = amount.clone();
+        })?;
+        edit(&account, "devices.json", |devices| {
+            devices["devices"][0]["attachments"][0]["gpu_memory"] = amount.clone();
+            devices["devices"][1]["total_memory"] = amount.clone();
+        })?;
+        let outcomes = run(&account, Shell::Bash, &EVERY_COMMAND)?;
+        all_done(&outcomes).with_context(|| amount.to_string())?;
+        // Whoever has a device by an amount that nobody understands has the device.
+        let visible = outcomes[4].variable("CUDA_VISIBLE_DEVICES");
+        ensure!(visible.is_some_and(|it| it != "0"), "{amount}: {visible:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_was_half_saved_stops_no_command() -> Result<()> {
+    for name in ["envs.json", "devices.json"] {
+        for cut in [0, 1, 40] {
+            let (account, _member) = with_environment(uid())?;
+            let path = account.state().join(name);
+            let whole = fs::read(&path)?;
+            fs::write(&path, &whole[..cut])?;
+            let outcomes = run(&account, Shell::Bash, &EVERY_COMMAND)?;
+            all_done(&outcomes).with_context(|| format!("{name} of {cut} bytes"))?;
+            let told = outcomes.iter().filter(|it| it.stderr.contains(".corrupt-"));
+            ensure!(
+                cut == 0 || told.count() == 1,
+                "{name} of {cut} bytes: {outcomes:?}"
+            );
+            // What it was is kept, and the other file's content too.
+            let mut kept = Vec::new();
+            for entry in fs::read_dir(account.state())? {
+                let entry = entry?;
+                let file = entry.file_name().to_string_lossy().into_owned();
+                if file.starts_with(&format!("{name}.corrupt-")) {
+                    kept.push(fs::read(entry.path())?);
+                }
+            }
+            ensure!(
+                cut == 0 || kept == [whole[..cut].to_vec()],
+                "{name} of {cut} bytes: {kept:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_file_is_truncated_through_a_symlinked_lock() -> Result<()> {
+    const CONTENT: &str = "of somebody else";
+    for name in [
+        "genv.lock",
+        "envs.json",
+        "devices.json",
+        "genv-members.json",
+        "devices/1.lock",
+    ] {
+        let (account, _member) = with_environment(uid())?;
+        let victim = account.home().join("victim");
+        fs::write(&victim, CONTENT)?;
+        let link = account.state().join(name);
+        fs::create_dir_all(link.parent().context("a folder")?)?;
+        if link.exists() {
+            fs::rename(&link, account.home().join("before"))?;
+        }
+        symlink(&victim, &link)?;
+        for outcome in run(&account, Shell::Bash, &EVERY_COMMAND)? {
+            ensure!(
+                [0, 1, 3, 4].contains(&outcome.code) && !outcome.stderr.contains("panic"),
+                "{name}: {outcome:?}"
+            );
+        }
+        ensure!(fs::read_to_string(&victim)? == CONTENT, "{name}");
+        // Without it everything works again.
+        if fs::symlink_metadata(&link).is_ok_and(|it| it.is_symlink()) {
+            fs::remove_file(&link)?;
+        }
+        all_done(&run(&account, Shell::Bash, &EVERY_COMMAND)?).context(name)?;
+        ensure!(fs::read_to_string(&victim)? == CONTENT, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_detaches_another_users_environment() -> Result<()> {
+    let (account, _member) = with_environment(54_321)?;
+    let before = [
+        read(&account, "envs.json")?,
+        read(&account, "devices.json")?,
+    ];
+    let commands = [
+        "GENV_ENVIRONMENT_ID=e1 genv detach",
+        "GENV_ENVIRONMENT_ID=e1 genv detach --index 0",
+        "GENV_ENVIRONMENT_ID=e1 genv attach --count 0",
+        "GENV_ENVIRONMENT_ID=e1 genv config gpus 0",
+        "genv activate --id e1",
+    ];
+    for refused in run(&account, Shell::Bash, &commands)? {
+        ensure!(
+            refused.code == 1 && refused.stderr.starts_with("genv: "),
+            "{refused:?}"
+        );
+    }
+    ensure!(
+        [
+            read(&account, "envs.json")?,
+            read(&account, "devices.json")?
+        ] == before
+    );
+    Ok(())
+}
