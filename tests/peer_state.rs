@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use genv_core::model::MemoryAmount;
@@ -14,9 +14,9 @@ use genv_core::state::{
     ChangeError, Configuration, EditableState, LockError, MemberId, State, StateStore, StoreError,
     lock_devices,
 };
-use genv_tests::exporter::PATIENCE;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::Peer;
+use genv_tests::process::wait_for_lock;
 use genv_tests::state_client::StateClient;
 
 /// genv 1.4.3 on a machine with so many devices, of which it has made the state.
@@ -162,25 +162,6 @@ fn what_we_write_it_writes_again_byte_for_byte() -> Result<()> {
     Ok(())
 }
 
-/// Waits until a line of `/proc/locks` tells that this process waits for a lock.
-fn wait_until_it_waits(child: &mut Child) -> Result<()> {
-    let pid = child.id().to_string();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let locks = std::fs::read_to_string("/proc/locks")?;
-        let waits = |line: &str| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
-        };
-        if locks.lines().any(waits) {
-            return Ok(());
-        }
-        ensure!(child.try_wait()?.is_none(), "it ended without waiting");
-        ensure!(Instant::now() < deadline, "it never waited for the lock");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn neither_changes_the_state_while_the_other_does() -> Result<()> {
     let (_simulation, peer, mut store) = peer(2)?;
@@ -199,7 +180,7 @@ fn neither_changes_the_state_while_the_other_does() -> Result<()> {
             "envs", "activate", "--eid", "theirs", "--uid", "0", "--pid", &pid,
         ];
         let mut child = genv(&arguments).spawn().expect("it was started before");
-        wait_until_it_waits(&mut child).expect("it waits");
+        wait_for_lock(&mut child).expect("it waits");
         state.activate("ours", 0, None, &MemberId::Process(std::process::id()));
         Ok(child)
     })?;

@@ -15,7 +15,7 @@ use crate::exporter::{PATIENCE, free_port};
 use crate::http;
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
-use crate::tools;
+use crate::{shell, tools};
 
 /// genv 1.4.3 on a simulated machine, with a state directory of its own.
 #[derive(Debug)]
@@ -92,27 +92,55 @@ impl Peer {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// A bash in which genv is initialized.
+    /// A program that finds this project's genv instead, on the same state and the same driver.
+    ///
+    /// # Errors
+    /// It was not built.
+    pub fn our_command(&self, program: &str) -> Result<Command> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let ours = shell::installation()?.join("bin");
+        let own = self.folder.path().join("bin");
+        let mut command = self.command(program);
+        // Where there is a scenario genv would simulate by itself, without the driver.
+        command
+            .env(
+                "PATH",
+                format!("{}:{}:{path}", ours.display(), own.display()),
+            )
+            .env(
+                "GENV_NVML_LIBRARY",
+                self.library_folder.join("libnvidia-ml.so.1"),
+            );
+        Ok(command)
+    }
+
+    /// Runs this project's `genv` with these arguments, and returns what it prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn our_genv(&self, arguments: &[&str]) -> Result<String> {
+        let program = shell::installation()?.join("bin/genv");
+        let mut command = self.our_command(&program.to_string_lossy())?;
+        let output = command.args(arguments).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "genv {arguments:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// A bash in which genv 1.4.3 is initialized.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn shell(&self) -> Result<Shell> {
-        let mut child = self
-            .command("bash")
-            .args(["--norc", "-s"])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let input = child.stdin.take().context("no stdin")?;
-        let output = BufReader::new(child.stdout.take().context("no stdout")?);
-        let mut shell = Shell {
-            child,
-            input,
-            output,
-        };
-        shell.run(r#"eval "$(genv shell --init)""#)?;
-        Ok(shell)
+        Shell::start(self.command("bash"))
+    }
+
+    /// A bash in which this project's genv is initialized.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn our_shell(&self) -> Result<Shell> {
+        Shell::start(self.our_command("bash")?)
     }
 
     /// Its exporter, `genv monitor`, collecting every second.
@@ -169,6 +197,25 @@ pub struct Shell {
 }
 
 impl Shell {
+    /// A bash with the genv that is on its PATH.
+    fn start(mut bash: Command) -> Result<Self> {
+        let mut child = bash
+            .args(["--norc", "-s"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = child.stdin.take().context("no stdin")?;
+        let output = BufReader::new(child.stdout.take().context("no stdout")?);
+        let mut shell = Self {
+            child,
+            input,
+            output,
+        };
+        shell.run(r#"eval "$(genv shell --init)""#)?;
+        Ok(shell)
+    }
+
     /// Runs one line, and returns what it prints.
     ///
     /// # Errors

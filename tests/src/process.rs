@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::exporter::PATIENCE;
 use crate::tools::build_folder;
 
 /// The path of a program of this workspace: beside the test program, where cargo builds it.
@@ -145,6 +147,28 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Waits until a program waits for a lock on a file, as `/proc/locks` tells.
+///
+/// # Errors
+/// It ends without waiting, or never waits.
+pub fn wait_for_lock(child: &mut Child) -> Result<()> {
+    let pid = child.id().to_string();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let locks = std::fs::read_to_string("/proc/locks")?;
+        let waits = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
+        };
+        if locks.lines().any(waits) {
+            return Ok(());
+        }
+        ensure!(child.try_wait()?.is_none(), "it ended without waiting");
+        ensure!(Instant::now() < deadline, "it never waited for the lock");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A process that sleeps, to be seen using a device; it ends with the value.
