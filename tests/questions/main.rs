@@ -217,6 +217,8 @@ impl Lab {
     fn is_any_exporter_stale(&self) -> Result<()> {
         let stale = column(&self.overview, "Collectors in trouble", "stale")?;
         let fires = alert("GenvSnapshotStale")?;
+        // A collector that was heard once only has not stood still.
+        self.gives(&stale, &[], 0.5 * A_MINUTE, &[], Rounding)?;
         // Saturday 12:10, ten minutes after gpu01's three collectors have stopped. An hour before they had not.
         self.gives(&stale, &[], 131.0, &[], Rounding)?;
         self.gives(&fires, &["hostname"], 131.0, &[], Rounding)?;
