@@ -16,11 +16,11 @@ pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_string_lossy().parse();
-        // One that ends meanwhile is none of interest.
-        pids.extend(
-            pid.ok()
-                .filter(|pid| namespace(*pid).is_ok_and(|it| it == own)),
-        );
+        // One that ends meanwhile is none of interest, nor is the engine's own that is about to become a health check.
+        pids.extend(pid.ok().filter(|pid| {
+            namespace(*pid).is_ok_and(|it| it == own)
+                && status(*pid).is_ok_and(|status| !status["Name"].starts_with("runc:["))
+        }));
     }
     Ok(pids)
 }
