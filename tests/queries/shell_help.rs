@@ -86,6 +86,7 @@ fn bash_completes_commands_ids_and_indices() -> Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "suite-shells")]
 #[test]
 fn fish_completes_ids() -> Result<()> {
     let lab = lab()?;
@@ -101,6 +102,7 @@ fn fish_completes_ids() -> Result<()> {
     Ok(())
 }
 
+#[cfg(feature = "suite-shells")]
 #[test]
 fn zsh_takes_the_code() -> Result<()> {
     let lab = lab()?;

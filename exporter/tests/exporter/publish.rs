@@ -344,6 +344,10 @@ fn grafana_is_set_up_as_in_docker_compose() {
     }
     let mut of_compose = settings_of_compose();
     assert!(of_compose.remove("SERVER_ROOT_URL").is_some());
+    // Only where a script closes the folder about people may anybody look without signing in.
+    let anonymous = "AUTH_ANONYMOUS_ENABLED";
+    assert_eq!(settings.remove(anonymous).as_deref(), Some("false"));
+    assert_eq!(of_compose.remove(anonymous).as_deref(), Some("true"));
     assert_eq!(settings, of_compose);
 }
 
