@@ -97,6 +97,16 @@ impl Machine {
         read
     }
 
+    /// As [`Machine::state`], of one environment alone, which takes less time.
+    ///
+    /// # Errors
+    /// As [`Machine::state`].
+    pub(crate) fn state_of(&mut self, eid: &str) -> Result<State, StateError> {
+        let read = self.store.read_environment(eid);
+        self.tell_notices();
+        read
+    }
+
     /// Changes the state under its lock, and tells people what had to be repaired. If the change fails nothing is
     /// written. Ask GPUs before.
     ///

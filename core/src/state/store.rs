@@ -11,7 +11,7 @@ use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
-use super::{State, StateDirectory, StateError, StateSource, directory};
+use super::{EnvironmentState, State, StateDirectory, StateError, StateSource, directory};
 use crate::model::local_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable};
 
@@ -137,6 +137,21 @@ impl StateStore {
     /// # Errors
     /// A file can be neither read nor repaired.
     pub fn read(&mut self) -> Result<State, StateError> {
+        self.read_where(|_| true)
+    }
+
+    /// As [`StateStore::read`], of one environment alone: the members of others are not looked for.
+    ///
+    /// # Errors
+    /// As [`StateStore::read`].
+    pub fn read_environment(&mut self, eid: &str) -> Result<State, StateError> {
+        self.read_where(|environment| environment.eid == eid)
+    }
+
+    fn read_where(
+        &mut self,
+        wanted: impl Fn(&EnvironmentState) -> bool,
+    ) -> Result<State, StateError> {
         let mut state = match self.reader.read() {
             Ok(state) => state,
             Err(error) => {
@@ -147,6 +162,7 @@ impl StateStore {
                 }
             }
         };
+        state.environments.retain(wanted);
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);

@@ -18,8 +18,8 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let claimed = here::claimed();
-        let state = match claimed {
-            Some(_) => Machine::here()?.state()?,
+        let state = match &claimed {
+            Some(eid) => Machine::here()?.state_of(eid)?,
             None => State::default(),
         };
         let found = state

@@ -110,6 +110,30 @@ fn an_environment_lives_its_life() {
 }
 
 #[test]
+fn one_environment_is_read_with_its_own_devices_and_members() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    activate_and_attach(&mut store, "8", 2).unwrap();
+    let state = store.read_environment("8").unwrap();
+    let eids: Vec<&str> = state
+        .environments
+        .iter()
+        .map(|it| it.eid.as_str())
+        .collect();
+    assert_eq!(eids, ["8"]);
+    assert_eq!(state.environments[0].pids, [std::process::id()]);
+    let attached: Vec<u32> = state
+        .devices
+        .iter()
+        .filter(|device| !device.attachments.is_empty())
+        .map(|device| device.index)
+        .collect();
+    assert_eq!(attached, [1, 2]);
+    assert_eq!(store.read_environment("9").unwrap().environments, []);
+}
+
+#[test]
 fn a_failed_change_writes_nothing() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
