@@ -59,6 +59,10 @@ impl Color {
     /// Makes it so for all that is printed from now on.
     pub(crate) fn choose(self) {
         match self {
+            // Where the variable CI is set, anstream colours for a dumb terminal too.
+            Self::Auto if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => {
+                ColorChoice::Never
+            }
             Self::Auto => ColorChoice::Auto,
             Self::Always => ColorChoice::Always,
             Self::Never => ColorChoice::Never,
