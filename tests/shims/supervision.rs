@@ -76,6 +76,21 @@ fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
     Ok(stage.shim("nvidia-smi", &[&folder]))
 }
 
+/// The command, for which no signal is ignored: whoever started the tests, such as nohup, may ignore some.
+fn ignoring_no_signal(command: &std::process::Command) -> std::process::Command {
+    let mut env = std::process::Command::new("/usr/bin/env");
+    env.arg("--default-signal")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => env.env(name, value),
+            None => env.env_remove(name),
+        };
+    }
+    env
+}
+
 #[test]
 fn signals_are_handed_on_and_what_ends_the_program_ends_the_shim() -> Result<()> {
     let stage = Stage::new()?;
@@ -88,7 +103,9 @@ fn signals_are_handed_on_and_what_ends_the_program_ends_the_shim() -> Result<()>
             (trap.as_str(), Some(42)),
             ("echo ready; exec sleep 1000", None),
         ] {
-            let mut child = scripted(&stage, script)?.stdout(Stdio::piped()).spawn()?;
+            let mut child = ignoring_no_signal(&scripted(&stage, script)?)
+                .stdout(Stdio::piped())
+                .spawn()?;
             let mut output = lines(&mut child)?;
             let mut line = String::new();
             output.read_line(&mut line)?;
