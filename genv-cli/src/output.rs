@@ -17,6 +17,18 @@ const MOST_SHOWN_CHARACTERS: usize = 60;
 /// Between two columns.
 const GAP: usize = 2;
 
+/// Flags of the commands that print tables of their own.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct TableFlags {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Leave out the line that names the columns.
+    #[arg(long)]
+    pub(crate) no_header: bool,
+}
+
 /// How a list is printed.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ListFlags {

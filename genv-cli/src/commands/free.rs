@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::devices::known;
 use crate::machine::{Machine, USAGE_PATIENCE};
 use crate::now;
-use crate::output::{Cell, DOUBTFUL, GOOD, Table, print_json, stdout};
+use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, print_json, stdout};
 
 const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
   genv free --gpu-memory 10g";
@@ -28,13 +28,8 @@ pub(crate) struct Free {
     #[arg(short = 'o', long)]
     over_subscribe: bool,
 
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-
-    /// Leave out the line that names the columns.
-    #[arg(long)]
-    no_header: bool,
+    #[command(flatten)]
+    output: TableFlags,
 }
 
 #[derive(Serialize)]
@@ -86,7 +81,7 @@ impl Free {
             devices,
             gpus_unknown,
         };
-        if self.json {
+        if self.output.json {
             print_json(&answer)?;
         } else {
             self.print(&answer, state.devices.len())?;
@@ -127,7 +122,7 @@ impl Free {
             "PROCESSES",
             "HOW",
         ];
-        let mut table = Table::new(header).header(!self.no_header);
+        let mut table = Table::new(header).header(!self.output.no_header);
         for it in &answer.devices {
             let how = match (it.available, it.environments) {
                 (true, _) if it.processes.is_some_and(|processes| processes > 0) => {

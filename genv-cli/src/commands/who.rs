@@ -17,7 +17,7 @@ use crate::completion;
 use crate::failure::Failure;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::now;
-use crate::output::{Cell, DOUBTFUL, Table, harmless, print_json, stdout};
+use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
 
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
   genv who 0";
@@ -30,13 +30,8 @@ pub(crate) struct Who {
     #[arg(value_name = "INDEX", value_parser = crate::values::index, add = completion::devices())]
     index: u32,
 
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-
-    /// Leave out the lines that name the columns.
-    #[arg(long)]
-    no_header: bool,
+    #[command(flatten)]
+    output: TableFlags,
 }
 
 #[derive(Serialize)]
@@ -99,7 +94,7 @@ impl Who {
         };
         let snapshot = now::snapshot(USAGE_PATIENCE)?;
         let answer = Answer::new(device, &state, &snapshot);
-        if self.json {
+        if self.output.json {
             print_json(&answer)?;
         } else {
             self.print(&answer)?;
@@ -130,7 +125,7 @@ impl Who {
             writeln!(out, "Nobody holds it")?;
         } else {
             let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE"];
-            let mut table = Table::new(header).header(!self.no_header);
+            let mut table = Table::new(header).header(!self.output.no_header);
             for it in &answer.holders {
                 let since = it.attached_timestamp_seconds;
                 let claimed = it.memory_bytes.map(|it| memory(Some(it)));
@@ -148,7 +143,7 @@ impl Who {
             Some(processes) if processes.is_empty() => writeln!(out, "No process uses it")?,
             Some(processes) => {
                 let header = &["USED BY", "PID", "COMMAND", "MEMORY", "IN"];
-                let mut table = Table::new(header).header(!self.no_header);
+                let mut table = Table::new(header).header(!self.output.no_header);
                 for it in processes {
                     table.row([
                         Cell::foreign(it.username.as_deref().unwrap_or("?")),

@@ -104,11 +104,11 @@ fn mount(path: &Path) -> Check {
     if mount.f_blocks > 0 && (mount.f_bavail == 0 || mount.f_files > 0 && mount.f_favail == 0) {
         return Check::fail(NAME, "it is full", "make room on it");
     }
-    // The type of the field differs between architectures; the kernel's numbers have 32 bits.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::unnecessary_cast
+        clippy::unnecessary_cast,
+        reason = "the type of the field differs between architectures; the kernel's numbers have 32 bits"
     )]
     let network = NETWORK.contains(&(kind as u32));
     if network {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, program};
-use genv_tests::state::{self, Environment};
+use genv_tests::state;
 
-use crate::load::Load;
+use crate::load::{DEVICES, Load, write_environments};
 use crate::table::{Table, median, milliseconds, verdict};
 
 const ROUNDS: usize = 200;
@@ -37,21 +37,12 @@ impl Lab {
     fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let member = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e0")])?;
-        let uid = rustix::process::getuid().as_raw();
-        let environments: Vec<Environment> = (0..100)
-            .map(|number| Environment {
-                eid: format!("e{number}"),
-                uid,
-                pids: vec![member.pid()],
-                devices: vec![number % 8],
-                gpu_memory: Some("4gi"),
-            })
-            .collect();
+        let pid = member.pid();
         let lab = Self {
             folder,
             _member: member,
         };
-        state::write(&lab.state(), 8, &environments)?;
+        write_environments(&lab.state(), |_| pid)?;
         fs::create_dir(lab.programs())?;
         symlink(program("genv")?, lab.programs().join("genv"))?;
         Ok(lab)
@@ -149,7 +140,7 @@ pub(crate) fn pair() -> Result<Table> {
     let lab = Lab::new()?;
     let load = Load::start()?;
     let peer = Peer::new(&load.simulation)?;
-    state::write(&peer.state_directory(), 8, &[])?;
+    state::write(&peer.state_directory(), DEVICES, &[])?;
     let theirs = |arguments: &[&str]| {
         let mut command = peer.command("genv");
         command.args(arguments);

@@ -44,17 +44,7 @@ impl Load {
 
     /// Writes the state: each environment has its first process as member and is attached to one device.
     pub(crate) fn write_state(&self, folder: &Path) -> Result<()> {
-        let environments: Vec<_> = (0..ENVIRONMENTS)
-            .zip(&self.processes)
-            .map(|(number, member)| Environment {
-                eid: format!("e{number}"),
-                uid: rustix::process::getuid().as_raw(),
-                pids: vec![member.pid()],
-                devices: vec![number % DEVICES],
-                gpu_memory: Some("1gi"),
-            })
-            .collect();
-        state::write(folder, DEVICES, &environments)
+        write_environments(folder, |number| self.processes[number].pid())
     }
 
     /// Pids of the processes.
@@ -66,6 +56,20 @@ impl Load {
     pub(crate) fn library(&self) -> PathBuf {
         self.simulation.library_folder().join("libnvidia-ml.so.1")
     }
+}
+
+/// Writes the state of the load: each environment has one member and is attached to one device.
+pub(crate) fn write_environments(folder: &Path, member: impl Fn(usize) -> u32) -> Result<()> {
+    let environments: Vec<_> = (0..ENVIRONMENTS)
+        .map(|number| Environment {
+            eid: format!("e{number}"),
+            uid: rustix::process::getuid().as_raw(),
+            pids: vec![member(number)],
+            devices: vec![number % DEVICES],
+            gpu_memory: Some("1gi"),
+        })
+        .collect();
+    state::write(folder, DEVICES, &environments)
 }
 
 fn scenario(processes: &[Sleeper]) -> Result<String> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::process::{Sleeper, program};
-use genv_tests::state::{self, Environment};
 
+use crate::load::write_environments;
 use crate::table::{Table, median, milliseconds, verdict};
 
 const ROUNDS: usize = 200;
@@ -27,17 +27,7 @@ pub(crate) fn table() -> Result<Table> {
     fs::create_dir(&shims)?;
     fs::create_dir(&real)?;
     let member = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e0")])?;
-    let uid = rustix::process::getuid().as_raw();
-    let environments: Vec<Environment> = (0..100)
-        .map(|number| Environment {
-            eid: format!("e{number}"),
-            uid,
-            pids: vec![member.pid()],
-            devices: vec![number % 8],
-            gpu_memory: Some("4gi"),
-        })
-        .collect();
-    state::write(&state, 8, &environments)?;
+    write_environments(&state, |_| member.pid())?;
     for name in ["nvidia-smi", "docker"] {
         symlink(program("genv-shim")?, shims.join(name))?;
     }
