@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use anyhow::Result;
-use genv_tests::process::copy_program;
+use genv_tests::process::{copy_program, write_script};
 
 use crate::stage::{Stage, called_with, text};
 
@@ -99,7 +99,7 @@ fn programs_that_run_one_another_come_to_an_end() -> Result<()> {
     let wrapper = stage.folder().join("wrapper");
     fs::create_dir(&wrapper)?;
     for name in ["nvidia-smi", "docker"] {
-        stage.script(
+        write_script(
             &wrapper.join(name),
             &format!("#!/bin/sh\nexec {name} \"$@\"\n"),
         )?;
@@ -124,7 +124,7 @@ fn a_program_that_cannot_be_run_is_said_so() -> Result<()> {
     let broken = stage.folder().join("broken");
     fs::create_dir(&broken)?;
     fs::write(broken.join("nvidia-smi"), b"\x7fELF no program at all \0")?;
-    stage.script(&broken.join("docker"), "#!/nonexistent/interpreter\n")?;
+    write_script(&broken.join("docker"), "#!/nonexistent/interpreter\n")?;
     let output = stage.shim("docker", &[&broken]).arg("ps").output()?;
     assert_eq!(output.status.code(), Some(127), "{output:?}");
     assert!(text(&output.stderr).contains("cannot run"), "{output:?}");

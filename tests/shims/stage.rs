@@ -1,13 +1,13 @@
 //! A machine with an environment, and shims in front of real programs.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::{Sleeper, program};
+use genv_tests::process::{Sleeper, program, write_script};
 use genv_tests::state::{self, Environment};
 use genv_tests::tools;
 
@@ -52,7 +52,7 @@ impl Stage {
         }
         fs::create_dir(stage.recorders())?;
         for name in ["nvidia-smi", "docker"] {
-            stage.script(&stage.recorders().join(name), RECORDER)?;
+            write_script(&stage.recorders().join(name), RECORDER)?;
         }
         let environment = |eid: &str, devices: &[usize], gpu_memory| Environment {
             eid: eid.to_owned(),
@@ -106,13 +106,6 @@ impl Stage {
 
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// Writes a program.
-    pub(crate) fn script(&self, path: &Path, text: &str) -> Result<()> {
-        fs::write(path, text)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-        Ok(())
     }
 
     /// The shim `name` in the environment `mine`, in front of what is in `folders`.

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::PATIENCE;
-use genv_tests::process::signal;
+use genv_tests::process::{signal, write_script};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::stage::{GENERATIONS, Stage, text};
@@ -69,7 +69,7 @@ fn a_loop_shows_one_table_after_another_and_ends_by_a_signal_to_the_shim() -> Re
 fn scripted(stage: &Stage, script: &str) -> Result<std::process::Command> {
     let folder = stage.folder().join("scripted");
     std::fs::create_dir_all(&folder)?;
-    stage.script(
+    write_script(
         &folder.join("nvidia-smi"),
         &format!("#!/bin/sh\n{script}\n"),
     )?;

@@ -13,6 +13,7 @@ pub mod process;
 pub mod prometheus;
 mod server;
 pub mod shell;
+pub mod ssh;
 pub mod state;
 pub mod state_client;
 pub mod terminal;

@@ -149,25 +149,7 @@ impl Peer {
     /// It never answers.
     pub fn monitor(&self) -> Result<Monitor> {
         let port = free_port()?;
-        let log = File::create(self.folder.path().join("monitor.log"))?;
-        let child = self
-            .monitor_command(port)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let monitor = Monitor { child, port };
-        let deadline = Instant::now() + PATIENCE;
-        while http::get(port, "/metrics").is_err() {
-            let log = self.folder.path().join("monitor.log");
-            ensure!(
-                Instant::now() < deadline,
-                "genv monitor never answered: {}",
-                std::fs::read_to_string(&log)?
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(monitor)
+        Monitor::start(&mut self.monitor_command(port), port, self.folder.path())
     }
 
     /// The command that [`Peer::monitor`] runs.
@@ -271,6 +253,31 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Runs a command that serves metrics on this port, until it answers; its log is in `folder`.
+    ///
+    /// # Errors
+    /// It never answers.
+    pub fn start(command: &mut Command, port: u16, folder: &Path) -> Result<Self> {
+        let path = folder.join("monitor.log");
+        let log = File::create(&path)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let monitor = Self { child, port };
+        let deadline = Instant::now() + PATIENCE;
+        while http::get(port, "/metrics").is_err() {
+            ensure!(
+                Instant::now() < deadline,
+                "genv monitor never answered: {}",
+                std::fs::read_to_string(&path)?
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(monitor)
+    }
+
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -39,6 +39,27 @@ pub fn copy_program(name: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Writes a program for `sh` or another interpreter. As [`copy_program`] does it, by another process.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_script(path: &Path, text: &str) -> Result<()> {
+    let mut sh = Command::new("sh");
+    sh.args([
+        "-c",
+        r#"printf %s "$1" >"$2" && chmod 755 "$2""#,
+        "sh",
+        text,
+    ]);
+    let status = sh.arg(path).status()?;
+    ensure!(
+        status.success(),
+        "{}: sh ended with {status}",
+        path.display()
+    );
+    Ok(())
+}
+
 /// Sends a signal.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 use rexpect::session::{PtySession, spawn_command};
@@ -63,6 +64,14 @@ impl Terminal {
             .arg("-i")
             .env("TERM", "xterm")
             .envs(variables.iter().copied());
+        Self::run_in(command, shell)
+    }
+
+    /// A program that ends up in a shell of this kind, such as ssh.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn run_in(command: Command, shell: Shell) -> Result<Self> {
         let session = spawn_command(command, Some(PATIENCE_MILLISECONDS)).map_err(said)?;
         Ok(Self {
             shell,

@@ -1,0 +1,304 @@
+//! genv 1.4.3 where people log in from, and this project's genv on the hosts that it asks over SSH.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{PATIENCE, free_port};
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::peer::{Monitor, Peer};
+use genv_tests::process::{Sleeper, write_script};
+use genv_tests::shell::{self, Shell};
+use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::terminal::{PROMPT, Terminal};
+
+/// What logs in non-interactively has instead of a sudo that asks for no password.
+const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
+
+/// A host with both on one state, which are reached by SSH: one server for each.
+struct Host {
+    _simulation: Simulation,
+    peer: Peer,
+    ours: SshServer,
+    theirs: SshServer,
+}
+
+impl Host {
+    fn new(devices: u32, processes: &str) -> Result<Self> {
+        let simulation = Simulation::new(&format!(
+            "version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n  processes: [{processes}]\n"
+        ));
+        let peer = Peer::new(&simulation)?;
+        write_script(&peer.folder().join("bin/sudo"), SUDO)?;
+        let host = Self {
+            ours: SshServer::start(&peer.our_command("genv")?, &[])?,
+            theirs: SshServer::start(&peer.command("genv"), &[])?,
+            _simulation: simulation,
+            peer,
+        };
+        let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
+        let genv = |name: &str| {
+            printed(Command::new(client.bin().join("ssh")).args([name, "command -v genv"]))
+        };
+        let ours = shell::installation()?.join("bin/genv");
+        ensure!(genv("ours")? == format!("{}\n", ours.display()));
+        ensure!(genv("theirs")?.ends_with("/venv/bin/genv\n"));
+        Ok(host)
+    }
+
+    /// Makes an environment of a process, with so many devices, by ours.
+    fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &[&str]) -> Result<()> {
+        let (genv, pid) = (&self.peer, member.pid().to_string());
+        genv.our_genv(&[
+            "envs",
+            "activate",
+            "--eid",
+            eid,
+            "--uid",
+            "0",
+            "--username",
+            "root",
+            "--pid",
+            &pid,
+        ])?;
+        genv.our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
+        if !attach.is_empty() {
+            genv.our_genv(&[&["devices", "attach", "--eid", eid], attach].concat())?;
+        }
+        Ok(())
+    }
+}
+
+/// genv 1.4.3 where somebody is who can log in to these hosts, and to no other.
+fn login(client: &SshClient, host: &Host, arguments: &str) -> Result<Command> {
+    let mut command = host.peer.command("genv");
+    client.on_path(&mut command)?;
+    command
+        .env_remove("GENV_TMPDIR")
+        .env_remove("GENV_SCENARIO")
+        .args(["remote"])
+        .args(arguments.split_whitespace());
+    Ok(command)
+}
+
+fn printed(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success() && said.is_empty(),
+        "{command:?}: {said}"
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What it prints of a host that is ours; of one that is its own it is the same.
+fn asked(host: &Host, arguments: &str) -> Result<String> {
+    let of = |server: &SshServer| {
+        let client = SshClient::new(&[("gpu01", server)])?;
+        let line = format!("-H gpu01 {arguments}");
+        printed(&mut login(&client, host, &line)?)
+    };
+    // Theirs may clean the state up and write it.
+    let (ours, theirs) = (of(&host.ours)?, of(&host.theirs)?);
+    ensure!(ours == theirs, "{arguments}: {ours:?} is not {theirs:?}");
+    Ok(ours)
+}
+
+#[test]
+fn it_is_told_of_devices_and_environments_as_by_its_own_hosts() -> Result<()> {
+    let host = Host::new(4, "")?;
+    let lines = |text: String| {
+        text.lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    // A host on which nobody has ever used genv.
+    ensure!(lines(asked(&host, "devices")?).contains(&"gpu01 4 4".to_owned()));
+    ensure!(
+        asked(&host, "envs --no-header --no-summary")?
+            .trim()
+            .is_empty()
+    );
+
+    let members = [
+        Sleeper::start(&[])?,
+        Sleeper::start(&[])?,
+        Sleeper::start(&[])?,
+    ];
+    host.environment("7", "my run", &members[0], &["--count", "2"])?;
+    host.peer.our_genv(&[
+        "envs",
+        "config",
+        "--eid",
+        "7",
+        "gpu-memory",
+        "--gpu-memory",
+        "4gi",
+    ])?;
+    host.peer
+        .our_genv(&["devices", "attach", "--eid", "7", "--index", "2"])?;
+    host.environment(
+        "e-2",
+        "$(touch x) \"é\"",
+        &members[1],
+        &["--index", "0", "--allow-over-subscription"],
+    )?;
+    host.environment("idle", "my run", &members[2], &[])?;
+
+    ensure!(asked(&host, "devices --format csv --no-header --no-summary")? == "gpu01,4,1\n");
+    ensure!(
+        lines(asked(&host, "devices")?)
+            .last()
+            .is_some_and(|it| it == "Total 4 devices with 1 available on 1 hosts")
+    );
+    let environments = asked(
+        &host,
+        "envs --format csv --timestamp --no-header --no-summary",
+    )?;
+    let rows: Vec<Vec<&str>> = environments
+        .lines()
+        .map(|line| line.split(',').collect())
+        .collect();
+    let rows: Vec<[&str; 4]> = rows
+        .iter()
+        .map(|row| [row[0], row[1], row[2], row[3]])
+        .collect();
+    ensure!(
+        rows == [
+            ["gpu01", "7", "root", "my run"],
+            ["gpu01", "e-2", "root", "$(touch x) \"é\""],
+            ["gpu01", "idle", "root", "my run"],
+        ],
+        "{environments}"
+    );
+    asked(&host, "envs --timestamp")?;
+    // It tells of the last one of a name.
+    ensure!(
+        asked(&host, "query --name my_run --query hostname eid")?
+            .trim()
+            .is_empty()
+    );
+    host.peer
+        .our_genv(&["envs", "config", "--eid", "idle", "name", "--name", "solo"])?;
+    let found = asked(&host, "query --name solo --query hostname eid creation")?;
+    ensure!(found.starts_with("gpu01,idle,"), "{found}");
+    Ok(())
+}
+
+#[test]
+fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
+    let inside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "7")])?;
+    let (outside, shell) = (Sleeper::start(&[])?, Sleeper::start(&[])?);
+    let processes = format!(
+        "{{pid: {}, devices: [{{index: 0, memory: 3gi}}]}}, {{pid: {}, devices: [{{index: 1, memory: 2gi}}]}}",
+        inside.pid(),
+        outside.pid()
+    );
+    let host = Host::new(3, &processes)?;
+    host.environment("7", "run", &shell, &["--index", "0"])?;
+
+    let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
+    let (port, folder) = (free_port()?, host.peer.folder().join("monitor"));
+    let line = format!(
+        "-H ours,theirs monitor --interval 1 --port {port} --config-dir {}",
+        folder.display()
+    );
+    let monitor = Monitor::start(&mut login(&client, &host, &line)?, port, host.peer.folder())?;
+    let deadline = Instant::now() + PATIENCE;
+    let scrape = loop {
+        let scrape = monitor.scrape()?;
+        if ["ours", "theirs"]
+            .iter()
+            .all(|host| scrape.mentions("hostname", host))
+        {
+            break scrape;
+        }
+        ensure!(Instant::now() < deadline, "not both hosts: {scrape:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let (ours, theirs) = (of(&scrape, "ours"), of(&scrape, "theirs"));
+    ensure!(ours == theirs, "{ours:#?} is not {theirs:#?}");
+    for (name, labels, expected) in [
+        ("genv_is_installed", &[][..], 1.0),
+        ("genv_environments_total", &[], 1.0),
+        ("genv_processes_total", &[], 2.0),
+        ("genv_attached_devices_total", &[], 1.0),
+        (
+            "genv_device_memory_used_bytes",
+            &[("index", "1")],
+            2_147_483_648.0,
+        ),
+    ] {
+        let labels = [labels, &[("hostname", "ours")]].concat();
+        let value = scrape.value(name, &labels)?;
+        ensure!(value == expected, "{name} is {value}");
+    }
+    Ok(())
+}
+
+/// The series of a host, without its name.
+fn of(scrape: &Scrape, host: &str) -> Vec<String> {
+    let series = scrape.samples.iter().filter_map(|((name, labels), value)| {
+        let mut labels = labels.clone();
+        (labels.remove("hostname")? == host).then(|| format!("{name}{labels:?} {value}"))
+    });
+    series.collect()
+}
+
+#[test]
+fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Result<()> {
+    let hosts = [Host::new(1, "")?, Host::new(3, "")?];
+    let busy = Sleeper::start(&[])?;
+    hosts[1].environment("busy", "busy", &busy, &["--index", "0"])?;
+    for host in &hosts {
+        // A login shell reads /etc/profile first, which sets a PATH of its own.
+        let path = host.peer.our_command("genv")?;
+        let path = path.get_envs().find(|(name, _)| *name == "PATH");
+        let path = path.and_then(|(_, path)| path).context("no PATH")?;
+        fs::write(
+            host.ours.home().join(".profile"),
+            format!(
+                "PATH='{}'\nPS1='{PROMPT}'\n{}\n",
+                path.display(),
+                Shell::Bash.setup()
+            ),
+        )?;
+    }
+    let client = SshClient::new(&[("small", &hosts[0].ours), ("big", &hosts[1].ours)])?;
+    let mut command = login(
+        &client,
+        &hosts[0],
+        "-H small,big activate --name training --gpus 2",
+    )?;
+    command.env("TERM", "xterm");
+    let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+    // The prompt tells that the environment is active.
+    terminal.wait(&format!("(genv) {PROMPT}"))?;
+    let (shown, code) = terminal.run("genv status; echo devices=$CUDA_VISIBLE_DEVICES")?;
+    ensure!(code == 0 && shown.contains(" is active."), "{shown}");
+    ensure!(
+        shown.contains("training") && shown.contains("devices=1,2"),
+        "{shown}"
+    );
+    let holders = hosts[1]
+        .peer
+        .our_genv(&["devices", "ps", "--format", "csv", "--no-header"])?;
+    ensure!(holders.matches(",training,").count() == 2, "{holders}");
+
+    terminal.type_line("exit")?;
+    let deadline = Instant::now() + PATIENCE;
+    while hosts[1]
+        .peer
+        .our_genv(&["envs", "ps"])?
+        .contains("training")
+    {
+        ensure!(
+            Instant::now() < deadline,
+            "the environment outlives its shell"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

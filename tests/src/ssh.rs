@@ -1,0 +1,245 @@
+//! Hosts that people log in to: OpenSSH's own server and client, on 127.0.0.1.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::exporter::{PATIENCE, free_port};
+use crate::process::{signal, write_script};
+use crate::shell::installed;
+
+/// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
+/// with it who is logged in.
+#[derive(Debug)]
+pub struct SshServer {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl SshServer {
+    /// Starts one. Whoever logs in has a new home directory and the variables of this command, of which only those are
+    /// used; `GENV_*` that clients send are accepted. `options` are further lines of sshd_config, and come first, so
+    /// that they count.
+    ///
+    /// # Errors
+    /// It ends, or never answers.
+    ///
+    /// # Panics
+    /// If OpenSSH's server is not installed; the message says how to.
+    pub fn start(session: &Command, options: &[&str]) -> Result<Self> {
+        let program = sshd();
+        let folder = tempfile::tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("home"))?;
+        for name in ["host_key", "identity"] {
+            let mut keygen = Command::new(installed("ssh-keygen"));
+            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]);
+            let status = keygen.arg(at(name)).stdin(Stdio::null()).status()?;
+            ensure!(status.success(), "ssh-keygen ended with {status}");
+        }
+        let port = free_port()?;
+        let configuration = configuration(folder.path(), port, session, options);
+        fs::write(at("sshd_config"), configuration)?;
+        if rustix::process::geteuid().is_root() {
+            // Its own start-up scripts make it.
+            let mut run = fs::DirBuilder::new();
+            run.recursive(true).mode(0o755).create("/run/sshd")?;
+        }
+        let mut sshd = Command::new(program);
+        sshd.arg("-D").arg("-f").arg(at("sshd_config"));
+        sshd.arg("-E").arg(at("log"));
+        let child = sshd.env_clear().stdin(Stdio::null()).spawn()?;
+        let mut server = Self {
+            child,
+            port,
+            folder,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !server.answers() {
+            let ended = server.child.try_wait()?;
+            ensure!(
+                ended.is_none() && Instant::now() < deadline,
+                "sshd never answered: {}",
+                server.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    fn answers(&self) -> bool {
+        let mut banner = [0; 4];
+        TcpStream::connect(("127.0.0.1", self.port))
+            .and_then(|mut connection| connection.read_exact(&mut banner))
+            .is_ok_and(|()| banner == *b"SSH-")
+    }
+
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The private key that it lets in.
+    #[must_use]
+    pub fn identity(&self) -> PathBuf {
+        self.folder.path().join("identity")
+    }
+
+    /// The home directory of whoever logs in.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// What a `known_hosts` file holds of it.
+    ///
+    /// # Errors
+    /// Its folder is gone.
+    pub fn known_hosts_line(&self) -> Result<String> {
+        let key = fs::read_to_string(self.folder.path().join("host_key.pub"))?;
+        Ok(format!("[127.0.0.1]:{} {key}", self.port))
+    }
+
+    /// All that it logged: who logged in.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Its processes that serve a connection each.
+    fn connections(&self) -> Vec<u32> {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        let pids = children.split_whitespace();
+        pids.filter_map(|pid| pid.parse().ok()).collect()
+    }
+}
+
+impl Drop for SshServer {
+    fn drop(&mut self) {
+        // Any of them may have ended by itself.
+        for pid in self.connections() {
+            let _ = signal(pid, Signal::TERM);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(folder: &Path, port: u16, session: &Command, options: &[&str]) -> String {
+    let folder = folder.display();
+    let variables = session.get_envs().filter_map(|(name, value)| {
+        let assignment = format!("{}={}", name.display(), value?.display());
+        Some(format!(
+            " \"{}\"",
+            assignment.replace('\\', r"\\").replace('"', "\\\"")
+        ))
+    });
+    let variables: String = variables.collect();
+    let options = options.join("\n");
+    format!(
+        "{options}
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/identity.pub
+PidFile none
+LogLevel VERBOSE
+# All is in a temporary directory, which everybody may write.
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PrintMotd no
+PrintLastLog no
+AcceptEnv GENV_*
+SetEnv \"HOME={folder}/home\"{variables}
+"
+    )
+}
+
+/// It is not on everybody's PATH, and has to be started by its whole path.
+fn sshd() -> PathBuf {
+    let path = Path::new("/usr/sbin/sshd");
+    assert!(
+        path.exists(),
+        "there is no {}: install the Debian package openssh-server, or run 'scripts/need openssh-server'",
+        path.display()
+    );
+    path.to_owned()
+}
+
+/// A program `ssh` that knows servers by names, as somebody's configuration tells it of hosts.
+#[derive(Debug)]
+pub struct SshClient {
+    folder: TempDir,
+}
+
+impl SshClient {
+    /// One that reaches these.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub fn new(hosts: &[(&str, &SshServer)]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        let mut configuration = String::new();
+        let mut known_hosts = String::new();
+        for (name, server) in hosts {
+            configuration.push_str(&format!(
+                "Host {name}\n  Port {}\n  IdentityFile {}\n",
+                server.port(),
+                server.identity().display()
+            ));
+            known_hosts.push_str(&server.known_hosts_line()?);
+        }
+        configuration.push_str(&format!(
+            "Host *\n  HostName 127.0.0.1\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n  \
+             StrictHostKeyChecking yes\n  IdentitiesOnly yes\n  IdentityAgent none\n  BatchMode yes\n",
+            at("known_hosts").display()
+        ));
+        fs::write(at("known_hosts"), known_hosts)?;
+        fs::write(at("config"), configuration)?;
+        let ssh = installed("ssh");
+        let script = format!(
+            "#!/bin/sh\nexec {} -F {} \"$@\"\n",
+            ssh.display(),
+            at("config").display()
+        );
+        fs::create_dir(at("bin"))?;
+        write_script(&at("bin/ssh"), &script)?;
+        Ok(Self { folder })
+    }
+
+    /// The folder that holds it alone.
+    #[must_use]
+    pub fn bin(&self) -> PathBuf {
+        self.folder.path().join("bin")
+    }
+
+    /// Lets a command find it first on PATH.
+    ///
+    /// # Errors
+    /// A folder of PATH cannot be named in one.
+    pub fn on_path(&self, command: &mut Command) -> Result<()> {
+        let path = command.get_envs().find(|(name, _)| *name == "PATH");
+        let path = path.and_then(|(_, value)| value).map(ToOwned::to_owned);
+        let path = path
+            .or_else(|| std::env::var_os("PATH"))
+            .context("no PATH")?;
+        let folders = std::iter::once(self.bin()).chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(folders)?;
+        command.env("PATH", path);
+        Ok(())
+    }
+}
