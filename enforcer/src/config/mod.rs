@@ -1,0 +1,293 @@
+//! What the rules are, read from YAML and checked: values that cannot be are refused with their place, names are
+//! resolved, and defaults are filled in, so that nobody after this asks again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
+
+/// A configuration that can be worked with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// SHA-256 of the file's bytes, in hexadecimal; of genv 1.4.3's flags, of their canonical text.
+    pub hash: String,
+    /// Whether anything is done, or only said.
+    pub mode: Mode,
+    /// Time between cycles; zero is one cycle.
+    pub interval: Duration,
+    /// For schedules, maintenance windows and waivers that say no zone.
+    pub timezone: TimeZone,
+    /// Out of reach of every rule.
+    pub never: Never,
+    /// When to stop acting.
+    pub breaker: BreakerLimits,
+    /// When hosts are left alone.
+    pub maintenance: Vec<Maintenance>,
+    /// Whom rules leave alone.
+    pub waivers: Vec<Waiver>,
+    /// In the order of the file; names are distinct.
+    pub rules: Vec<Rule>,
+}
+
+/// Whether anything is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Users are not told and nothing is done; log, metrics and audit say what would have been.
+    #[default]
+    DryRun,
+    /// Users are told, and rules act.
+    Enforce,
+}
+
+/// What no rule, flag or waiver can reach; always also uid 0 outside containers, pid 1, kernel threads, sshd and the
+/// enforcer itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Never {
+    /// Users by name, or `uid:1234`.
+    pub users: BTreeSet<String>,
+    /// Absolute paths that root owns, as `/proc/PID/exe` shows them.
+    pub executables: BTreeSet<PathBuf>,
+}
+
+/// More than this at once is a mistake of the rules, not of the users.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BreakerLimits {
+    /// Signals within any minute.
+    pub signals_per_minute: u32,
+    /// Part of the users who use or hold a device, 0–1, that one cycle may hit.
+    pub share_of_users: f64,
+    /// The share is not looked at for fewer users than these.
+    pub at_least_users: u32,
+}
+
+/// A time during which hosts are left alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Maintenance {
+    /// Which hosts.
+    pub hosts: HostSet,
+    /// Unix time of its begin.
+    pub from_seconds: f64,
+    /// Unix time of its end.
+    pub until_seconds: f64,
+}
+
+/// An exemption for a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiver {
+    /// Whom it is for, by name or `uid:1234`.
+    pub users: BTreeSet<String>,
+    /// Names of the rules that it is from; empty: from all.
+    pub rules: BTreeSet<String>,
+    /// Unix time of its end.
+    pub until_seconds: f64,
+    /// Why, for the log and for `explain`.
+    pub reason: String,
+}
+
+/// Names of hosts, patterns resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSet(pub BTreeSet<String>);
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Distinct; the kind's word unless the file says another.
+    pub name: String,
+    /// What it forbids.
+    pub kind: RuleKind,
+    /// What is done in the end.
+    pub action: Action,
+    /// How long a violation is seen before anything follows.
+    pub for_duration: Duration,
+    /// How long before the end each warning is given, the longest first.
+    pub warn: Vec<Duration>,
+    /// From SIGTERM to SIGKILL, for [`Action::Kill`].
+    pub grace: Duration,
+    /// What detaching does to the environment's processes on the device.
+    pub processes: DetachedProcesses,
+    /// Whom and what it looks at.
+    pub selector: Selector,
+    /// When it acts.
+    pub schedule: Option<Schedule>,
+}
+
+/// What a rule forbids.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RuleKind {
+    /// Processes outside any environment.
+    NonEnvProcesses,
+    /// Processes on devices that their environment is not attached to.
+    EnvDevices,
+    /// More memory on a device than the environment's attachment has.
+    EnvMemory,
+    /// More devices attached to a user's environments.
+    MaxDevicesPerUser {
+        /// Devices.
+        limits: Limits<u64>,
+        /// Counted where.
+        scope: Scope,
+    },
+    /// More environments of a user that hold or use a device.
+    MaxEnvironmentsPerUser {
+        /// Environments.
+        limits: Limits<u64>,
+        /// Counted where.
+        scope: Scope,
+    },
+    /// More hosts on which a user holds a device.
+    MaxHostsPerUser {
+        /// Hosts.
+        limits: Limits<u64>,
+    },
+    /// More processes of an environment that use a device.
+    MaxProcessesPerEnvironment {
+        /// Processes.
+        limits: Limits<u64>,
+    },
+    /// More device memory used by a user's processes.
+    MaxMemoryPerUser {
+        /// Bytes.
+        limits: Limits<u64>,
+        /// On each device, or on all.
+        per: MemoryPer,
+        /// Counted where; of each device always on its host.
+        scope: Scope,
+    },
+    /// Environments that are older and hold a device.
+    MaxAge {
+        /// Seconds.
+        limits: Limits<u64>,
+    },
+    /// Attached devices that their environment leaves idle.
+    Idle {
+        /// Average utilization by the environment's processes, 0–1, below which it is idle.
+        below: f64,
+        /// The window of the average.
+        over: Duration,
+        /// Only if fewer devices than this are free on the host.
+        only_if_free_devices_below: Option<u64>,
+    },
+}
+
+/// A limit that may differ by user, by group and by host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits<T> {
+    /// Where no override is for the host.
+    pub base: Limit<T>,
+    /// The first whose hosts hold the host wins, value by value: what it leaves open is the base's. For limits that are
+    /// counted over all hosts there are none.
+    pub overrides: Vec<(HostSet, Limit<T>)>,
+}
+
+/// A user's own limit, else the largest of the user's groups, else the default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit<T> {
+    /// For everybody else; without it they have none.
+    pub default: Option<T>,
+    /// By Unix group.
+    pub groups: BTreeMap<String, T>,
+    /// By user.
+    pub users: BTreeMap<String, T>,
+}
+
+/// Where something is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// On each host by itself.
+    #[default]
+    Host,
+    /// On all hosts together.
+    AllHosts,
+}
+
+/// What memory is summed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryPer {
+    /// Each device by itself.
+    #[default]
+    Device,
+    /// All devices of the scope.
+    Total,
+}
+
+/// What a rule does in the end.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Says so in log and metrics.
+    #[default]
+    Report,
+    /// Tells the user.
+    Warn,
+    /// Takes devices from environments.
+    Detach,
+    /// SIGTERM.
+    Terminate,
+    /// SIGTERM, and SIGKILL after the grace.
+    Kill,
+}
+
+/// What detaching does to the environment's processes on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DetachedProcesses {
+    /// SIGTERM, as genv 1.4.3 does.
+    #[default]
+    Terminate,
+    /// They go on.
+    Keep,
+}
+
+/// Whom and what a rule looks at; absent: everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Users by name, or `uid:1234`.
+    pub users: Option<BTreeSet<String>>,
+    /// Unix groups: members of any.
+    pub groups: Option<BTreeSet<String>>,
+    /// Hosts.
+    pub hosts: Option<HostSet>,
+    /// GPUs by NVML index.
+    pub devices: Option<BTreeSet<u32>>,
+    /// But not these users.
+    pub except_users: BTreeSet<String>,
+    /// But not members of any of these.
+    pub except_groups: BTreeSet<String>,
+    /// But not these hosts.
+    pub except_hosts: HostSet,
+    /// But not these GPUs.
+    pub except_devices: BTreeSet<u32>,
+}
+
+/// When a rule acts; outside of it violations wait where they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// Days on which a span begins; a span over midnight belongs to the day on which it began.
+    pub days: Vec<Weekday>,
+    /// Minutes since midnight at which it begins and ends; the end may be the next day's.
+    pub between_minutes: Option<(u32, u32)>,
+    /// What happens to violations outside of it.
+    pub outside: OutsideSchedule,
+}
+
+/// What happens to violations outside a schedule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutsideSchedule {
+    /// They wait: time does not count, nothing is forgotten.
+    #[default]
+    Pause,
+    /// They begin anew.
+    Reset,
+}

@@ -1,0 +1,251 @@
+//! What is wrong, and what would be done about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use genv_core::model::{DeviceIndex, HostSnapshot};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Action, Config, Waiver};
+
+/// All that a plan depends on besides the history.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// Every host, reachable or not.
+    pub hosts: &'a [HostSnapshot],
+    /// The rules.
+    pub config: &'a Config,
+    /// The Unix groups of each user who appears, by name.
+    pub groups: &'a BTreeMap<String, BTreeSet<String>>,
+    /// Exemptions given while the daemon ran.
+    pub waivers: &'a [Waiver],
+    /// Unix time until which everything waits, if it was paused.
+    pub paused_until_seconds: Option<f64>,
+    /// Unix time now.
+    pub now_seconds: f64,
+}
+
+/// What is wrong and what to do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// Everything that breaks a rule, also what is waived or too young; by rule, in the order of the file, then by subject.
+    pub violations: Vec<Violation>,
+    /// What is to be done now, in this order.
+    pub steps: Vec<Step>,
+    /// Processes whose environment nobody knows, by host: never acted upon.
+    pub unknown_processes: BTreeMap<String, u64>,
+    /// Hosts without fresh facts: nothing is done there, and nothing is counted over all hosts.
+    pub missing_hosts: BTreeSet<String>,
+}
+
+/// What makes a violation the same one in the next cycle.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    /// Name of the rule.
+    pub rule: String,
+    /// What breaks it.
+    pub subject: Subject,
+}
+
+/// What can break a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Subject {
+    /// A process, on a device where it may not be.
+    Process {
+        /// Host.
+        hostname: String,
+        /// Process id.
+        pid: u32,
+        /// Field 22 of `/proc/PID/stat`.
+        start_time_ticks: u64,
+    },
+    /// An environment.
+    Environment {
+        /// Host.
+        hostname: String,
+        /// Environment id.
+        eid: String,
+    },
+    /// An environment on one device.
+    EnvironmentDevice {
+        /// Host.
+        hostname: String,
+        /// Environment id.
+        eid: String,
+        /// Device.
+        index: DeviceIndex,
+    },
+    /// A user.
+    User {
+        /// Username of the snapshots.
+        username: String,
+        /// Host; absent where all hosts count together.
+        hostname: Option<String>,
+    },
+    /// A user on one device.
+    UserDevice {
+        /// Username of the snapshots.
+        username: String,
+        /// Host.
+        hostname: String,
+        /// Device.
+        index: DeviceIndex,
+    },
+}
+
+/// Something that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Violation {
+    /// What it is known by.
+    pub key: Key,
+    /// Who is responsible.
+    pub username: String,
+    /// The uid, where the snapshot knows it.
+    pub uid: Option<u32>,
+    /// The host, unless all hosts count together.
+    pub hostname: Option<String>,
+    /// What the rule does in the end.
+    pub action: Action,
+    /// Unix time at which it was first seen without a break.
+    pub since_seconds: f64,
+    /// How far it is.
+    pub stage: Stage,
+    /// What was found, in one clause: `uses 3 devices`.
+    pub found: String,
+    /// What is allowed and by whose limit: `2 for members of students`.
+    pub allowed: String,
+    /// How to end it: `detach 1 device: genv detach --index 2`.
+    pub remedy: String,
+    /// What would be ended or taken to end it, the newest first.
+    pub targets: Vec<Target>,
+}
+
+/// How far a violation is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum Stage {
+    /// It is too young.
+    Pending {
+        /// Unix time at which the first warning, or without one the action, is due.
+        until_seconds: f64,
+    },
+    /// Warnings are being given.
+    Warned {
+        /// How many were given.
+        given: usize,
+        /// Unix time of the action, as announced.
+        end_seconds: f64,
+    },
+    /// The action is due.
+    Due,
+    /// The action was taken, or would have been.
+    Acted {
+        /// Unix time.
+        at_seconds: f64,
+    },
+    /// It waits where it is.
+    Held {
+        /// Why, in one clause: `waived until 2026-12-15: deadline`.
+        why: String,
+    },
+}
+
+/// What ends a violation.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "target", rename_all = "snake_case")]
+pub enum Target {
+    /// A process ends.
+    Process(ProcessTarget),
+    /// An environment loses a device.
+    Attachment(AttachmentTarget),
+}
+
+/// A process, with all that must still be true of it when it is signalled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessTarget {
+    /// Host.
+    pub hostname: String,
+    /// Process id.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`.
+    pub start_time_ticks: u64,
+    /// Effective uid.
+    pub uid: u32,
+    /// Its name in the snapshot.
+    pub username: String,
+    /// Command name.
+    pub comm: Option<String>,
+    /// Environment that it is in; absent: known to be outside of all.
+    pub eid: Option<String>,
+    /// Container that it runs in.
+    pub container_id: Option<String>,
+}
+
+/// One device of one environment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AttachmentTarget {
+    /// Host.
+    pub hostname: String,
+    /// Environment id.
+    pub eid: String,
+    /// Its user.
+    pub username: String,
+    /// The whole GPU.
+    pub gpu: u32,
+    /// The environment's processes on it that end with it, or none if they may stay.
+    pub processes: Vec<ProcessTarget>,
+}
+
+/// One thing to do now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// The violation that it is for.
+    pub key: Key,
+    /// What to do.
+    pub kind: StepKind,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum StepKind {
+    /// Say that the rule is broken: once a violation.
+    Report,
+    /// Tell the user.
+    Warn {
+        /// Which warning it is, from 1.
+        number: usize,
+        /// How many there are.
+        of: usize,
+        /// Unix time of the action; absent if nothing follows.
+        end_seconds: Option<f64>,
+    },
+    /// Take a device from an environment, and end what the target says.
+    Detach(AttachmentTarget),
+    /// SIGTERM.
+    Terminate(ProcessTarget),
+    /// SIGKILL, after SIGTERM and the grace.
+    Kill(ProcessTarget),
+}
+
+/// How a step went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// It would have been done.
+    Would,
+    /// It may not be done: `reason` says why. `again` if that can change by itself.
+    Refused {
+        /// In one clause.
+        reason: String,
+        /// Whether to try again next cycle, as when too many signals were sent this minute.
+        again: bool,
+    },
+    /// It could not be done; it is not tried again.
+    Failed {
+        /// In one clause.
+        reason: String,
+    },
+}
