@@ -5,9 +5,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
+use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
 use genv_core::state::allocate::AllocateError;
 use genv_core::state::{ChangeError, EditableState, StoreError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
@@ -16,7 +17,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey, tell};
-use crate::shell;
+use crate::shell::{self, Caller};
 
 /// How often those who wait look again. Nothing is locked in between.
 const POLL: Duration = Duration::from_millis(300);
@@ -34,6 +35,8 @@ pub(crate) struct WaitFlag {
 pub(crate) struct Asking<'a> {
     /// For this environment, which may not be there yet.
     pub(crate) eid: &'a str,
+    /// The shell that shall have them: nothing is changed for one that was killed meanwhile.
+    pub(crate) caller: Option<&'a Caller>,
     /// Whether devices of others may be shared: then nobody waits.
     pub(crate) over_subscribe: bool,
     pub(crate) wait: WaitFlag,
@@ -89,6 +92,8 @@ impl Place<'_> {
         attempt: &mut impl Attempt<T>,
     ) -> anyhow::Result<T> {
         let asked_at = Instant::now();
+        let shell = || self.asking.caller.map(|caller| start_of(caller.pid()));
+        let started = shell();
         let mut ahead = 0;
         loop {
             // Whoever is not the next to get devices need not know who uses them.
@@ -118,6 +123,10 @@ impl Place<'_> {
                 );
             }
             let signal = waiting.pause(rest.map_or(POLL, |rest| rest.min(POLL)));
+            ensure!(
+                shell() == started,
+                "cannot attach devices: the shell that waits for them was killed. Ask again in another one"
+            );
             if let Some(signal) = signal {
                 self.leave(machine);
                 // One that stops this program lets others pass meanwhile. One that ends it does not return.
@@ -144,6 +153,7 @@ impl Place<'_> {
             Ok(value) => {
                 let more = state.attached(eid).iter().any(|index| !had.contains(index));
                 if !more || ahead == 0 || self.asking.over_subscribe {
+                    self.asking.caller.map_or(Ok(()), Caller::check)?;
                     state.leave_queue(self.pid);
                     return Ok(Outcome::Done(value));
                 }
@@ -195,6 +205,15 @@ fn survey(machine: &mut Machine, eid: &str) -> anyhow::Result<Survey> {
         NoSample::Source(error) => error.into(),
         error => Failure::NotEnoughDevices(format!("cannot attach devices: {error}")).into(),
     })
+}
+
+/// When a process was started, if it is there.
+fn start_of(pid: u32) -> Option<u64> {
+    let table = ProcReader::new().read(&ProcessRequest {
+        members: vec![pid],
+        ..ProcessRequest::default()
+    });
+    Some(table.lineage.get(&pid)?.start_time_ticks)
 }
 
 fn allocation(error: &anyhow::Error) -> Option<&AllocateError> {

@@ -1,15 +1,17 @@
 //! `--wait`: first come, first served.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::pipe;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::process::signal;
-use genv_tests::shell::Account;
+use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::process::{Sleeper, signal};
+use genv_tests::shell::{Account, Shell};
+use genv_tests::state::{self, Environment};
 use rustix::process::Signal;
 
 use crate::members::listed;
@@ -18,7 +20,8 @@ use crate::running::genv;
 /// A job that has devices until its input ends, or waits for them.
 struct Job {
     child: Child,
-    said: BufReader<ChildStderr>,
+    printed: Lines,
+    said: Lines,
 }
 
 impl Job {
@@ -31,29 +34,24 @@ impl Job {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let said = BufReader::new(child.stderr.take().context("no stderr")?);
-        Ok(Self { child, said })
-    }
-
-    /// What it says next.
-    fn says(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        Ok(line)
+        Ok(Self {
+            printed: Lines::of(child.stdout.take().context("no stdout")?),
+            said: Lines::of(child.stderr.take().context("no stderr")?),
+            child,
+        })
     }
 
     /// Waits until it has its devices.
-    fn runs(&mut self) -> Result<()> {
-        let out = self.child.stdout.as_mut().context("no stdout")?;
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line)?;
-        ensure!(line == "runs\n", "it ended: {}", self.says()?);
+    fn runs(&self) -> Result<()> {
+        let line = self.printed.next_line();
+        let line = line.with_context(|| format!("it said {:?}", self.said.next_line()))?;
+        ensure!(line == "runs");
         Ok(())
     }
 
     fn ends(mut self) -> Result<()> {
         drop(self.child.stdin.take());
-        ensure!(self.child.wait()?.code() == Some(1));
+        ensure!(ended(&mut self.child)?.code() == Some(1));
         Ok(())
     }
 }
@@ -66,30 +64,35 @@ impl Drop for Job {
     }
 }
 
-const NEXT: &str = "genv: waiting for devices: next in line. Ctrl-C leaves the line\n";
-const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the line\n";
+const NEXT: &str = "genv: waiting for devices: next in line. Ctrl-C leaves the line";
+const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the line";
 
 /// Two of four devices are taken, one waits for all, and another one behind for one, which is free.
 fn line(account: &Account) -> Result<(Job, Job, Job)> {
-    let mut holder = Job::start(account, &["--gpus=2"])?;
+    let holder = Job::start(account, &["--gpus=2"])?;
     holder.runs()?;
-    let mut large = Job::start(account, &["--gpus=4", "--wait"])?;
-    ensure!(large.says()? == NEXT);
-    let mut small = Job::start(account, &["--gpus=1", "--wait"])?;
-    ensure!(small.says()? == SECOND);
+    let large = Job::start(account, &["--gpus=4", "--wait"])?;
+    ensure!(large.said.next_line()? == NEXT);
+    let small = Job::start(account, &["--gpus=1", "--wait"])?;
+    ensure!(small.said.next_line()? == SECOND);
     Ok((holder, large, small))
+}
+
+fn line_is_empty(account: &Account) -> Result<bool> {
+    Ok(listed(account, "genv-members.json", "queue")?.is_empty())
 }
 
 #[test]
 fn who_came_first_is_served_first() -> Result<()> {
     let account = Account::new()?;
-    let (holder, mut large, mut small) = line(&account)?;
+    let (holder, large, small) = line(&account)?;
     // Nobody passes those who wait, unless the devices are to be shared.
-    let refused = genv(&account, &["exec", "--gpus=1", "--", "true"])?.output()?;
+    let refused = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
     ensure!(refused.status.code() == Some(4), "{refused:?}");
     let said = String::from_utf8(refused.stderr)?;
     ensure!(said.contains("others wait in line"), "{said}");
-    let shares = genv(&account, &["exec", "-o", "--gpus=1", "--", "true"])?.output()?;
+    let shares = ["exec", "-o", "--gpus=1", "--", "true"];
+    let shares = output(&mut genv(&account, &shares)?)?;
     ensure!(shares.status.success(), "{shares:?}");
     holder.ends()?;
     large.runs()?;
@@ -99,34 +102,115 @@ fn who_came_first_is_served_first() -> Result<()> {
     large.ends()?;
     small.runs()?;
     small.ends()?;
-    ensure!(listed(&account, "genv-members.json", "queue")?.is_empty());
+    ensure!(line_is_empty(&account)?);
+    Ok(())
+}
+
+#[test]
+fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()> {
+    let account = Account::new()?;
+    let (_holder, _large, _small) = line(&account)?;
+    let member = Sleeper::start(&[])?;
+    let pid = member.pid().to_string();
+    let activate = ["envs", "activate", "--eid=e", "--uid=0", "--pid", &pid];
+    ensure!(output(&mut genv(&account, &activate)?)?.status.success());
+    let attach = ["devices", "attach", "--eid=e", "--count=1"];
+    let refused = output(&mut genv(&account, &attach)?)?;
+    ensure!(refused.status.code() == Some(4), "{refused:?}");
+    let shares = [&attach[..], &["--allow-over-subscription"]].concat();
+    let shares = output(&mut genv(&account, &shares)?)?;
+    ensure!(shares.stdout == b"2\n", "{shares:?}");
     Ok(())
 }
 
 #[test]
 fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
-    for (way, ends_by) in [
-        (Signal::KILL, Some(9)),
-        (Signal::INT, Some(2)),
-        (Signal::TSTP, None),
+    for way in [
+        Signal::KILL,
+        Signal::INT,
+        // It cannot leave the line itself.
+        Signal::STOP,
+        Signal::TSTP,
     ] {
         let account = Account::new()?;
-        let (_holder, mut large, mut small) = line(&account)?;
+        let (_holder, mut large, small) = line(&account)?;
         signal(large.child.id(), way)?;
-        if let Some(number) = ends_by {
-            let ended = large.child.wait()?;
-            ensure!(ended.signal() == Some(number), "{way:?}: {ended}");
-        }
-        small.runs()?;
-        if ends_by.is_some() {
-            ensure!(listed(&account, "genv-members.json", "queue")?.is_empty());
-        } else {
+        // Whoever ended is a zombie as long as nobody has asked how.
+        small.runs().with_context(|| format!("{way:?}"))?;
+        ensure!(line_is_empty(&account)?, "{way:?}");
+        if way == Signal::STOP || way == Signal::TSTP {
             // It goes on at the end of the line.
             signal(large.child.id(), Signal::CONT)?;
-            while listed(&account, "genv-members.json", "queue")?.is_empty() {
-                thread::yield_now();
-            }
+            until("it is in line again", || Ok(!line_is_empty(&account)?))?;
+        } else {
+            let ended = ended(&mut large.child)?;
+            ensure!(ended.signal() == Some(way.as_raw()), "{way:?}: {ended}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=4"])?;
+    holder.runs()?;
+    let setup = Shell::Bash.setup();
+    for command in [
+        "genv activate --gpus 1 --wait",
+        "genv activate; genv attach --count 1 --wait",
+    ] {
+        let mut shell = account.command("bash")?;
+        let script = format!("{setup}; {command}");
+        let shell = shell.args(["-c", &script]).stdin(Stdio::null());
+        let mut shell = shell.stderr(Stdio::null()).spawn()?;
+        until("it is in line", || Ok(!line_is_empty(&account)?))?;
+        shell.kill()?;
+        shell.wait()?;
+        until("it has left the line", || line_is_empty(&account))?;
+        let environments = listed(&account, "envs.json", "envs")?;
+        ensure!(environments.len() == 1, "{command}: {environments:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result<()> {
+    let account = Account::new()?;
+    let member = Sleeper::start(&[])?;
+    let environment = Environment {
+        eid: "e".to_owned(),
+        uid: rustix::process::getuid().as_raw(),
+        pids: vec![member.pid()],
+        devices: vec![0, 1],
+        gpu_memory: None,
+    };
+    state::write(&account.state(), 4, &[environment])?;
+    output(&mut genv(&account, &["exec", "--", "true"])?)?;
+    let files = || {
+        let read = |name| std::fs::read_to_string(account.state().join(name));
+        Ok::<_, std::io::Error>([read("envs.json")?, read("devices.json")?])
+    };
+    let before = files()?;
+    for flags in [
+        "--name new --no-attach",
+        "--gpus 1",
+        "--gpus 3 --gpu-memory 4g",
+    ] {
+        let (reader, writer) = pipe()?;
+        drop(reader);
+        let script = format!("exec genv activate --id e {flags} 9>&1 >/dev/null");
+        let caller = format!("1 bash {} script", std::process::id());
+        let mut shell = account.command("bash")?;
+        shell.args(["-c", &script]).env("GENV_CALLER", caller);
+        let shell = shell.stdin(Stdio::null()).stdout(writer);
+        let mut shell = shell.stderr(Stdio::piped()).spawn()?;
+        let said = Lines::of(shell.stderr.take().context("no stderr")?);
+        let status = ended(&mut shell)?;
+        ensure!(status.code() == Some(1), "{flags}: {status}");
+        let said = said.next_line()?;
+        ensure!(said.contains("it does not listen"), "{flags}: {said}");
+        ensure!(files()? == before, "{flags}: {:?}", files()?);
     }
     Ok(())
 }
@@ -134,11 +218,12 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
 #[test]
 fn who_waits_for_too_long_leaves_the_line() -> Result<()> {
     let account = Account::new()?;
-    let mut holder = Job::start(&account, &["--gpus=4"])?;
+    let holder = Job::start(&account, &["--gpus=4"])?;
     holder.runs()?;
-    let late = genv(&account, &["exec", "--gpus=1", "--wait=1ms", "--", "true"])?.output()?;
+    let late = ["exec", "--gpus=1", "--wait=1ms", "--", "true"];
+    let late = output(&mut genv(&account, &late)?)?;
     ensure!(late.status.code() == Some(6), "{late:?}");
-    ensure!(listed(&account, "genv-members.json", "queue")?.is_empty());
+    ensure!(line_is_empty(&account)?);
     Ok(())
 }
 

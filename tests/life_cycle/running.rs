@@ -1,10 +1,11 @@
 //! `genv exec` and `genv lock`: a command that ends as it would alone.
 
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::signal;
 use genv_tests::shell::{Account, Shell};
 use rustix::process::Signal;
@@ -17,16 +18,6 @@ pub(crate) fn genv(account: &Account, words: &[&str]) -> Result<Command> {
     let arguments = ["-c", "exec genv \"$@\"", "genv"];
     command.args(arguments).args(words).stdin(Stdio::null());
     Ok(command)
-}
-
-/// The first line that a program prints.
-fn first_line(child: &mut Child) -> Result<String> {
-    let mut line = String::new();
-    let out = child.stdout.take().context("no stdout")?;
-    let mut out = BufReader::new(out);
-    out.read_line(&mut line)?;
-    child.stdout = Some(out.into_inner());
-    Ok(line)
 }
 
 #[test]
@@ -69,7 +60,7 @@ fn the_exit_code_is_the_commands() -> Result<()> {
         }
     }
     // The last shell has not left its environment.
-    genv(&account, &["exec", "--", "true"])?.status()?;
+    output(&mut genv(&account, &["exec", "--", "true"])?)?;
     ensure!(listed(&account, "envs.json", "envs")?.is_empty());
     Ok(())
 }
@@ -89,10 +80,8 @@ fn the_command_has_its_environment_and_no_more_than_that() -> Result<()> {
         "--eid",
         "job",
     ];
-    let output = genv(&account, &words)?
-        .args(["--", "sh", "-c", print])
-        .output()?;
-    let printed = String::from_utf8(output.stdout)?;
+    let done = output(genv(&account, &words)?.args(["--", "sh", "-c", print]))?;
+    let printed = String::from_utf8(done.stdout)?;
     let shims = genv_tests::shell::installation()?.join("lib/genv/shims");
     let expected = [
         "CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -119,9 +108,10 @@ fn a_signal_to_genv_reaches_the_command() -> Result<()> {
         let mut command = genv(&account, words)?;
         command.args(["sh", "-c", script]).stdout(Stdio::piped());
         let mut child = command.spawn()?;
-        ensure!(first_line(&mut child)? == "ready\n");
+        let printed = Lines::of(child.stdout.take().context("no stdout")?);
+        ensure!(printed.next_line()? == "ready");
         signal(child.id(), Signal::TERM)?;
-        let ended = child.wait()?;
+        let ended = ended(&mut child)?;
         ensure!(ended.code() == Some(5), "{words:?}: {ended}");
     }
     Ok(())
@@ -144,27 +134,21 @@ fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()?;
     let input = child.stdin.take();
-    let command: u32 = first_line(&mut child)?.trim().parse()?;
-    // It is the member as soon as the state says so.
-    while listed(&account, "envs.json", "envs")?[0]["pids"] != serde_json::json!([command]) {
-        std::thread::yield_now();
-    }
+    let printed = Lines::of(child.stdout.take().context("no stdout")?);
+    let command: u32 = printed.next_line()?.parse()?;
+    until("the command is the member of its environment", || {
+        Ok(listed(&account, "envs.json", "envs")?[0]["pids"] == serde_json::json!([command]))
+    })?;
     signal(child.id(), Signal::KILL)?;
-    ensure!(child.wait()?.signal() == Some(9));
-    let refused = genv(&account, &["exec", "--gpus", "1", "--", "true"])?.output()?;
+    ensure!(ended(&mut child)?.signal() == Some(9));
+    let refused = output(&mut genv(&account, &["exec", "--gpus", "1", "--", "true"])?)?;
     ensure!(refused.status.code() == Some(4), "{refused:?}");
     // The command reads the end of its input, and ends.
     drop(input);
-    let mut rest = String::new();
-    child
-        .stdout
-        .take()
-        .context("no stdout")?
-        .read_to_string(&mut rest)?;
-    while std::path::Path::new(&format!("/proc/{command}")).exists() {
-        std::thread::yield_now();
-    }
-    let done = genv(&account, &["exec", "--gpus", "4", "--", "true"])?.output()?;
+    until("the command has ended", || {
+        Ok(!Path::new(&format!("/proc/{command}")).exists())
+    })?;
+    let done = output(&mut genv(&account, &["exec", "--gpus", "4", "--", "true"])?)?;
     ensure!(done.status.success(), "{done:?}");
     Ok(())
 }

@@ -8,6 +8,7 @@ pub mod history;
 pub mod http;
 pub mod metrics;
 pub mod nvml_sim;
+pub mod patience;
 pub mod peer;
 pub mod process;
 pub mod prometheus;

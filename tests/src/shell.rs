@@ -6,11 +6,12 @@ use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::patience::output;
 use crate::process::copy_program;
 
 /// A shell that genv can be set up in.
@@ -223,11 +224,7 @@ impl Account {
             "fish" => command.arg("--no-config"),
             _ => &mut command,
         };
-        let output = command
-            .args(options)
-            .args(["-c", script])
-            .stdin(Stdio::null())
-            .output()?;
+        let output = output(command.args(options).args(["-c", script]))?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let code = output
             .status
@@ -268,11 +265,7 @@ impl Account {
             Shell::Zsh => command.arg("-f"),
             Shell::Fish => command.arg("--no-config"),
         };
-        command
-            .arg(&file)
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null());
-        let output = command.output()?;
+        let output = output(command.arg(&file).envs(variables.iter().copied()))?;
         let said = String::from_utf8_lossy(&output.stderr);
         let read = |(number, line): (usize, &String)| {
             let text = |what| -> Result<String> {

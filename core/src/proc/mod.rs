@@ -17,6 +17,12 @@ pub trait ProcessSource: Send {
     /// Reads processes once. A process that cannot be read is part of the answer, never an error.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable;
 
+    /// Whether a process could do something: it has neither ended, waited for or not, nor been stopped (SIGSTOP). One of
+    /// which this source cannot tell could.
+    fn can_act(&mut self, _pid: u32) -> bool {
+        true
+    }
+
     /// What a user is called in snapshots: the passwd name of a uid, else `uid:1234`.
     fn username(&mut self, uid: u32) -> String;
 }

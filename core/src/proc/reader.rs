@@ -281,6 +281,14 @@ impl ProcessSource for ProcReader {
         table
     }
 
+    fn can_act(&mut self, pid: u32) -> bool {
+        let path = self.root.join(format!("{pid}/stat"));
+        match read_stat(CWD, path, &mut self.buffer) {
+            Ok(stat) => !stat.is_zombie() && !stat.is_stopped(),
+            Err(errno) => matches!(absence(self.live, pid, errno), Absence::Hidden),
+        }
+    }
+
     fn username(&mut self, uid: u32) -> String {
         self.usernames.username(uid)
     }

@@ -37,6 +37,11 @@ impl<'a> Stat<'a> {
     pub(super) const fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
+
+    /// Whether it does nothing until SIGCONT comes. One that a debugger holds goes on by itself.
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.state == b'T'
+    }
 }
 
 /// The effective uid: the second number of the line `Uid:` of `/proc/PID/status` (proc_pid_status(5)).

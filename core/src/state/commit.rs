@@ -84,7 +84,7 @@ impl Loaded {
         })
     }
 
-    /// The state to be changed, without those in the queue who ended.
+    /// The state to be changed, without those in the queue whose pids others have by now.
     pub(super) fn edit(&self, table: &ProcessTable, now_seconds: f64) -> EditableState {
         let waiting = self.state.recorded.queue.iter().filter(|waiting| {
             let process = table.lineage.get(&waiting.pid);
@@ -154,15 +154,14 @@ pub(super) fn record(
             }
         }
     }
+    // Whoever waits is who has the pid now; who may not be seen was known before.
     let waiting = editable.queue.iter().filter_map(|&pid| {
-        let known = before.queue.iter().find(|waiting| waiting.pid == pid);
-        known.copied().or_else(|| {
-            let start_time_ticks = table.lineage.get(&pid)?.start_time_ticks;
-            Some(ProcessId {
-                pid,
-                start_time_ticks,
-            })
-        })
+        let known = || before.queue.iter().find(|waiting| waiting.pid == pid);
+        let process = table.lineage.get(&pid).map(|process| ProcessId {
+            pid,
+            start_time_ticks: process.start_time_ticks,
+        });
+        process.or_else(|| known().copied())
     });
     recorded.queue = waiting.collect();
     recorded

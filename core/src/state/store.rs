@@ -184,13 +184,10 @@ impl StateStore {
         let directory = directory::open_or_create(&self.path, true).map_err(StoreError::from)?;
         let directory = directory.as_fd();
         let (lock, mut loaded, ended) = self.load(directory)?;
-        let waiting: Vec<u32> = loaded
-            .state
-            .recorded
-            .queue
-            .iter()
-            .map(|it| it.pid)
-            .collect();
+        let processes = &mut self.machine.processes;
+        let queue = &mut loaded.state.recorded.queue;
+        queue.retain(|waiting| processes.can_act(waiting.pid));
+        let waiting: Vec<u32> = queue.iter().map(|it| it.pid).collect();
         let table = self.machine.members(&loaded.state, &waiting);
         if self.cleaning {
             liveness::clean(&mut loaded.state, &table, &ended);

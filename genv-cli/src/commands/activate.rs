@@ -75,6 +75,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Entry<'a> {
     pub(crate) eid: &'a str,
     pub(crate) member: u32,
+    /// The shell, if it is one that enters.
+    pub(crate) caller: Option<&'a Caller>,
     /// What a `.genv` configures.
     pub(crate) local: Configuration,
     pub(crate) attach: bool,
@@ -105,14 +107,12 @@ impl Activate {
         let entry = Entry {
             eid: &eid,
             member: caller.pid(),
+            caller: Some(&caller),
             local: self.wanted.local()?,
             attach: !self.no_attach,
         };
         let shown = self.wanted.enter(&mut machine, &entry)?;
-        caller
-            .enter(&shown.for_shell(), !self.no_prompt)
-            .inspect_err(|_| leave(&mut machine, &entry))?;
-        Ok(())
+        Ok(caller.enter(&shown.for_shell(), !self.no_prompt)?)
     }
 }
 
@@ -153,10 +153,15 @@ impl Wanted {
                 state.environments.iter().any(|it| it.eid == entry.eid)
             });
         if !may_attach {
-            return machine.update(|state| change(state, &Survey::default()));
+            return machine.update(|state| {
+                let shown = change(state, &Survey::default())?;
+                entry.caller.map_or(Ok(()), Caller::check)?;
+                Ok(shown)
+            });
         }
         let asking = Asking {
             eid: entry.eid,
+            caller: entry.caller,
             over_subscribe: self.over_subscribe,
             wait: self.wait,
         };

@@ -64,6 +64,7 @@ impl Attach {
         let caller = Caller::from_environment()?;
         let asking = Asking {
             eid: &eid,
+            caller: Some(&caller),
             over_subscribe: self.over_subscribe,
             wait: self.wait,
         };

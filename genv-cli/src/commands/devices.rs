@@ -5,13 +5,14 @@ use std::io;
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{AttachmentState, DeviceState, Inventory, State, StoreError};
+use genv_core::state::{AttachmentState, DeviceState, EditableState, Inventory, State, StoreError};
 use serde_json::{Map, Value, json};
 
 use super::envs::{misplaced, user};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
-use crate::machine::{INVENTORY_PATIENCE, Machine};
+use crate::line::{Asking, WaitFlag, obtain};
+use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
 };
@@ -188,23 +189,28 @@ fn attach(
     asked: Option<Selection>,
     over_subscribe: bool,
 ) -> anyhow::Result<Vec<u32>> {
-    let before = machine.state()?;
-    let survey = machine.survey(&before, eid)?;
-    machine.update(|state| {
-        if let Some(inventory) = &survey.inventory {
-            state.merge_inventory(inventory);
-        }
-        let configured = state.configuration(eid)?.gpus.map(Selection::Count);
-        let Some(selection) = asked.or(configured) else {
-            return Ok(state.attached(eid));
-        };
-        let request = AttachRequest {
-            selection,
-            over_subscribe,
-            usage: survey.usage.clone(),
-        };
-        Ok(state.attach(eid, &request)?)
-    })
+    let asking = Asking {
+        eid,
+        caller: None,
+        over_subscribe,
+        wait: WaitFlag::default(),
+    };
+    obtain(
+        machine,
+        asking,
+        |state: &mut EditableState, survey: &Survey| {
+            let configured = state.configuration(eid)?.gpus.map(Selection::Count);
+            let Some(selection) = asked.or(configured) else {
+                return Ok(state.attached(eid));
+            };
+            let request = AttachRequest {
+                selection,
+                over_subscribe,
+                usage: survey.usage.clone(),
+            };
+            Ok(state.attach(eid, &request)?)
+        },
+    )
 }
 
 /// Indices of the devices that an environment is attached to.

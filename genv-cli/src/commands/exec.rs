@@ -54,6 +54,7 @@ impl Exec {
         let entry = Entry {
             eid: &eid,
             member: own_pid,
+            caller: None,
             local: self.wanted.local()?,
             attach: true,
         };

@@ -41,7 +41,13 @@ pub(crate) enum CallerError {
     OtherVersion(Shell),
     /// The function listens no more.
     #[error("cannot change this shell: it does not listen ({0}). Try again in a new shell")]
-    Channel(#[from] io::Error),
+    Channel(io::Error),
+}
+
+impl From<io::Error> for CallerError {
+    fn from(error: io::Error) -> Self {
+        Self::Channel(error)
+    }
 }
 
 /// What to do in a shell where genv is not set up.
@@ -162,16 +168,25 @@ impl Caller {
         self.hand_over(&changes)
     }
 
+    /// Sees to it that the shell still listens, which one that was killed does not.
+    ///
+    /// # Errors
+    /// The shell is gone.
+    pub(crate) fn check(&self) -> Result<(), CallerError> {
+        // An empty line means nothing to any shell; writing less than that tells nothing.
+        send(b"\n")
+    }
+
     fn hand_over(&self, changes: &[Change]) -> Result<(), CallerError> {
         let hides = |change: &&Change| self.interactive || !matches!(change, Change::Prompt(_));
         let changes: Vec<Change> = changes.iter().filter(hides).cloned().collect();
-        let code = variables::code(self.shell, &changes);
-        OpenOptions::new()
-            .write(true)
-            .open(CHANNEL)?
-            .write_all(&code)?;
-        Ok(())
+        send(&variables::code(self.shell, &changes))
     }
+}
+
+fn send(code: &[u8]) -> Result<(), CallerError> {
+    let mut channel = OpenOptions::new().write(true).open(CHANNEL)?;
+    Ok(channel.write_all(code)?)
 }
 
 #[cfg(test)]

@@ -131,6 +131,29 @@ fn what_is_missing_of_an_environ_is_told_apart() {
 }
 
 #[test]
+fn who_ended_or_was_stopped_cannot_act() {
+    let proc = FakeProc::new();
+    let mut reader = proc.reader();
+    for (state, can_act) in [
+        ('R', true),
+        ('S', true),
+        ('D', true),
+        ('t', true),
+        ('I', true),
+        ('T', false),
+        ('Z', false),
+        ('X', false),
+    ] {
+        proc.stat(42, "genv", state, 1, 4200);
+        assert_eq!(reader.can_act(42), can_act, "{state}");
+        // What is remembered of it from a cycle does not matter.
+        reader.read(&request(&[], &[42]));
+    }
+    assert!(!reader.can_act(43));
+    assert!(ProcReader::new().can_act(std::process::id()));
+}
+
+#[test]
 fn a_huge_environ_is_read_so_far_and_no_further() {
     let proc = FakeProc::new();
     let huge = |bytes: usize| {

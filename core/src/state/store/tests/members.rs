@@ -18,6 +18,7 @@ struct Processes(Arc<Mutex<Table>>);
 struct Table {
     start_ticks: HashMap<u32, u64>,
     hidden: Vec<u32>,
+    idle: Vec<u32>,
 }
 
 /// Ticks are hundredths of a second since this Unix time.
@@ -57,6 +58,10 @@ impl ProcessSource for Processes {
         read
     }
 
+    fn can_act(&mut self, pid: u32) -> bool {
+        !self.0.lock().unwrap().idle.contains(&pid)
+    }
+
     fn username(&mut self, uid: u32) -> String {
         format!("uid:{uid}")
     }
@@ -86,6 +91,16 @@ impl Lab {
             .store
             .update(|state| Ok::<_, StoreError>(state.activate(eid, 0, None, &member)));
         activated.unwrap();
+    }
+
+    fn enqueue(&mut self, pid: u32) -> usize {
+        let enqueue = |state: &mut EditableState| Ok::<_, StoreError>(state.enqueue(pid));
+        self.store.update(enqueue).unwrap()
+    }
+
+    fn queue_length(&mut self) -> usize {
+        let length = |state: &mut EditableState| Ok::<_, StoreError>(state.queue_length());
+        self.store.update(length).unwrap()
     }
 
     fn nothing(&mut self) {
@@ -287,19 +302,42 @@ fn who_waits_leaves_the_queue_by_ending() {
     for pid in 1..=3 {
         lab.processes.start(pid, 100);
     }
-    let enqueue = |lab: &mut Lab, pid| {
-        let position = lab
-            .store
-            .update(|state| Ok::<_, StoreError>(state.enqueue(pid)));
-        position.unwrap()
-    };
-    assert_eq!([1, 2, 3].map(|pid| enqueue(&mut lab, pid)), [0, 1, 2]);
+    assert_eq!([1, 2, 3].map(|pid| lab.enqueue(pid)), [0, 1, 2]);
     lab.processes.start(1, 200);
-    assert_eq!(enqueue(&mut lab, 3), 1);
+    assert_eq!(lab.enqueue(3), 1);
     lab.processes.end(2);
-    assert_eq!(enqueue(&mut lab, 3), 0);
-    // Another process with the first one's pid comes last.
-    assert_eq!(enqueue(&mut lab, 1), 1);
+    assert_eq!(lab.enqueue(3), 0);
+    // Another process with the first one's pid comes last, and keeps its place.
+    assert_eq!(lab.enqueue(1), 1);
+    lab.processes.end(3);
+    assert_eq!((lab.enqueue(1), lab.queue_length()), (0, 1));
+}
+
+#[test]
+fn a_process_with_a_waiting_ones_pid_has_a_place_of_its_own_and_keeps_it() {
+    let mut lab = lab();
+    lab.processes.start(1, 100);
+    lab.processes.start(2, 100);
+    lab.enqueue(1);
+    // It ended without anybody looking, and another one with its pid comes.
+    lab.processes.start(1, 200);
+    assert_eq!(lab.enqueue(1), 0);
+    assert_eq!(lab.enqueue(2), 1);
+    assert_eq!(lab.enqueue(1), 0);
+}
+
+#[test]
+fn who_waits_and_cannot_act_loses_its_place() {
+    let mut lab = lab();
+    for pid in 1..=2 {
+        lab.processes.start(pid, 100);
+    }
+    assert_eq!([1, 2].map(|pid| lab.enqueue(pid)), [0, 1]);
+    // A zombie, or stopped.
+    lab.processes.0.lock().unwrap().idle.push(1);
+    assert_eq!((lab.enqueue(2), lab.queue_length()), (0, 1));
+    lab.processes.0.lock().unwrap().idle.clear();
+    assert_eq!(lab.enqueue(1), 1);
 }
 
 #[test]

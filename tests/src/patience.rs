@@ -1,0 +1,113 @@
+//! Waiting for programs, and never for ever: a test that waits in vain fails and says for what.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+pub use crate::exporter::PATIENCE;
+
+/// How often something is looked at.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Waits until something is so.
+///
+/// # Errors
+/// It never is, or cannot be told.
+pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().with_context(|| what.to_owned())? {
+        ensure!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// Waits until a program has ended; one that does not is killed.
+///
+/// # Errors
+/// It does not.
+pub fn ended(child: &mut Child) -> Result<ExitStatus> {
+    let mut status = None;
+    let waited = until("a program has ended", || {
+        status = child.try_wait()?;
+        Ok(status.is_some())
+    });
+    match status {
+        Some(status) => Ok(status),
+        None => {
+            child.kill()?;
+            child.wait()?;
+            waited?;
+            bail!("it was killed")
+        }
+    }
+}
+
+/// Runs a program that reads nothing, and returns what it printed.
+///
+/// # Errors
+/// It cannot be started, or does not end, or what it left running keeps its output open.
+pub fn output(command: &mut Command) -> Result<Output> {
+    let command = command.stdin(Stdio::null());
+    let started = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = started
+        .spawn()
+        .with_context(|| format!("starting {command:?}"))?;
+    let stdout = all(child.stdout.take().context("no stdout")?);
+    let stderr = all(child.stderr.take().context("no stderr")?);
+    let status = ended(&mut child).with_context(|| format!("{command:?}"))?;
+    let read = |of: &Receiver<Vec<u8>>| {
+        let read = of.recv_timeout(PATIENCE);
+        read.with_context(|| format!("{command:?} left its output open"))
+    };
+    Ok(Output {
+        status,
+        stdout: read(&stdout)?,
+        stderr: read(&stderr)?,
+    })
+}
+
+/// All that there is to read, once it has ended.
+fn all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut content = Vec::new();
+        // What came before an error is what there is; the test may have gone away.
+        let _ = from.read_to_end(&mut content);
+        let _ = sender.send(content);
+    });
+    receiver
+}
+
+/// The lines that a program prints.
+#[derive(Debug)]
+pub struct Lines(Receiver<String>);
+
+impl Lines {
+    /// Reads them from now on.
+    pub fn of(from: impl Read + Send + 'static) -> Self {
+        let (sender, receiver) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Waits for the next one.
+    ///
+    /// # Errors
+    /// None comes, or there are no more.
+    pub fn next_line(&self) -> Result<String> {
+        let line = self.0.recv_timeout(PATIENCE);
+        line.context("waited in vain for a line")
+    }
+}
