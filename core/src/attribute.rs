@@ -66,7 +66,8 @@ pub struct LiveEnvironment<'a> {
 ///
 /// A member is alive if its pid exists and its process is the one that was recorded. If none was, it
 /// must have started before the state was written: a bare pid means the process that had it
-/// then. A member that is hidden counts as alive.
+/// then. A member that is hidden counts as alive, as does a kernel that is listed: those that ended are left out
+/// when the state is read.
 #[must_use]
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
     let written = state.written_timestamp_seconds;

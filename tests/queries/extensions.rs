@@ -3,9 +3,10 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::process::program;
 use regex::Regex;
+use serde_json::Value;
 
 use crate::lab::Lab;
 
@@ -107,7 +108,16 @@ fn jupyterlab_is_answered() -> Result<()> {
             ("devices find --eid e1", "0\n"),
         ],
     )?;
+    // What watches the machine goes by the same folder, and clears nothing away.
+    let watched = || -> Result<usize> {
+        let snapshot: Value = serde_json::from_str(&lab.genv("snapshot")?)?;
+        let environments = snapshot["environments"].as_array();
+        Ok(environments.context("no environments")?.len())
+    };
+    assert_eq!(watched()?, 1);
     fs::remove_file(lab.folder().join("jupyter/kernel-0123-abcd.json"))?;
+    assert_eq!(watched()?, 0);
+    ensure!(fs::read_to_string(lab.state().join("envs.json"))?.contains("0123-abcd"));
     all(&lab, &[("envs find --kernel-id 0123-abcd", "")])
 }
 

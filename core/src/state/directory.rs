@@ -14,6 +14,8 @@ use rustix::process::geteuid;
 
 use super::document::{self, Document};
 use super::file::{self, ReadError, Version};
+use super::kernels::Kernels;
+use super::liveness;
 use super::members::{self, RecordedMembers};
 use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
@@ -53,6 +55,7 @@ pub struct StateDirectory {
     environments: Remembered<EnvironmentState>,
     devices: Remembered<DeviceState>,
     members: Remembered<RecordedMembers>,
+    kernels: Kernels,
 }
 
 /// A file's last document.
@@ -85,6 +88,7 @@ impl StateDirectory {
                 parse: members::parse_in_this_boot,
                 last: None,
             },
+            kernels: Kernels::default(),
         }
     }
 
@@ -92,6 +96,12 @@ impl StateDirectory {
     #[must_use]
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.search_path = Some(path.into());
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn kernels(mut self, kernels: Kernels) -> Self {
+        self.kernels = kernels;
         self
     }
 
@@ -175,7 +185,18 @@ pub(super) fn open_or_create(path: &Path, linked: bool) -> Result<OwnedFd, State
 }
 
 impl StateSource for StateDirectory {
+    /// Kernels that ended are left out; who of the members lives, processes tell.
     fn read(&mut self) -> Result<State, StateError> {
+        let mut state = self.read_files()?;
+        let ended = self.kernels.ended(&state.environments);
+        liveness::forget_kernels(&mut state.environments, &ended);
+        Ok(state)
+    }
+}
+
+impl StateDirectory {
+    /// What the files say.
+    pub(super) fn read_files(&mut self) -> Result<State, StateError> {
         let Some(directory) = self.open()? else {
             return Ok(State {
                 installed: self.genv_is_on_path(),

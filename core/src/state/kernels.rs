@@ -4,6 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
@@ -11,16 +14,31 @@ use uzers::os::unix::UserExt;
 
 use super::EnvironmentState;
 
+/// How long the folders of kernels are waited for: a home directory on the network, or the name service, may hang.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// Where Jupyter keeps the files of a user's running kernels, if that is known.
 type RuntimeFolder = dyn FnMut(u32) -> Option<PathBuf> + Send;
 
-/// Looks for kernels.
+/// A kernel: its user, and its id.
+type Kernel = (u32, String);
+
+/// Kernels that ended.
+pub(super) type EndedKernels = HashSet<Kernel>;
+
+/// Looks for kernels, on a thread of its own: whoever asks is not held up by a user whose home directory hangs.
 pub(super) struct Kernels {
-    runtime_folder: Box<RuntimeFolder>,
+    /// Absent when the thread has it.
+    runtime_folder: Option<Box<RuntimeFolder>>,
+    thread: Option<Looking>,
 }
 
-/// Kernels that ended, by the user and id.
-pub(super) type EndedKernels = HashSet<(u32, String)>;
+struct Looking {
+    questions: Sender<Vec<Kernel>>,
+    answers: Receiver<EndedKernels>,
+    /// Whether an answer is out that came too late for who asked.
+    late: bool,
+}
 
 impl Default for Kernels {
     fn default() -> Self {
@@ -37,32 +55,70 @@ impl fmt::Debug for Kernels {
 impl Kernels {
     pub(super) fn new(runtime_folder: impl FnMut(u32) -> Option<PathBuf> + Send + 'static) -> Self {
         Self {
-            runtime_folder: Box::new(runtime_folder),
+            runtime_folder: Some(Box::new(runtime_folder)),
+            thread: None,
         }
     }
 
-    /// Which kernels of these environments have ended. One whose folder cannot be read is taken to live.
-    ///
-    /// May wait for the name service and for a home directory on the network.
+    /// Which kernels of these environments have ended. One whose folder cannot be read, or not in time, is taken to live.
     pub(super) fn ended(&mut self, environments: &[EnvironmentState]) -> EndedKernels {
-        let mut folders: HashMap<u32, Option<PathBuf>> = HashMap::new();
-        let mut ended = EndedKernels::new();
-        for environment in environments {
-            let uid = environment.uid;
-            for id in &environment.kernel_ids {
-                let folder = folders
-                    .entry(uid)
-                    .or_insert_with(|| (self.runtime_folder)(uid));
-                if folder
-                    .as_deref()
-                    .is_some_and(|folder| has_ended(folder, id))
-                {
-                    ended.insert((uid, id.clone()));
+        let of = |it: &EnvironmentState| {
+            let uid = it.uid;
+            let ids = it.kernel_ids.clone().into_iter();
+            ids.map(move |id| (uid, id))
+        };
+        let kernels: Vec<Kernel> = environments.iter().flat_map(of).collect();
+        if kernels.is_empty() {
+            return EndedKernels::new();
+        }
+        if let Some(folder) = self.runtime_folder.take() {
+            self.thread = Looking::start(folder);
+        }
+        let thread = self.thread.as_mut();
+        thread.and_then(|it| it.ask(kernels)).unwrap_or_default()
+    }
+}
+
+impl Looking {
+    fn start(mut folder: Box<RuntimeFolder>) -> Option<Self> {
+        let (questions, asked) = channel();
+        let (answered, answers) = channel();
+        let thread = thread::Builder::new().name("kernels".to_owned());
+        let started = thread.spawn(move || {
+            for kernels in asked {
+                if answered.send(look(&mut *folder, kernels)).is_err() {
+                    return;
                 }
             }
-        }
-        ended
+        });
+        started.ok().map(|_| Self {
+            questions,
+            answers,
+            late: false,
+        })
     }
+
+    /// Waits once: while an answer is out nothing more is asked, and nothing queues up.
+    fn ask(&mut self, kernels: Vec<Kernel>) -> Option<EndedKernels> {
+        if self.late && matches!(self.answers.try_recv(), Err(TryRecvError::Empty)) {
+            return None;
+        }
+        self.questions.send(kernels).ok()?;
+        let answer = self.answers.recv_timeout(PATIENCE).ok();
+        self.late = answer.is_none();
+        answer
+    }
+}
+
+fn look(runtime_folder: &mut RuntimeFolder, mut kernels: Vec<Kernel>) -> EndedKernels {
+    let mut folders: HashMap<u32, Option<PathBuf>> = HashMap::new();
+    kernels.retain(|(uid, id)| {
+        let folder = folders.entry(*uid).or_insert_with(|| runtime_folder(*uid));
+        folder
+            .as_deref()
+            .is_some_and(|folder| has_ended(folder, id))
+    });
+    kernels.into_iter().collect()
 }
 
 fn has_ended(folder: &Path, id: &str) -> bool {
@@ -107,6 +163,7 @@ fn runtime_folder(uid: u32) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::time::Instant;
 
     use super::*;
 
@@ -168,5 +225,30 @@ mod tests {
         let expected = home.join(".local/share/jupyter/runtime");
         assert_eq!(runtime_folder(other), Some(expected));
         assert_eq!(runtime_folder(3_999_999_999), None);
+    }
+    #[test]
+    fn a_folder_that_hangs_holds_up_nobody_twice_and_its_kernels_live() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().to_owned();
+        let (asked, questions) = channel();
+        let (answer, answers) = channel::<()>();
+        let mut kernels = Kernels::new(move |uid| {
+            asked.send(uid).unwrap();
+            answers.recv().unwrap();
+            Some(folder.clone())
+        });
+        let environments = [environment(1, &["a"])];
+        for _ in 0..1_000 {
+            assert_eq!(kernels.ended(&environments), EndedKernels::new());
+        }
+        assert_eq!(questions.try_iter().count(), 1);
+        answer.send(()).unwrap();
+        // What came late is asked anew.
+        answer.send(()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while kernels.ended(&environments).is_empty() {
+            assert!(Instant::now() < deadline, "it never answered");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -42,10 +42,8 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
     for environment in &mut state.environments {
         let EnvironmentState {
             eid,
-            uid,
             created_timestamp_seconds,
             pids,
-            kernel_ids,
             ..
         } = environment;
         pids.retain(|&pid| {
@@ -55,9 +53,19 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
                 None => table.hidden.contains(&pid) && may_be_member(recorded),
             }
         });
+    }
+    forget_kernels(&mut state.environments, ended);
+    end_environments(&mut state.environments, &mut state.devices);
+}
+
+/// Removes kernels that ended.
+pub(super) fn forget_kernels(environments: &mut [EnvironmentState], ended: &EndedKernels) {
+    for EnvironmentState {
+        uid, kernel_ids, ..
+    } in environments
+    {
         kernel_ids.retain(|id| !ended.contains(&(*uid, id.clone())));
     }
-    end_environments(&mut state.environments, &mut state.devices);
 }
 
 /// Removes environments that have no member, and attachments of environments that do not exist.

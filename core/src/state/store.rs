@@ -11,7 +11,7 @@ use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
-use super::{EnvironmentState, State, StateDirectory, StateError, StateSource, directory};
+use super::{EnvironmentState, State, StateDirectory, StateError, directory};
 use crate::model::local_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable};
 
@@ -152,12 +152,12 @@ impl StateStore {
         &mut self,
         wanted: impl Fn(&EnvironmentState) -> bool,
     ) -> Result<State, StateError> {
-        let mut state = match self.reader.read() {
+        let mut state = match self.reader.read_files() {
             Ok(state) => state,
             Err(error) => {
                 let repaired: Result<(), StoreError> = self.update(|_| Ok(()));
                 match repaired {
-                    Ok(()) => self.reader.read()?,
+                    Ok(()) => self.reader.read_files()?,
                     Err(_) => return Err(error),
                 }
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::attribute::live_environments;
 use crate::proc::Lineage;
-use crate::state::EnvironmentState;
+use crate::state::{EnvironmentState, StateSource as _};
 
 /// A machine whose processes a test starts and ends.
 #[derive(Clone, Default)]
@@ -345,8 +345,11 @@ fn an_environment_lives_as_long_as_its_kernels() {
     let lab = lab();
     let runtime = TempDir::new().unwrap();
     let folder: PathBuf = runtime.path().to_owned();
-    let kernels = Kernels::new(move |uid| (uid == 0).then(|| folder.clone()));
-    let mut store = lab.store.kernels(kernels);
+    let looking = || {
+        let folder = folder.clone();
+        Kernels::new(move |uid| (uid == 0).then(|| folder.clone()))
+    };
+    let mut store = lab.store.kernels(looking());
     for id in ["a", "b"] {
         fs::write(runtime.path().join(format!("kernel-{id}.json")), "").unwrap();
         let member = MemberId::Kernel(id.to_owned());
@@ -360,7 +363,7 @@ fn an_environment_lives_as_long_as_its_kernels() {
     }
     let kernels = |store: &mut StateStore| -> Vec<(String, Vec<String>)> {
         store.update(|_| Ok::<_, StoreError>(())).unwrap();
-        let state = StateDirectory::new(store.path()).read().unwrap();
+        let state = StateDirectory::new(store.path()).read_files().unwrap();
         state
             .environments
             .into_iter()
@@ -375,6 +378,10 @@ fn an_environment_lives_as_long_as_its_kernels() {
     );
     fs::remove_file(runtime.path().join("kernel-a.json")).unwrap();
     let seen = store.read().unwrap().environments.swap_remove(0);
+    assert_eq!(seen.kernel_ids, vec![b.clone()]);
+    // So does the exporter, which never writes.
+    let mut exporter = StateDirectory::new(store.path()).kernels(looking());
+    let seen = exporter.read().unwrap().environments.swap_remove(0);
     assert_eq!(seen.kernel_ids, vec![b.clone()]);
     assert_eq!(
         kernels(&mut store),
