@@ -1,9 +1,12 @@
 //! What the real program is called with, in every mode. It is a program that tells: the real ones refuse some of these
 //! modes on a simulated driver.
 
-use anyhow::Result;
+use std::collections::BTreeSet;
+use std::process::Command;
 
-use crate::stage::{Stage, called_with, text};
+use anyhow::{Result, ensure};
+
+use crate::stage::{GENERATIONS, Stage, called_with, real, text};
 
 #[test]
 fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> {
@@ -52,7 +55,10 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("-ac 2000,800", "-i 0,1 -ac 2000,800"),
         ("-r -i 3,1", "-r -i 1"),
         ("--id=3,0 -r", "--id=0 -r"),
-        ("-i=0 -i 1,0 -r", "-i=0 -i 0 -r"),
+        ("-i=0 -i 1,0,3 -r", "-i=0 -i 0,1 -r"),
+        ("-g 3,1 -r", "-g 1 -r"),
+        ("--gpu=0 -q", "--gpu=0 -q"),
+        ("-psl 1", "-i 0,1 -psl 1"),
         // Subcommands.
         ("dmon", "dmon -i 0,1"),
         ("dmon -c 1 -i 1,2", "dmon -c 1 -i 1"),
@@ -65,6 +71,7 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ),
         ("vgpu -q", "vgpu -i 0,1 -q"),
         ("gpm -g", "gpm -i 0,1 -g"),
+        ("power-profiles -l -i 1", "power-profiles -l -i 1"),
         ("compute-policy -l", "compute-policy -i 0,1 -l"),
         ("boost-slider -l", "boost-slider -i 0,1 -l"),
         ("base-clocks", "base-clocks -i 0,1"),
@@ -108,6 +115,86 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("-i3", "-i3"),
     ] {
         assert_eq!(stage.recorded("mine", typed)?, called, "{typed}");
+    }
+    Ok(())
+}
+
+/// What the help of a real program tells of: a section's options, in all spellings.
+fn options(help: &str, section: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| line.trim() != section);
+    let lines = lines
+        .skip(1)
+        .take_while(|line| !line.ends_with(" OPTIONS:"));
+    let mut options = Vec::new();
+    // What an option is for is further to the right.
+    for line in lines.filter(|line| line.len() - line.trim_start().len() < 20) {
+        for word in line
+            .split_whitespace()
+            .take_while(|word| word.starts_with('-'))
+        {
+            options.push(word.trim_end_matches(['=', ',']).to_owned());
+        }
+    }
+    options
+}
+
+/// The subcommands that a help tells of: each has a help of its own.
+fn subcommands(help: &str) -> Vec<String> {
+    let parts = help.split("\"nvidia-smi ").skip(1);
+    let subcommands = parts.filter_map(|part| part.split_once(" -h\""));
+    subcommands.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn all_that_real_programs_help_with_gets_the_environments_devices() -> Result<()> {
+    let stage = Stage::new()?;
+    let mut helps = vec![include_str!("../fixtures/nvidia-smi/580-options.txt").to_owned()];
+    for generation in GENERATIONS {
+        helps.push(text(
+            &Command::new(real(generation)).arg("-h").output()?.stdout,
+        ));
+    }
+    let all = |section: &str| -> BTreeSet<String> {
+        helps
+            .iter()
+            .flat_map(|help| options(help, section))
+            .collect()
+    };
+    let settings = all("DEVICE MODIFICATION OPTIONS:");
+    ensure!(settings.len() > 50, "{settings:?}");
+    let questions = ["LIST", "SUMMARY", "QUERY", "SELECTIVE QUERY"];
+    let questions = questions.map(|section| all(&format!("{section} OPTIONS:")));
+    for option in settings.iter().chain(questions.iter().flatten()) {
+        let line = format!("{option} 1");
+        let expected = match option.as_str() {
+            "-i" | "--id" => line.clone(),
+            // They take no devices.
+            "-L" | "--list-gpus" | "-B" | "--list-excluded-gpus" | "-u" | "--unit" | "--dtd" => {
+                line.clone()
+            }
+            // That goes to a file which the shim writes.
+            "-f" | "--filename" => "-i 0,1".to_owned(),
+            _ => format!("-i 0,1 {line}"),
+        };
+        let mut command = stage.recorder("nvidia-smi");
+        command.current_dir(stage.folder());
+        let output = command.args(line.split(' ')).output()?;
+        let told = match option.as_str() {
+            "-f" | "--filename" => std::fs::read_to_string(stage.folder().join("1"))?,
+            _ => text(&output.stdout),
+        };
+        assert_eq!(called_with(&told), expected);
+    }
+
+    let known: BTreeSet<String> = helps.iter().flat_map(|help| subcommands(help)).collect();
+    ensure!(known.len() > 20, "{known:?}");
+    for subcommand in known {
+        let called = stage.recorded("alone", &subcommand)?;
+        match subcommand.as_str() {
+            // They are about the whole machine, or name their devices otherwise.
+            "topo" | "drain" | "replay" => assert_eq!(called, subcommand),
+            _ => assert_eq!(called, format!("{subcommand} -i 2")),
+        }
     }
     Ok(())
 }
@@ -169,6 +256,11 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
     for typed in [
         "-r -i 3",
         "-r -i GPU-00000000-0000-0000-0000-000000000003",
+        "-r -g 3",
+        "--gpu=3 -r",
+        "-r -i 0 -i 3",
+        "-r -i 0 -g 3",
+        "power-profiles -sr 1 -i 3",
         "-pm 1 --id=2,3",
     ] {
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use super::options::{MANNERS, QUERIES, QUESTIONS, SETTINGS, subcommand};
 use crate::devices::join;
 
 /// What the shim does with a command line.
@@ -77,125 +78,6 @@ impl Mode {
     }
 }
 
-/// Options that change devices.
-const SETTINGS: [&str; 53] = [
-    "-pm",
-    "--persistence-mode",
-    "-e",
-    "--ecc-config",
-    "-p",
-    "--reset-ecc-errors",
-    "-c",
-    "--compute-mode",
-    "--gom",
-    "-r",
-    "--gpu-reset",
-    "-vm",
-    "--virt-mode",
-    "-lgc",
-    "--lock-gpu-clocks",
-    "-m",
-    "--mode",
-    "-rgc",
-    "--reset-gpu-clocks",
-    "-lmc",
-    "--lock-memory-clocks",
-    "-rmc",
-    "--reset-memory-clocks",
-    "-lmcd",
-    "--lock-memory-clocks-deferred",
-    "-rmcd",
-    "--reset-memory-clocks-deferred",
-    "-ac",
-    "--applications-clocks",
-    "-rac",
-    "--reset-applications-clocks",
-    "-acp",
-    "--applications-clocks-permission",
-    "-pl",
-    "--power-limit",
-    "-sc",
-    "--scope",
-    "-cc",
-    "--cuda-clocks",
-    "-am",
-    "--accounting-mode",
-    "-caa",
-    "--clear-accounted-apps",
-    "--auto-boost-default",
-    "--auto-boost-permission",
-    "-mig",
-    "--multi-instance-gpu",
-    "-gtt",
-    "--gpu-target-temp",
-    "-dm",
-    "--driver-model",
-    "-fdm",
-    "--force-driver-model",
-];
-
-/// Questions whose answers stay as they are.
-const QUERIES: [&str; 5] = [
-    "--query-gpu",
-    "--query-supported-clocks",
-    "--query-remapped-rows",
-    "--query-accounted-apps",
-    "--query-retired-pages",
-];
-
-/// Questions whose answers are rewritten, or can be with another option.
-const QUESTIONS: [&str; 5] = ["-L", "--list-gpus", "-q", "--query", "--query-compute-apps"];
-
-/// Options that say how, not what.
-const MANNERS: [&str; 16] = [
-    "-i",
-    "--id",
-    "-f",
-    "--filename",
-    "-l",
-    "--loop",
-    "-lms",
-    "--loop-ms",
-    "-x",
-    "--xml-format",
-    "-d",
-    "--display",
-    "--format",
-    "-eow",
-    "--error-on-warning",
-    "--debug",
-];
-
-fn subcommand(name: &str) -> Option<Subcommand> {
-    const fn list(changes: bool) -> Subcommand {
-        Subcommand::List { changes }
-    }
-    const fn one(changes: bool) -> Subcommand {
-        Subcommand::One { changes }
-    }
-    Some(match name {
-        "dmon" => Subcommand::ShortList {
-            most: 16,
-            more: None,
-        },
-        "pmon" => Subcommand::ShortList {
-            most: 4,
-            more: Some(More {
-                variable: "NVSMI_SHOW_ALL_DEVICES",
-                most: 16,
-            }),
-        },
-        "topo" => Subcommand::Topology,
-        "encodersessions" | "fbcsessions" => one(false),
-        "nvlink" | "c2c" | "pci" => one(true),
-        "daemon" | "stats" | "base-clocks" | "power-hint" => list(false),
-        "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => {
-            list(true)
-        }
-        _ => return None,
-    })
-}
-
 /// An option's name: `--id=0` is `--id`.
 fn name(argument: &OsStr) -> Option<&str> {
     let argument = argument.to_str()?;
@@ -206,7 +88,7 @@ fn name(argument: &OsStr) -> Option<&str> {
 
 /// What a command line asks for.
 pub(crate) fn mode(arguments: &[OsString]) -> Mode {
-    if let Some(first) = arguments.first().filter(|first| name(first).is_none()) {
+    if let Some(first) = arguments.first().filter(|_| is_subcommand(arguments)) {
         let help = arguments
             .iter()
             .any(|argument| argument == "-h" || argument == "--help");
@@ -222,7 +104,7 @@ pub(crate) fn mode(arguments: &[OsString]) -> Mode {
         .filter_map(|position| name(&arguments[position]))
         .collect();
     let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
-    let is_query = has(&["-q", "--query"]);
+    let is_query = has(&["-q", "--query", "-a", "--all-gpus"]);
     let is_xml = has(&["-x", "--xml-format"]);
     // Help and versions are about no device, and among units (-u, -t) ids mean no devices. A document that
     // embeds its DTD is one of devices all the same.
@@ -276,40 +158,53 @@ fn value<'a>(arguments: &'a [OsString], names: &[&str]) -> Option<&'a OsStr> {
     }
 }
 
-/// An `-i` or `--id` with its value.
+/// An `-i`, or what means the same, with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ids {
     /// Where the value is: in an argument of its own, or behind a `=`.
     pub(crate) position: usize,
     /// What is in front of the value in that argument.
-    pub(crate) prefix: &'static str,
+    pub(crate) prefix: String,
     /// The ids, separated by commas.
     pub(crate) value: String,
 }
 
+/// How devices are named: `-g` is what `-i` once was, and is understood to this day; among subcommands it means
+/// something else.
+fn names_of_ids(arguments: &[OsString]) -> &'static [&'static str] {
+    if is_subcommand(arguments) {
+        &["-i", "--id", "--index"]
+    } else {
+        &["-i", "--id", "-g", "--gpu"]
+    }
+}
+
+fn is_subcommand(arguments: &[OsString]) -> bool {
+    arguments.first().is_some_and(|first| name(first).is_none())
+}
+
 /// All ids of a command line. One that ends with `-i` has none there: the real program says so.
 pub(crate) fn ids(arguments: &[OsString]) -> Vec<Ids> {
+    let names = names_of_ids(arguments);
     let mut found = Vec::new();
     let mut position = 0;
-    while position < arguments.len() {
-        let argument = &arguments[position];
-        let joined = ["-i=", "--id="].into_iter().find_map(|prefix| {
-            let value = argument.to_str()?.strip_prefix(prefix)?;
-            Some((prefix, value.to_owned()))
-        });
-        if let Some((prefix, value)) = joined {
-            found.push(Ids {
-                position,
-                prefix,
-                value,
-            });
-        } else if argument == "-i" || argument == "--id" {
-            position += 1;
-            found.extend(arguments.get(position).map(|value| Ids {
-                position,
-                prefix: "",
-                value: value.to_string_lossy().into_owned(),
-            }));
+    while let Some(argument) = arguments.get(position) {
+        if name(argument).is_some_and(|name| names.contains(&name)) {
+            let text = argument.to_string_lossy();
+            if let Some((name, value)) = text.split_once('=') {
+                found.push(Ids {
+                    position,
+                    prefix: format!("{name}="),
+                    value: value.to_owned(),
+                });
+            } else {
+                position += 1;
+                found.extend(arguments.get(position).map(|value| Ids {
+                    position,
+                    prefix: String::new(),
+                    value: value.to_string_lossy().into_owned(),
+                }));
+            }
         }
         position += 1;
     }
@@ -330,18 +225,18 @@ pub(crate) fn take_file(arguments: &mut Vec<OsString>) -> Option<OsString> {
     Some(file)
 }
 
-/// The command line with these devices: in the place of each list of its own, else in front of everything that
-/// may be missing its value.
-pub(crate) fn with_devices(arguments: &[OsString], devices: &[u32]) -> Vec<OsString> {
-    let list = join(devices);
+/// The command line with these devices, each list in the place of one of its own, or one list in the place of all.
+/// Where it has none the first goes in front of everything that may be missing its value.
+pub(crate) fn with_devices(arguments: &[OsString], lists: &[Vec<u32>]) -> Vec<OsString> {
+    let ids = ids(arguments);
+    let mut lists = lists.iter().map(|list| join(list)).cycle();
     let mut arguments = arguments.to_vec();
-    let ids = ids(&arguments);
     if ids.is_empty() {
-        let is_subcommand = arguments.first().is_some_and(|first| name(first).is_none());
-        let at = usize::from(is_subcommand);
-        arguments.splice(at..at, ["-i".into(), list.clone().into()]);
+        let at = usize::from(is_subcommand(&arguments));
+        let list = lists.next().unwrap_or_default();
+        arguments.splice(at..at, ["-i".into(), list.into()]);
     }
-    for id in ids {
+    for (id, list) in ids.into_iter().zip(lists) {
         arguments[id.position] = format!("{}{list}", id.prefix).into();
     }
     arguments

@@ -23,6 +23,8 @@ fn every_command_line_has_its_mode() {
                 "-i 0",
                 "--id=0 -f out",
                 "-i -1",
+                "-g 0",
+                "--gpu=0 -l",
             ][..],
             Mode::Table,
         ),
@@ -57,6 +59,10 @@ fn every_command_line_has_its_mode() {
             &[
                 "-q",
                 "-q -d MEMORY",
+                "-a",
+                "--all-gpus -i 0",
+                "-col 2",
+                "--get-hostname",
                 "--query --display=PIDS",
                 "--query-gpu=index --format=csv",
                 "--query-gpu index",
@@ -69,7 +75,13 @@ fn every_command_line_has_its_mode() {
             Mode::Query,
         ),
         (
-            &["-q -x", "-x -q -l 1", "--query --xml-format", "-q -x --dtd"],
+            &[
+                "-q -x",
+                "-x -q -l 1",
+                "--query --xml-format",
+                "-q -x --dtd",
+                "-a -x",
+            ],
             Mode::Xml,
         ),
         (
@@ -107,11 +119,17 @@ fn every_command_line_has_its_mode() {
             Mode::Subcommand(Subcommand::Topology),
         ),
         (
-            &["nvlink -s", "c2c -s", "pci"],
+            &[
+                "nvlink -s",
+                "c2c -s",
+                "pci",
+                "power-smoothing -ppd",
+                "power-profiles -l",
+            ],
             Mode::Subcommand(Subcommand::One { changes: true }),
         ),
         (
-            &["encodersessions", "fbcsessions -l 1"],
+            &["encodersessions", "fbcsessions -l 1", "prm -l"],
             Mode::Subcommand(Subcommand::One { changes: false }),
         ),
         (
@@ -153,13 +171,24 @@ fn devices_go_where_ids_are_or_in_front() {
         ("dmon", "dmon -i 1,3"),
         ("mig -i 0 -lgi", "mig -i 1,3 -lgi"),
         ("-pm 1 -i", "-i 1,3 -pm 1 -i"),
+        ("-g 0 -r", "-g 1,3 -r"),
+        ("--gpu=0", "--gpu=1,3"),
+        ("-r -g=0", "-r -g=1,3"),
+        // Among subcommands -g is a question.
+        ("gpm -g", "gpm -i 1,3 -g"),
+        ("nvlink -g 0 -i 2", "nvlink -g 0 -i 1,3"),
+        ("prm --index 0 -l", "prm --index 1,3 -l"),
     ] {
         assert_eq!(
-            with_devices(&words(line), &[1, 3]),
+            with_devices(&words(line), &[vec![1, 3]]),
             words(expected),
             "{line}"
         );
     }
+    assert_eq!(
+        with_devices(&words("-i 0 -pm 1 --id=1"), &[vec![1], vec![3]]),
+        words("-i 1 -pm 1 --id=3")
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod arguments;
 mod compute_apps;
 mod filter;
 mod list;
+mod options;
 mod table;
 mod xml;
 
@@ -89,7 +90,7 @@ fn restricted(
     let devices = std::mem::take(&mut environment.devices);
     let own = |pids: &[u32]| environment.own(pids);
     match mode {
-        Mode::Subcommand(subcommand) => run_subcommand(real, subcommand, arguments, &chosen),
+        Mode::Subcommand(subcommand) => run_subcommand(real, subcommand, arguments, chosen),
         Mode::Xml => rewritten(real, &restricted, &mut Xml::new(own)),
         Mode::ComputeApps(columns) => {
             rewritten(real, &restricted, &mut ComputeApps::new(&columns, own))
@@ -99,24 +100,27 @@ fn restricted(
     }
 }
 
-/// The environment's devices, or those of them that are named; nothing if none of those is.
+/// Of each list of devices that is named those that are the environment's, or else all of its own. Nothing if a list
+/// has none of them. What several lists mean is up to the real program: to some the last one counts, others refuse.
 fn chosen(
     real: &Program,
     mode: &Mode,
     arguments: &[OsString],
     attached: &[u32],
-) -> Option<Vec<u32>> {
+) -> Option<Vec<Vec<u32>>> {
     let devices = Devices::new(real);
-    let mut chosen = attached.to_vec();
+    let mut lists = Vec::new();
     for ids in ids(arguments) {
-        chosen = devices.named(&ids.value, &chosen);
+        let list = devices.named(&ids.value, attached);
         // What lies between two devices is told of both or not at all.
         let asked = ids.value.split(',').count();
-        if *mode == Mode::Subcommand(Subcommand::Topology) && chosen.len() < asked {
-            return None;
-        }
+        let is_told = *mode != Mode::Subcommand(Subcommand::Topology) || list.len() == asked;
+        lists.push(Some(list).filter(|list| !list.is_empty() && is_told)?);
     }
-    Some(chosen).filter(|chosen| !chosen.is_empty())
+    if lists.is_empty() {
+        lists.push(attached.to_vec());
+    }
+    Some(lists)
 }
 
 /// Runs the real program, its output changed by a filter.
@@ -142,22 +146,26 @@ fn run_subcommand(
     real: &Program,
     subcommand: Subcommand,
     arguments: &[OsString],
-    chosen: &[u32],
+    mut lists: Vec<Vec<u32>>,
 ) -> Result<Outcome, Refusal> {
+    let mut last = lists.pop().unwrap_or_default();
     match subcommand {
         Subcommand::Topology => Err(real.exec(arguments)),
-        Subcommand::List { .. } => Err(real.exec(&with_devices(arguments, chosen))),
+        Subcommand::List { .. } => {
+            lists.push(last);
+            Err(real.exec(&with_devices(arguments, &lists)))
+        }
         Subcommand::ShortList { most, more } => {
-            let more = more.filter(|_| chosen.len() > most);
+            let more = more.filter(|_| last.len() > most);
             let most = more.map_or(most, |more| more.most);
-            let listed = &chosen[..chosen.len().min(most)];
-            if listed.len() < chosen.len() {
+            if last.len() > most {
                 say(&format!(
                     "shows the first {most} of {} devices, for {NAME} takes no more: name others with -i",
-                    chosen.len()
+                    last.len()
                 ));
+                last.truncate(most);
             }
-            let mut command = real.command(&with_devices(arguments, listed));
+            let mut command = real.command(&with_devices(arguments, &[last]));
             if let Some(More { variable, .. }) = more {
                 command.env(variable, "1");
             }
@@ -165,14 +173,14 @@ fn run_subcommand(
         }
         Subcommand::One { changes } => {
             let loops = |argument: &OsString| argument == "-l" || argument == "--loop";
-            if !changes && chosen.len() > 1 && arguments.iter().any(loops) {
+            if !changes && last.len() > 1 && arguments.iter().any(loops) {
                 say(&format!(
                     "repeats device {} only: name another with -i",
-                    chosen[0]
+                    last[0]
                 ));
-                return Err(real.exec(&with_devices(arguments, &chosen[..1])));
+                last.truncate(1);
             }
-            one_by_one(real, arguments, chosen)
+            one_by_one(real, arguments, &last)
         }
     }
 }
@@ -180,11 +188,11 @@ fn run_subcommand(
 /// Runs the real program once a device, and ends as the first did that failed.
 fn one_by_one(real: &Program, arguments: &[OsString], chosen: &[u32]) -> Result<Outcome, Refusal> {
     if let [device] = chosen {
-        return Err(real.exec(&with_devices(arguments, &[*device])));
+        return Err(real.exec(&with_devices(arguments, &[vec![*device]])));
     }
     let mut ended = Outcome::Code(0);
     for device in chosen {
-        let command = real.command(&with_devices(arguments, &[*device]));
+        let command = real.command(&with_devices(arguments, &[vec![*device]]));
         match filter::run(real, command, None)? {
             Outcome::Signal(signal) => return Ok(Outcome::Signal(signal)),
             code if ended == Outcome::Code(0) => ended = code,

@@ -153,6 +153,29 @@ mod tests {
     }
 
     #[test]
+    fn a_newer_document_is_filtered_like_the_others() {
+        // Of driver 580, parts of it left out.
+        let document = include_str!("../../../tests/fixtures/nvidia-smi/580-query.xml");
+        let mut parts = document.split("\n\t\t\t<process_info>");
+        let others = |part: &&str| {
+            !["614", "621", "631"]
+                .iter()
+                .any(|pid| part.contains(&format!("<pid>{pid}<")))
+        };
+        let mut expected: Vec<&str> = parts.by_ref().take(1).collect();
+        expected.extend(parts.filter(others));
+        let end = document.find("\n\t\t</processes>").unwrap();
+        let expected = format!(
+            "{}{}",
+            expected.join("\n\t\t\t<process_info>"),
+            &document[end..]
+        );
+        let filtered = filtered(document, &[628]);
+        assert_eq!(filtered, expected);
+        assert_eq!(filtered.matches("<pid>").count(), 1);
+    }
+
+    #[test]
     fn without_knowing_whose_processes_are_all_stay() {
         let mut filter = Xml::new(|_: &[u32]| None);
         assert_eq!(

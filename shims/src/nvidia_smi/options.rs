@@ -1,0 +1,148 @@
+//! The options and subcommands of nvidia-smi, up to driver 580.
+
+use super::arguments::{More, Subcommand};
+
+/// Options that change devices, those among them that no help tells of (any more) and that the programs still take.
+pub(super) const SETTINGS: [&str; 65] = [
+    "-pm",
+    "--persistence-mode",
+    "-e",
+    "--ecc-config",
+    "-p",
+    "--reset-ecc-errors",
+    "-c",
+    "--compute-mode",
+    "--gom",
+    "-r",
+    "--gpu-reset",
+    "-vm",
+    "--virt-mode",
+    "-lgc",
+    "--lock-gpu-clocks",
+    "-m",
+    "--mode",
+    "-rgc",
+    "--reset-gpu-clocks",
+    "-lmc",
+    "--lock-memory-clocks",
+    "-rmc",
+    "--reset-memory-clocks",
+    "-lmcd",
+    "--lock-memory-clocks-deferred",
+    "-rmcd",
+    "--reset-memory-clocks-deferred",
+    "-ac",
+    "--applications-clocks",
+    "-rac",
+    "--reset-applications-clocks",
+    "-acp",
+    "--applications-clocks-permission",
+    "-pl",
+    "--power-limit",
+    "-sc",
+    "--scope",
+    "-cc",
+    "--cuda-clocks",
+    "-am",
+    "--accounting-mode",
+    "-caa",
+    "--clear-accounted-apps",
+    "--auto-boost-default",
+    "--auto-boost-permission",
+    "-mig",
+    "--multi-instance-gpu",
+    "-gtt",
+    "--gpu-target-temp",
+    "-dm",
+    "--driver-model",
+    "-fdm",
+    "--force-driver-model",
+    "-den",
+    "--dram-encryption",
+    "--set-hostname",
+    "-psl",
+    "--performance-state-lock",
+    "--perf-limit",
+    "--lock-clocks",
+    "--adjust-clock-frequency",
+    "--adjust-memory-clock-frequency",
+    "--application-clocks",
+    "--reset-application-clocks",
+    "--auto-boost-test",
+];
+
+/// Questions whose answers stay as they are.
+pub(super) const QUERIES: [&str; 8] = [
+    "--query-gpu",
+    "--query-supported-clocks",
+    "--query-remapped-rows",
+    "--query-accounted-apps",
+    "--query-retired-pages",
+    "--get-hostname",
+    "-col",
+    "--columns",
+];
+
+/// Questions whose answers are rewritten, or can be with another option.
+pub(super) const QUESTIONS: [&str; 7] = [
+    "-L",
+    "--list-gpus",
+    "-q",
+    "--query",
+    "-a",
+    "--all-gpus",
+    "--query-compute-apps",
+];
+
+/// Options that say how, not what.
+pub(super) const MANNERS: [&str; 18] = [
+    "-i",
+    "--id",
+    "-g",
+    "--gpu",
+    "-f",
+    "--filename",
+    "-l",
+    "--loop",
+    "-lms",
+    "--loop-ms",
+    "-x",
+    "--xml-format",
+    "-d",
+    "--display",
+    "--format",
+    "-eow",
+    "--error-on-warning",
+    "--debug",
+];
+
+/// How a subcommand takes devices; nothing of one that is not known, or that takes none.
+pub(super) fn subcommand(name: &str) -> Option<Subcommand> {
+    const fn list(changes: bool) -> Subcommand {
+        Subcommand::List { changes }
+    }
+    const fn one(changes: bool) -> Subcommand {
+        Subcommand::One { changes }
+    }
+    Some(match name {
+        "dmon" => Subcommand::ShortList {
+            most: 16,
+            more: None,
+        },
+        "pmon" => Subcommand::ShortList {
+            most: 4,
+            more: Some(More {
+                variable: "NVSMI_SHOW_ALL_DEVICES",
+                most: 16,
+            }),
+        },
+        "topo" => Subcommand::Topology,
+        "encodersessions" | "fbcsessions" | "prm" => one(false),
+        "nvlink" | "c2c" | "pci" | "power-smoothing" | "power-profiles" => one(true),
+        "daemon" | "stats" | "base-clocks" | "power-hint" => list(false),
+        "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => {
+            list(true)
+        }
+        _ => return None,
+    })
+}
