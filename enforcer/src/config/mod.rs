@@ -101,7 +101,8 @@ pub struct Rule {
     pub action: Action,
     /// How long a violation is seen before anything follows.
     pub for_duration: Duration,
-    /// How long before the end each warning is given, the longest first.
+    /// How long before the end each warning is given, the longest first. Empty for [`Action::Report`], which tells
+    /// nobody, and [`Action::Warn`], which nothing follows.
     pub warn: Vec<Duration>,
     /// From SIGTERM to SIGKILL, for [`Action::Kill`].
     pub grace: Duration,
@@ -176,8 +177,8 @@ pub enum RuleKind {
 pub struct Limits<T> {
     /// Where no override is for the host.
     pub base: Limit<T>,
-    /// The first whose hosts hold the host wins, value by value: what it leaves open is the base's. For limits that are
-    /// counted over all hosts there are none.
+    /// The first whose hosts hold the host wins, value by value: what it leaves open is the base's. Where a rule counts
+    /// over all hosts, the sum is held against `base`, and what is on one of these hosts against its override besides.
     pub overrides: Vec<(HostSet, Limit<T>)>,
 }
 
@@ -250,7 +251,7 @@ pub enum DetachedProcesses {
     Keep,
 }
 
-/// Whom and what a rule looks at; absent: everything.
+/// Whom and what a rule looks at; absent: everything. All that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Users by name, or `uid:1234`.
@@ -276,7 +277,7 @@ pub struct Selector {
 pub struct Schedule {
     /// Days on which a span begins; a span over midnight belongs to the day on which it began.
     pub days: Vec<Weekday>,
-    /// Minutes since midnight at which it begins and ends; the end may be the next day's.
+    /// Minutes since midnight at which it begins, 0–1439, and ends, 1–1440. An end before the begin is the next day's.
     pub between_minutes: Option<(u32, u32)>,
     /// What happens to violations outside of it.
     pub outside: OutsideSchedule,
