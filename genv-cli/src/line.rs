@@ -169,14 +169,14 @@ impl Place<'_> {
             }
             Err(error) if is_refusal(&error) => {
                 if !comes_free(&before, eid, survey, attempt) {
-                    return Err(told(error));
+                    return Err(error);
                 }
                 error
             }
             Err(error) => return Err(error),
         };
         if self.asking.wait.wait.is_none() {
-            return Err(told(refusal));
+            return Err(refusal);
         }
         *state = before;
         Ok(Outcome::Waits(state.enqueue(self.pid), refusal))
@@ -216,15 +216,8 @@ fn start_of(pid: u32) -> Option<u64> {
     Some(table.lineage.get(&pid)?.start_time_ticks)
 }
 
-fn allocation(error: &anyhow::Error) -> Option<&AllocateError> {
-    match error.downcast_ref() {
-        Some(ChangeError::Allocate(error)) => Some(error),
-        _ => error.downcast_ref(),
-    }
-}
-
 fn is_refusal(error: &anyhow::Error) -> bool {
-    allocation(error).is_some()
+    matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
 }
 
 /// Whether the attempt would succeed if nobody else had devices.
@@ -240,16 +233,6 @@ fn comes_free<T>(
         let _ = alone.detach(&other.eid, None);
     }
     attempt(&mut alone, survey).is_ok()
-}
-
-/// The refusal with what to do about it, which most say themselves.
-fn told(refusal: anyhow::Error) -> anyhow::Error {
-    match allocation(&refusal) {
-        Some(AllocateError::NoSuchDevice { .. }) => {
-            Failure::NotEnoughDevices(format!("{refusal}. 'genv devices' lists them")).into()
-        }
-        _ => refusal,
-    }
 }
 
 /// A person who waits, at a terminal or not.

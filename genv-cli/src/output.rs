@@ -4,7 +4,7 @@
 //! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
 //! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -126,10 +126,15 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(&content)
 }
 
-/// One line of CSV as genv 1.4.3 prints it: without quotes, whatever the fields hold.
+/// One line of CSV as genv 1.4.3 prints it: without quotes, whatever the fields hold. Only a terminal, which no program
+/// reads, is spared what could play tricks on it.
 pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> String {
-    let fields: Vec<_> = fields.into_iter().collect();
-    let fields: Vec<&str> = fields.iter().map(AsRef::as_ref).collect();
+    let fields = fields.into_iter();
+    let fields: Vec<String> = if io::stdout().is_terminal() {
+        fields.map(|field| harmless(field.as_ref())).collect()
+    } else {
+        fields.map(|field| field.as_ref().to_owned()).collect()
+    };
     fields.join(",") + "\n"
 }
 

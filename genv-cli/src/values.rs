@@ -19,6 +19,36 @@ pub(crate) fn index(text: &str) -> Result<u32, String> {
         .map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
 }
 
+/// A process, as it can be in the state files.
+pub(crate) fn pid(text: &str) -> Result<u32, String> {
+    let pid = text.parse().ok().filter(|pid: &i32| *pid > 0);
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+    pid.ok_or_else(|| "it is not the pid of a process: 'ps' lists them".to_owned())
+}
+
+/// A user.
+pub(crate) fn uid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "it is not the number of a user: 'id -u' prints yours".to_owned())
+}
+
+/// The name of a user.
+pub(crate) fn username(text: &str) -> Result<String, String> {
+    check_name(text).map_err(|why| format!("{why}: 'id -un' prints yours"))?;
+    Ok(text.to_owned())
+}
+
+/// The id of a Jupyter kernel, which is part of the name of a file.
+pub(crate) fn kernel_id(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains('/') || eid(text).is_err() {
+        return Err(
+            "it is not the id of a kernel, as in kernel-ID.json of 'jupyter --runtime-dir'"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
 /// An amount of memory.
 pub(crate) fn gpu_memory(text: &str) -> Result<MemoryAmount, MemoryAmountError> {
     MemoryAmount::from_person(text)
@@ -63,6 +93,25 @@ mod tests {
         for bad in ["", " ", "a b", "a,b", "a\nb", "\x1b[2J", "\u{202e}", &long] {
             assert!(eid(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_no_process_user_or_kernel_can_have_is_refused() {
+        assert_eq!((pid("1"), pid("2147483647")), (Ok(1), Ok(i32::MAX as u32)));
+        for bad in ["", "0", "-1", "2147483648", "99999999999", "x", "1.5"] {
+            assert!(pid(bad).is_err(), "{bad}");
+        }
+        assert_eq!((uid("0"), uid("4294967294")), (Ok(0), Ok(4_294_967_294)));
+        for bad in ["", "-1", "4294967296", "root"] {
+            assert!(uid(bad).is_err(), "{bad}");
+        }
+        let id = "3b1f7c22-90d4-4e0c-9d5b-6f1c0a7be001";
+        assert_eq!(kernel_id(id).as_deref(), Ok(id));
+        for bad in ["", "../x", "a b", "a\n"] {
+            assert!(kernel_id(bad).is_err(), "{bad}");
+        }
+        assert_eq!(username("alice").as_deref(), Ok("alice"));
+        assert!(username("a\nb").is_err() && username("\x1b[2J").is_err());
     }
 
     #[test]

@@ -155,6 +155,7 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
     let account = Account::new()?;
     let holder = Job::start(&account, &["--gpus=4"])?;
     holder.runs()?;
+    let devices = listed(&account, "devices.json", "devices")?;
     let setup = Shell::Bash.setup();
     for command in [
         "genv activate --gpus 1 --wait",
@@ -168,8 +169,8 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
         shell.kill()?;
         shell.wait()?;
         until("it has left the line", || line_is_empty(&account))?;
-        let environments = listed(&account, "envs.json", "envs")?;
-        ensure!(environments.len() == 1, "{command}: {environments:?}");
+        let now = listed(&account, "devices.json", "devices")?;
+        ensure!(now == devices, "{command}: {now:?}");
     }
     Ok(())
 }

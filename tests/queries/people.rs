@@ -76,6 +76,20 @@ fn hostile_texts_break_no_table() -> Result<()> {
             "{table}"
         );
     }
+    // What programs read is exact, but for a person who looks at it.
+    for line in [
+        "envs --format csv",
+        "envs query --query eid username config.name",
+        "devices ps --format csv",
+        "devices query --query eids",
+        "envs find --pid PID",
+    ] {
+        let pid = std::process::id().to_string();
+        let shown = on_a_terminal(&lab, &line.replace("PID", &pid))?;
+        ensure!(shown.contains("fake"), "{line}: {shown:?}");
+        let bad = |it: char| it.is_control() && !"\r\n".contains(it) || it == '\u{202e}';
+        ensure!(!shown.contains(bad), "{line}: {shown:?}");
+    }
     Ok(())
 }
 

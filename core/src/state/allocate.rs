@@ -251,9 +251,12 @@ fn with(memory: Option<MemoryAmount>) -> String {
 
 fn no_such_device(total: u32) -> String {
     match total {
-        0 => "this machine has none".to_owned(),
+        0 => "this machine has none. 'genv doctor' tells why".to_owned(),
         1 => "this machine has only device 0".to_owned(),
-        _ => format!("this machine has devices 0 to {}", total - 1),
+        _ => format!(
+            "this machine has devices 0 to {}. 'genv devices' lists them",
+            total - 1
+        ),
     }
 }
 

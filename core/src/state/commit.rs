@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::atomic::{Disk, Prepared};
 use super::document::{self, Document, NotADocument};
 use super::editable::EditableState;
-use super::file::{self, ReadError, Version, io_error, write_remedy};
+use super::file::{self, MOST_FILE_BYTES, ReadError, Version, io_error, write_remedy};
 use super::liveness::is_member;
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
@@ -167,6 +167,15 @@ pub(super) fn record(
     recorded
 }
 
+/// What users do when a file is lost.
+fn after_loss(name: &str) -> &'static str {
+    match name {
+        ENVIRONMENTS_FILE => "all environments have ended, 'genv activate' starts a new one",
+        DEVICES_FILE => "nobody is attached any more, 'genv attach' attaches again",
+        _ => "genv fills it again, and there is nothing to do",
+    }
+}
+
 /// Where the files are, and who is told.
 pub(super) struct Files<'a> {
     pub(super) disk: &'a dyn Disk,
@@ -215,8 +224,9 @@ impl Files<'_> {
         let aside = corrupt::move_aside(self.disk, self.directory, name)
             .map_err(|errno| self.failed(name, errno))?;
         self.notices.push(format!(
-            "{} is damaged: {why}. It was moved to {aside}, and a new one begins",
-            self.path.join(name).display()
+            "{} is damaged: {why}. It was moved to {aside}, and a new one begins: {}",
+            self.path.join(name).display(),
+            after_loss(name)
         ));
         Ok(none())
     }
@@ -245,6 +255,17 @@ impl Files<'_> {
             let changes = old.as_ref().map_or(*needed, |old| old.bytes != *bytes);
             if !changes {
                 continue;
+            }
+            // Nobody could read it, and all that it tells would be lost.
+            if bytes.len() as u64 > MOST_FILE_BYTES {
+                return Err(StoreError::Write {
+                    path: self.path.join(name),
+                    why: format!(
+                        "it would have {} bytes, and no more than {MOST_FILE_BYTES} are read",
+                        bytes.len()
+                    ),
+                    remedy: "end environments that nobody needs, or move the file away, and genv makes a new one",
+                });
             }
             if let Some(old) = old.as_ref().filter(|old| old.damaged) {
                 let copy = corrupt::copy_aside(self.disk, self.directory, name, &old.bytes);

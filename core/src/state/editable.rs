@@ -53,7 +53,7 @@ pub struct Configuration {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {
     /// It ended, or never was.
-    #[error("there is no environment {}", .eid.escape_debug())]
+    #[error("there is no environment {}. 'genv envs' lists those that there are", .eid.escape_debug())]
     NoSuchEnvironment {
         /// Its id.
         eid: String,

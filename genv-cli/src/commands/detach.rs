@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::shell::refresh;
-use crate::failure::Failure;
 use crate::here::{self, Shown};
 use crate::machine::Machine;
 use crate::shell::Caller;
@@ -33,11 +32,7 @@ impl Detach {
         let caller = Caller::from_environment()?;
         let shown = machine.update(|state| {
             here::own(state.environments(), &eid, TASK)?;
-            state.detach(&eid, self.index).map_err(|error| {
-                Failure::NotEnoughDevices(format!(
-                    "cannot detach: {error}. 'genv devices' lists them"
-                ))
-            })?;
+            state.detach(&eid, self.index)?;
             Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
         })?;
         Ok(caller.refresh(&shown.for_shell())?)

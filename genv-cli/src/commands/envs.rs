@@ -46,10 +46,10 @@ enum EnvsCommand {
         #[arg(long, value_name = "EID", value_parser = values::eid)]
         eid: String,
         /// User of a new environment.
-        #[arg(long, value_name = "UID")]
+        #[arg(long, value_name = "UID", value_parser = values::uid, allow_negative_numbers = true)]
         uid: u32,
         /// That user's name.
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = values::username)]
         username: Option<String>,
         #[command(flatten)]
         member: MemberFlags,
@@ -96,10 +96,10 @@ enum EnvsCommand {
 #[group(required = true, multiple = false)]
 struct MemberFlags {
     /// Process.
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = values::pid, allow_negative_numbers = true)]
     pid: Option<u32>,
     /// Jupyter kernel.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = values::kernel_id)]
     kernel_id: Option<String>,
 }
 
@@ -218,13 +218,8 @@ impl EnvsCommand {
                 if output.json {
                     print_json(&found)?;
                 } else {
-                    print(
-                        found
-                            .iter()
-                            .map(|eid| format!("{eid}\n"))
-                            .collect::<String>()
-                            .as_bytes(),
-                    )?;
+                    let lines = found.iter().map(|eid| csv_line([eid]));
+                    print(lines.collect::<String>().as_bytes())?;
                 }
             }
             Self::Ps { list } => list_environments(&machine.state()?, &list)?,

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 use genv_core::model::{Attribution, Device, MemoryAmount, Process, Snapshot};
+use genv_core::state::allocate::AllocateError;
 use genv_core::state::shape::Times;
 use genv_core::state::{AttachmentState, DeviceState, State};
 use serde::Serialize;
@@ -14,7 +15,6 @@ use super::envs::user;
 use super::free::{memory, told};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
-use crate::failure::Failure;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::now;
 use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
@@ -27,7 +27,7 @@ const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on i
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Who {
     /// Index of the device.
-    #[arg(value_name = "INDEX", value_parser = crate::values::index, add = completion::devices())]
+    #[arg(value_name = "INDEX", value_parser = crate::values::index, allow_negative_numbers = true, add = completion::devices())]
     index: u32,
 
     #[command(flatten)]
@@ -85,11 +85,10 @@ impl Who {
         let state = known(&mut machine)?;
         let device = state.devices.iter().find(|it| it.index == self.index);
         let Some(device) = device else {
-            return Err(Failure::NotEnoughDevices(format!(
-                "there is no device {}: this machine has {}. 'genv devices' lists them",
-                self.index,
-                state.devices.len()
-            ))
+            return Err(AllocateError::NoSuchDevice {
+                index: self.index,
+                total: u32::try_from(state.devices.len()).unwrap_or(u32::MAX),
+            }
             .into());
         };
         let snapshot = now::snapshot(USAGE_PATIENCE)?;

@@ -188,7 +188,7 @@ fn one_device_by_its_index_comes_beside_the_others() {
     );
     assert_eq!(
         chosen(&list, "", &index(99)).unwrap_err(),
-        "there is no device 99: this machine has devices 0 to 3"
+        "there is no device 99: this machine has devices 0 to 3. 'genv devices' lists them"
     );
 }
 

@@ -77,7 +77,10 @@ fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
         usage: DeviceUsage::default(),
     };
     let error = state.attach("no\n", &request).unwrap_err();
-    assert_eq!(error.to_string(), "there is no environment no\\n");
+    assert_eq!(
+        error.to_string(),
+        "there is no environment no\\n. 'genv envs' lists those that there are"
+    );
     state.configure("no", Configuration::default()).unwrap_err();
     state.configuration("no").unwrap_err();
     assert_eq!(state.detach("no", None).unwrap(), Vec::<u32>::new());
@@ -114,7 +117,7 @@ fn one_device_or_all_are_detached() {
     let error = state.detach("e", Some(99)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no device 99: this machine has devices 0 to 2"
+        "there is no device 99: this machine has devices 0 to 2. 'genv devices' lists them"
     );
     assert_eq!(state.detach("e", None).unwrap(), [0, 2]);
 }

@@ -34,7 +34,7 @@ fn a_damaged_file_is_set_aside_and_said_so_once() {
     activate_and_attach(&mut store, "7", 1).unwrap();
     fs::write(folder.path().join("devices.json"), "").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It was moved to devices.json.corrupt-TIME, and a new one begins");
+    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It was moved to devices.json.corrupt-TIME, and a new one begins: nobody is attached any more, 'genv attach' attaches again");
     assert_eq!(
         activate_and_attach(&mut store, "8", 4).unwrap(),
         [0, 1, 2, 3]
@@ -43,7 +43,7 @@ fn a_damaged_file_is_set_aside_and_said_so_once() {
 
     fs::write(folder.path().join("genv-members.json"), "[]").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 4 elements. It was moved to genv-members.json.corrupt-TIME, and a new one begins");
+    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 4 elements. It was moved to genv-members.json.corrupt-TIME, and a new one begins: genv fills it again, and there is nothing to do");
     // This process started before envs.json was written: it is adopted.
     assert_eq!(store.read().unwrap().environments.len(), 2);
 }
@@ -204,6 +204,44 @@ fn what_is_planted_in_a_files_place_is_not_followed() {
             assert_eq!(store.take_notices(), Vec::<String>::new(), "{what}");
         }
     }
+}
+
+#[test]
+fn what_nobody_could_read_again_is_not_written() {
+    let folder = TempDir::new().unwrap();
+    let mut store = StateStore::new(folder.path());
+    activate_and_attach(&mut store, "7", 1).unwrap();
+    // Close to the limit as it is, and beyond it in the layout that is written.
+    let path = folder.path().join("envs.json");
+    let kept = fs::read_to_string(&path).unwrap();
+    let kernels = vec!["\"k\""; 50].join(",");
+    let mut large = kept.trim_end().trim_end_matches("]\n}").to_owned();
+    for eid in 0.. {
+        large += &format!(
+            ",{{\"eid\":\"e{eid}\",\"uid\":0,\"pids\":[{}],\"kernel_ids\":[{kernels}]}}",
+            std::process::id()
+        );
+        if large.len() > 4_000_000 {
+            break;
+        }
+    }
+    large += "]}";
+    fs::write(&path, &large).unwrap();
+    let error = activate_and_attach(&mut store, "8", 1).unwrap_err();
+    assert!(
+        error.to_string().contains("no more than 4194304 are read"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), large);
+    assert_eq!(store.take_notices(), Vec::<String>::new());
+    assert!(
+        store
+            .read()
+            .unwrap()
+            .environments
+            .iter()
+            .any(|it| it.eid == "7")
+    );
 }
 
 #[test]
