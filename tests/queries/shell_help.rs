@@ -5,6 +5,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 use genv_tests::process::program;
+use genv_tests::shell::installed;
 use serde_json::{Value, json};
 
 use crate::lab::{Lab, device, environment};
@@ -28,7 +29,7 @@ fn run(lab: &Lab, shell: &str, script: &str) -> Result<String> {
     let genv = program("genv")?;
     let folder = genv.parent().unwrap_or(&genv).display();
     let output = lab
-        .command(shell)
+        .command(installed(shell))
         .args(["-c", script])
         .env("PATH", format!("{folder}:{}", std::env::var("PATH")?))
         .output()?;
@@ -86,7 +87,6 @@ fn bash_completes_commands_ids_and_indices() -> Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "suite-shells")]
 #[test]
 fn fish_completes_ids() -> Result<()> {
     let lab = lab()?;
@@ -102,7 +102,6 @@ fn fish_completes_ids() -> Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "suite-shells")]
 #[test]
 fn zsh_takes_the_code() -> Result<()> {
     let lab = lab()?;

@@ -182,9 +182,7 @@ fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
         terminal.press_control('c')?;
         terminal.wait(PROMPT)?;
         let (shown, code) = terminal.run("")?;
-        // fish ends the function where the program is interrupted, with a code of its own.
-        let interrupted = if shell == Shell::Fish { 1 } else { 130 };
-        ensure!(code == interrupted, "{shell}: {code} {shown}");
+        ensure!(code == 130, "{shell}: {code} {shown}");
         succeed(&mut terminal, "env | sort | cmp - before")?;
         let shown = succeed(&mut terminal, "genv envs query --query eid")?;
         ensure!(shown.contains("holder"), "{shell}: {shown}");

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::patience::output;
 use crate::process::copy_program;
+use crate::tools;
 
 /// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Shell {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Bash, Self::Zsh, Self::Fish];
 
-    /// The name of its program, and of its Debian package.
+    /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,18 +121,27 @@ impl fmt::Display for Shell {
     }
 }
 
-/// A program that the tests need and that Debian has, on this test's own PATH.
+/// What `scripts/debian-tools` fetches of shells: the name by which people know it, and that of its program.
+const FETCHED: [(&str, &str); 3] = [
+    ("zsh", "zsh-static"),
+    ("fish", "fish"),
+    ("shellcheck", "shellcheck"),
+];
+
+/// A shell, or another program that every Debian has.
 ///
 /// # Panics
-/// If it is missing; the message says what to install.
+/// If it is missing; the message says how to get it.
 #[must_use]
 pub fn installed(program: &str) -> PathBuf {
+    if let Some((tool, name)) = FETCHED.iter().find(|(tool, _)| *tool == program) {
+        return tools::program(tool, name);
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
     let found = candidates.find(|candidate| candidate.is_file());
-    found.unwrap_or_else(|| {
-        panic!("{program} is not on PATH: install the Debian package {program}, or run 'scripts/need {program}'")
-    })
+    found
+        .unwrap_or_else(|| panic!("{program} is not on PATH: install the Debian package {program}"))
 }
 
 /// A user's account on a machine with simulated devices: a home directory and genv's state, both new.
@@ -312,7 +323,8 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     Ok(variables)
 }
 
-/// Where genv is installed for all tests of one program: `bin/genv`, and an empty folder for the shims.
+/// Where genv is installed for all tests of one program: `bin/genv`, and an empty folder for the shims. The shells
+/// that were fetched are in `bin` too.
 ///
 /// # Errors
 /// It was not built.
@@ -323,6 +335,11 @@ pub fn installation() -> Result<&'static Path> {
         fs::create_dir_all(folder.path().join("bin"))?;
         fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
         copy_program("genv", &folder.path().join("bin/genv"))?;
+        for (tool, name) in FETCHED {
+            if let Some(program) = tools::find(tool, name) {
+                symlink(program, folder.path().join("bin").join(tool))?;
+            }
+        }
         Ok(folder)
     };
     let installed = INSTALLATION.get_or_init(|| install().map_err(|error| format!("{error:#}")));

@@ -8,17 +8,19 @@ use std::path::{Path, PathBuf};
 /// If it was not fetched; the message says how to.
 #[must_use]
 pub fn program(tool: &str, name: &str) -> PathBuf {
+    find(tool, name).unwrap_or_else(|| {
+        panic!("cannot find {name}: no target/tools/{tool} was fetched. Run 'scripts/debian-tools {tool}'")
+    })
+}
+
+/// As [`program`]; none where it was not fetched.
+#[must_use]
+pub fn find(tool: &str, name: &str) -> Option<PathBuf> {
     let relative = Path::new("tools").join(tool).join("bin").join(name);
-    let program = build_folder()
+    build_folder()
         .ancestors()
         .map(|folder| folder.join(&relative))
-        .find(|path| path.exists());
-    program.unwrap_or_else(|| {
-        panic!(
-            "cannot find {tool}: no target/{} was fetched. Run 'scripts/debian-tools {tool}'",
-            relative.display()
-        )
-    })
+        .find(|path| path.exists())
 }
 
 /// Where cargo puts the programs under test: the folder that `GENV_TEST_BUILD` names, otherwise that of this

@@ -2,24 +2,31 @@
 
 use super::{PROTOCOL, Shell};
 
-/// What stands for the protocol's version in the templates.
-const PROTOCOL_MARK: &str = "@PROTOCOL@";
+/// In the templates: the shell's name, the protocol's version, and what begins a line that is for zsh alone.
+const MARKS: [&str; 3] = ["@SHELL@", "@PROTOCOL@", "@zsh@ "];
 
 /// The code that defines the functions, and joins or leaves an environment that the shell inherited.
 pub(crate) fn init(shell: Shell) -> String {
+    let [name, protocol, zsh] = MARKS;
     let template = match shell {
-        Shell::Bash => include_str!("templates/genv.bash"),
-        Shell::Zsh => include_str!("templates/genv.zsh"),
+        Shell::Bash | Shell::Zsh => include_str!("templates/genv.sh"),
         Shell::Fish => include_str!("templates/genv.fish"),
     };
-    template.replace(PROTOCOL_MARK, &PROTOCOL.to_string())
+    let mut code = String::new();
+    for line in template.lines() {
+        if shell == Shell::Zsh || !line.contains(zsh) {
+            code.push_str(&line.replace(zsh, ""));
+            code.push('\n');
+        }
+    }
+    code.replace(name, shell.name())
+        .replace(protocol, &PROTOCOL.to_string())
 }
 
 /// The code that leaves the environment and removes the functions.
 pub(crate) const fn deinit(shell: Shell) -> &'static str {
     match shell {
-        Shell::Bash => include_str!("templates/deinit.bash"),
-        Shell::Zsh => include_str!("templates/deinit.zsh"),
+        Shell::Bash | Shell::Zsh => include_str!("templates/deinit.sh"),
         Shell::Fish => include_str!("templates/deinit.fish"),
     }
 }
@@ -36,7 +43,7 @@ mod tests {
                 code.contains(&format!("{PROTOCOL} {} ", shell.name())),
                 "{code}"
             );
-            assert!(!code.contains(PROTOCOL_MARK), "{code}");
+            assert!(MARKS.iter().all(|mark| !code.contains(mark)), "{code}");
         }
     }
 

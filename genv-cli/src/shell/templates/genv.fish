@@ -1,4 +1,4 @@
-# genv in fish: runs the program, and lets it change this shell's variables and prompt.
+# genv in @SHELL@: runs the program, and lets it change this shell's variables and prompt.
 function genv --description 'Share the GPUs of a machine'
     for word in $argv
         switch $word
@@ -17,11 +17,13 @@ end
 # Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
 function __genv_call
     builtin set --local code 1
-    builtin set --local --export GENV_CALLER "@PROTOCOL@ fish $fish_pid script"
+    builtin set --local --export GENV_CALLER "@PROTOCOL@ @SHELL@ $fish_pid script"
     if builtin status is-interactive
-        builtin set GENV_CALLER "@PROTOCOL@ fish $fish_pid interactive"
+        builtin set GENV_CALLER "@PROTOCOL@ @SHELL@ $fish_pid interactive"
     end
     begin
+        # Ctrl-C ends this block, and leaves this code.
+        builtin set code 130
         command genv $argv 9>&1 >&8 8>&- | builtin source
         builtin set code $pipestatus[1]
     end 8>&1

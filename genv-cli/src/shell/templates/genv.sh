@@ -1,8 +1,8 @@
-# genv in zsh: runs the program, and lets it change this shell's variables and prompt.
+# genv in @SHELL@: runs the program, and lets it change this shell's variables and prompt.
 \builtin unalias genv 2>/dev/null || \builtin true
 
 function genv {
-    \builtin emulate -L zsh
+    @zsh@ \builtin emulate -L zsh
     \builtin local __genv_word
     for __genv_word in "$@"; do
         case $__genv_word in
@@ -20,17 +20,17 @@ function genv {
 
 # Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
 function __genv_call {
-    \builtin emulate -L zsh
+    @zsh@ \builtin emulate -L zsh
+    \builtin local __genv_code='' __genv_status=0 __genv_pid __genv_rest __genv_kind=script
     # A subshell has a pid of its own, which $$ is not.
-    \builtin zmodload -F zsh/system p:sysparams 2>/dev/null
-    \builtin local __genv_code='' __genv_status=0 __genv_caller="@PROTOCOL@ zsh ${sysparams[pid]:-$$} script"
-    if [[ -o interactive ]]; then
-        __genv_caller="${__genv_caller% script} interactive"
+    IFS=' ' \builtin read -r __genv_pid __genv_rest </proc/self/stat || __genv_pid=$$
+    if [[ $- == *i* ]]; then
+        __genv_kind=interactive
     fi
-    # Ctrl-C is for the program, whose exit code then tells of it. The user's trap is back after this function.
-    \builtin trap : INT
+    @zsh@ # Ctrl-C is for the program, whose exit code then tells of it. The user's trap is back after this function.
+    @zsh@ \builtin trap : INT
     {
-        __genv_code=$(GENV_CALLER=$__genv_caller \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
+        __genv_code=$(GENV_CALLER="@PROTOCOL@ @SHELL@ $__genv_pid $__genv_kind" \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
     } 8>&1 || __genv_status=$?
     \builtin eval "$__genv_code"
     \builtin return "$__genv_status"
@@ -43,7 +43,7 @@ function __genv_prompt {
             if [[ $PS1 != *'(genv) '* ]]; then
                 PS1="(genv) $PS1"
             fi
-            \builtin typeset -g __genv_prompted=1
+            __genv_prompted=1
         fi
     elif [[ -n ${__genv_prompted-} ]]; then
         if [[ -n ${PS1+set} ]]; then
@@ -54,7 +54,7 @@ function __genv_prompt {
 }
 
 function __genv_preactivate {
-    \builtin emulate -L zsh
+    @zsh@ \builtin emulate -L zsh
     \builtin set -- activate
     if [[ ${GENV_PREACTIVATE_PROMPT-} == 0 ]]; then
         \builtin set -- "$@" --no-prompt
