@@ -192,6 +192,9 @@ pub struct AttachmentTarget {
     pub username: String,
     /// The whole GPU.
     pub gpu: u32,
+    /// When it was attached by the snapshot, Unix time in whole seconds as the state has it: an attachment that was made
+    /// since is another one.
+    pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
     pub processes: Vec<ProcessTarget>,
 }
