@@ -7,4 +7,5 @@
 //! happens.
 
 pub mod config;
+pub mod directory;
 pub mod plan;

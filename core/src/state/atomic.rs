@@ -1,7 +1,7 @@
 //! Replacing a file so that everybody sees the old one or the new one, and never less.
 //!
-//! Nothing is flushed to the disk: that takes 5 ms a file, and buys nothing. All that the files tell of
-//! is processes, and these do not survive what could lose an unflushed file. One that is
+//! [`RealDisk`] flushes nothing to the disk: that takes 5 ms a file, and buys nothing for genv's state. All that its files
+//! tell of is processes, and these do not survive what could lose an unflushed file. One that is
 //! damaged after a power failure is set aside by the next command.
 
 use std::fmt;
@@ -14,7 +14,10 @@ use rustix::io::{Errno, retry_on_intr};
 const MOST_IN_THE_WAY: u32 = 16;
 
 /// The steps of changing a directory. Tests put one here that fails or stops at any of them.
-pub(super) trait Disk: fmt::Debug + Send {
+///
+/// # Errors
+/// Each returns what the system says.
+pub trait Disk: fmt::Debug + Send {
     /// Makes a file that did not exist, for writing.
     fn create(&self, directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY
@@ -49,13 +52,13 @@ pub(super) trait Disk: fmt::Debug + Send {
 
 /// The real one.
 #[derive(Debug)]
-pub(super) struct RealDisk;
+pub struct RealDisk;
 
 impl Disk for RealDisk {}
 
 /// A new content beside the file that it will replace. Unless it does, it vanishes with the value.
 #[derive(Debug)]
-pub(super) struct Prepared<'a> {
+pub struct Prepared<'a> {
     disk: &'a dyn Disk,
     directory: BorrowedFd<'a>,
     name: &'a str,
@@ -64,7 +67,10 @@ pub(super) struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// Writes the content.
-    pub(super) fn new(
+    ///
+    /// # Errors
+    /// A step failed; nothing is left of it.
+    pub fn new(
         disk: &'a dyn Disk,
         directory: BorrowedFd<'a>,
         name: &'a str,
@@ -81,8 +87,11 @@ impl<'a> Prepared<'a> {
         Ok(prepared)
     }
 
-    /// Puts it in the file's place. If that fails the old file is still there.
-    pub(super) fn commit(mut self) -> Result<(), Errno> {
+    /// Puts it in the file's place.
+    ///
+    /// # Errors
+    /// That failed, and the old file is still there.
+    pub fn commit(mut self) -> Result<(), Errno> {
         if let Some(temporary) = &self.temporary {
             self.disk.rename(self.directory, temporary, self.name)?;
         }

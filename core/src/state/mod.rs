@@ -1,7 +1,7 @@
 //! genv's state files: environments and which devices are attached to them, read and changed.
 
 pub mod allocate;
-mod atomic;
+pub mod atomic;
 mod commit;
 mod corrupt;
 mod device_locks;
