@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use genv_web::build::{REVISION, VERSION};
 use genv_web::header::HeaderValue;
+use genv_web::metrics::METRICS;
 use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
 use tokio::sync::watch;
 
-use crate::families::own::{REVISION, VERSION};
-use crate::render::{NoText, Rendering, Text};
+use crate::render::{NoText, Rendering};
 use crate::runbooks;
 
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
@@ -62,9 +62,9 @@ impl Endpoints {
     fn metrics(&self, request: &Request<'_>) -> Response {
         let latest = self.latest();
         match request.query_value("host") {
-            None => served(request, METRICS, latest.metrics()),
+            None => latest.metrics().served(request, METRICS),
             Some(host) => match latest.host_metrics(&host) {
-                Ok(text) => served(request, METRICS, text),
+                Ok(text) => text.served(request, METRICS),
                 Err(reason) => refused(&latest, &host, reason),
             },
         }
@@ -79,10 +79,10 @@ impl Endpoints {
         };
         match host.or(only) {
             Some(host) => match latest.host_snapshot(&host) {
-                Ok(text) => served(request, JSON, text),
+                Ok(text) => text.served(request, JSON),
                 Err(reason) => refused(&latest, &host, reason),
             },
-            None if latest.is_published() => served(request, JSON_LINES, latest.snapshots()),
+            None if latest.is_published() => latest.snapshots().served(request, JSON_LINES),
             None => unavailable("Nothing was collected yet. Ask again in a moment."),
         }
     }
@@ -115,7 +115,7 @@ impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
         match request.path() {
             path if path == self.telemetry_path => self.metrics(request),
-            path if path == self.genv1_path => served(request, METRICS, self.latest().genv1()),
+            path if path == self.genv1_path => self.latest().genv1().served(request, METRICS),
             "/" => self.landing_page.clone(),
             "/snapshot" => self.snapshot(request),
             // Only a host file tells of exporters elsewhere.
@@ -131,10 +131,6 @@ impl Handler for Endpoints {
 /// Whether the next publication should have come long ago.
 fn is_overdue(age: Duration, interval: Duration) -> bool {
     age > interval * MISSED_PUBLICATIONS + LATE
-}
-
-fn served(request: &Request<'_>, content_type: HeaderValue, text: &Text) -> Response {
-    Response::negotiated(request, content_type, text.plain.clone(), text.gzip.clone())
 }
 
 fn refused(latest: &Rendering, host: &str, reason: NoText) -> Response {

@@ -3,34 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use genv_core::collect::{CollectOptions, Collectors};
 use genv_core::duration::{parse_duration, parse_interval};
-use genv_core::sources::{GpuSourceKind, SourceOptions};
+use genv_core::sources::SourceOptions;
 use genv_web::ListenAddress;
-use tracing::level_filters::LevelFilter;
+use genv_web::build::LONG_VERSION;
+use genv_web::flags::{LogFlags, SourceFlags, file};
 
 use crate::endpoints::TAKEN_PATHS;
 use crate::families::Limits;
 use crate::publish::{PublishFlags, PublishOptions};
 use crate::usernames::Usernames;
 
-/// What DNS allows.
-const LONGEST_HOSTNAME: usize = 253;
-
 /// What `--snapshot.max-age` is unless three intervals are longer.
 const SHORTEST_DEFAULT_MAX_AGE: Duration = Duration::from_secs(30);
-
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (revision ",
-    env!("GENV_REVISION"),
-    ", rustc ",
-    env!("GENV_RUST_VERSION"),
-    ")"
-);
 
 const EXAMPLE: &str = "Example: see the built-in simulation, on a machine without a GPU
   genv-exporter --gpu.source=simulated --interval=1s
@@ -43,7 +31,7 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 wrong usage.";
 #[derive(Debug, Parser)]
 #[command(
     name = "genv-exporter",
-    version = VERSION,
+    version = LONG_VERSION,
     after_help = EXAMPLE,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
@@ -64,21 +52,8 @@ struct Flags {
     #[arg(long = "snapshot.max-age", value_name = "DURATION", value_parser = parse_duration)]
     max_age: Option<Duration>,
 
-    /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
-    #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
-    gpu_source: GpuSourceKind,
-
-    /// NVML library to load instead of libnvidia-ml.so.1.
-    #[arg(long = "gpu.nvml-library", value_name = "FILE", value_parser = file)]
-    nvml_library: Option<PathBuf>,
-
-    /// Scenario of the simulated source, instead of the built-in one.
-    #[arg(long = "gpu.scenario", value_name = "FILE", value_parser = file)]
-    scenario: Option<PathBuf>,
-
-    /// Value of the label hostname, instead of the machine's name.
-    #[arg(long, value_name = "NAME", value_parser = hostname)]
-    hostname: Option<String>,
+    #[command(flatten)]
+    sources: SourceFlags,
 
     #[command(flatten)]
     collectors: CollectorFlags,
@@ -99,13 +74,8 @@ struct Flags {
     #[arg(long, value_name = "FORM", default_value = "name")]
     usernames: Usernames,
 
-    /// How much is logged, to stderr.
-    #[arg(long = "log.level", value_name = "LEVEL", default_value = "info", value_parser = log_level())]
-    log_level: LevelFilter,
-
-    /// Form of the log.
-    #[arg(long = "log.format", value_name = "FORM", default_value = "text")]
-    log_format: LogFormat,
+    #[command(flatten)]
+    log: LogFlags,
 }
 
 #[derive(Debug, Subcommand)]
@@ -160,15 +130,6 @@ struct CollectorFlags {
     no_state: bool,
 }
 
-/// Form of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// A line for people.
-    Text,
-    /// An object a line.
-    Json,
-}
-
 /// What the program is to do.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -197,10 +158,8 @@ pub(crate) struct Options {
     pub(crate) usernames: Usernames,
     /// What of it is shown.
     pub(crate) limits: Limits,
-    /// How much is logged.
-    pub(crate) log_level: LevelFilter,
-    /// Form of the log.
-    pub(crate) log_format: LogFormat,
+    /// What is logged.
+    pub(crate) log: LogFlags,
 }
 
 impl Task {
@@ -237,13 +196,7 @@ impl From<Flags> for Options {
             web_config_file: web.config_file,
             telemetry_path: web.telemetry_path,
             max_requests: web.max_requests,
-            sources: SourceOptions {
-                gpu: flags.gpu_source,
-                nvml_library: flags.nvml_library,
-                scenario: flags.scenario,
-                hostname: flags.hostname,
-                ..SourceOptions::default()
-            },
+            sources: flags.sources.into(),
             collect: CollectOptions {
                 interval: flags.interval,
                 max_age: flags
@@ -260,8 +213,7 @@ impl From<Flags> for Options {
             limits: Limits {
                 processes: flags.processes_limit,
             },
-            log_level: flags.log_level,
-            log_format: flags.log_format,
+            log: flags.log,
         }
     }
 }
@@ -280,21 +232,6 @@ fn ratio(text: &str) -> Result<f64, String> {
         })
 }
 
-fn hostname(text: &str) -> Result<String, String> {
-    let reason = if text.trim().is_empty() {
-        "it is empty"
-    } else if text.chars().any(char::is_control) {
-        "it holds a control character"
-    } else if text.len() > LONGEST_HOSTNAME {
-        "it is longer than 253 bytes"
-    } else {
-        return Ok(text.to_owned());
-    };
-    Err(format!(
-        "{reason}, which no label should: name the machine, such as gpu01, or leave the flag out"
-    ))
-}
-
 fn telemetry_path(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-._~".contains(c);
     if !text.starts_with('/') || !text.chars().all(plain) {
@@ -306,23 +243,6 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
-}
-
-fn file(text: &str) -> Result<PathBuf, String> {
-    if text.is_empty() {
-        return Err("the path is empty: name a file, or leave the flag out".to_owned());
-    }
-    Ok(text.into())
-}
-
-fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
-    PossibleValuesParser::new(["auto", "nvml", "simulated"])
-        .try_map(|text| text.parse::<GpuSourceKind>())
-}
-
-fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
-    PossibleValuesParser::new(["error", "warn", "info", "debug"])
-        .try_map(|text| text.parse::<LevelFilter>())
 }
 
 #[cfg(test)]

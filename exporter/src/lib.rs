@@ -3,13 +3,14 @@
 //! A [`Publication`](genv_core::model::Publication) becomes metric [`families`], these become the bytes of a
 //! [`render::Rendering`], and the [`endpoints`] hand them out. Nothing in between remembers anything.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use genv_core::sources::SourceError;
-use genv_web::{Server, WebConfig};
+use genv_web::{Server, WebConfig, build, log};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod allocator;
 pub mod endpoints;
@@ -17,16 +18,14 @@ pub mod families;
 mod flags;
 mod health_log;
 mod host;
-mod own_process;
 mod publish;
 pub mod render;
 mod runbooks;
-mod samples;
 mod usernames;
 
 use endpoints::Endpoints;
-use flags::{LogFormat, Options, Task};
-pub use own_process::OwnProcess;
+use flags::{Options, Task};
+pub use genv_web::metrics::OwnProcess;
 use render::Renderer;
 pub use usernames::Usernames;
 
@@ -46,7 +45,9 @@ pub fn run() -> ExitCode {
     };
     let outcome = match task {
         Task::Serve(options) => {
-            log_to_stderr(&options);
+            tracing_subscriber::registry()
+                .with(log::to_stderr(options.log))
+                .init();
             serve(options)
         }
         Task::Publish(options) => publish::publish(&options),
@@ -67,19 +68,6 @@ pub fn run() -> ExitCode {
 )]
 fn complain(error: &anyhow::Error) {
     eprintln!("genv-exporter: {error}");
-}
-
-fn log_to_stderr(options: &Options) {
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt()
-        .with_max_level(options.log_level)
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .with_target(false);
-    match options.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
 }
 
 fn serve(options: Options) -> anyhow::Result<()> {
@@ -119,8 +107,8 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
 
     let addresses = server.local_addresses();
     tracing::info!(
-        version = families::own::VERSION,
-        revision = families::own::REVISION,
+        version = build::VERSION,
+        revision = build::REVISION,
         ?addresses,
         "serving"
     );

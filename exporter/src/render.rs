@@ -1,46 +1,16 @@
 //! The bytes that are served: rendered once per publication, then shared by every request.
 
-use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use prometheus::TextEncoder;
-use prometheus::proto::MetricFamily;
+use genv_web::metrics::{OwnProcess, Text, append, exposition};
 use tokio::sync::watch;
 
+use crate::Usernames;
 use crate::families::{self, Family, Limits, genv1, own};
 use crate::health_log::HealthLog;
-use crate::{OwnProcess, Usernames};
-
-/// One text, as it is and compressed.
-#[derive(Clone, Debug)]
-pub struct Text {
-    /// As it is.
-    pub plain: Bytes,
-    /// The same text, gzip.
-    pub gzip: Bytes,
-}
-
-impl Text {
-    fn new(text: impl Into<Bytes>) -> Self {
-        let plain = text.into();
-        // The text repeats itself so much that the fastest level already leaves a tenth of it.
-        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-        let gzip = encoder
-            .write_all(&plain)
-            .and_then(|()| encoder.finish())
-            .expect("writing to memory does not fail");
-        Self {
-            plain,
-            gzip: gzip.into(),
-        }
-    }
-}
 
 /// Everything that can be served of one publication.
 #[derive(Debug)]
@@ -181,21 +151,6 @@ impl Rendering {
         hosts
             .find(|(host, _)| host.hostname == hostname)
             .ok_or(NoText::UnknownHost)
-    }
-}
-
-/// The families in Prometheus' text format 0.0.4.
-fn exposition(families: impl Iterator<Item = MetricFamily>) -> String {
-    let mut text = String::new();
-    for family in families {
-        append(&mut text, family);
-    }
-    text
-}
-
-fn append(text: &mut String, family: MetricFamily) {
-    if let Err(error) = TextEncoder::new().encode_utf8(&[family], text) {
-        tracing::error!(%error, "cannot write a metric family; it is left out");
     }
 }
 

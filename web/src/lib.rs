@@ -1,4 +1,4 @@
-//! The HTTP side that genv's daemons share.
+//! What genv's daemons share: the HTTP side, metric families, flags and the log.
 //!
 //! A daemon opens its [`WebConfig`] (if it has one), binds a [`Server`] to its [`ListenAddress`]es and
 //! serves a [`Handler`]: a quick, synchronous function from [`Request`] to [`Response`]. Everything that
@@ -9,11 +9,15 @@
 //! its [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
 
 mod basic_auth;
+pub mod build;
 mod config;
 mod connection;
 mod connections;
+pub mod flags;
 mod landing_page;
 mod listen;
+pub mod log;
+pub mod metrics;
 mod page;
 mod rate_limit;
 mod request;

@@ -1,10 +1,10 @@
 //! Families about devices: whole GPUs and MIG devices.
 
 use genv_core::model::{Device, DeviceMeasurements, DeviceMemory};
+use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
 use crate::host::{Host, View};
-use crate::samples::Samples;
 
 /// One measurement of each device.
 fn measured(

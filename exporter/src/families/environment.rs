@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use genv_core::model::{Environment, EnvironmentDevice};
+use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
 use crate::host::{Host, View, attached};
-use crate::samples::Samples;
 
 /// The environments of a host that have series of their own.
 fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {

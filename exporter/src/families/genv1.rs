@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::{Device, DeviceIndex, HostSnapshot, Process, ProcessDevice, ProcessType};
+use genv_web::metrics::Samples;
 use prometheus::proto::MetricFamily;
 
 use super::{Family, HostFamily, Kind, Limits};
 use crate::host::{Host, View, attached};
-use crate::samples::Samples;
 
 /// These families of the hosts, those without a sample too: 1.4.3 announces them all. As there, samples have no
 /// `hostname` when there is but one host.
@@ -25,7 +25,7 @@ pub fn of_hosts(
     let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
     FAMILIES.iter().map(move |family| {
         let [host] = hosts.as_slice() else {
-            return (family, family.of_hosts(&hosts));
+            return (family, super::on_hosts(family, &hosts));
         };
         let mut samples = Samples::new(family.kind, family.labels);
         (family.samples)(host, &mut samples);

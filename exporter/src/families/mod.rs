@@ -4,10 +4,11 @@
 //! (`UPDATE_DOCS=1 cargo test -p genv-exporter documentation` writes it).
 
 use genv_core::model::HostSnapshot;
-use prometheus::proto::{MetricFamily, MetricType};
+use genv_web::metrics::Samples;
+pub use genv_web::metrics::{Family, Kind};
+use prometheus::proto::MetricFamily;
 
 use crate::host::Host;
-use crate::samples::Samples;
 
 mod collector;
 mod device;
@@ -18,44 +19,8 @@ mod user;
 pub mod genv1;
 pub mod own;
 
-/// One metric family, and how its samples are derived by `S`.
-pub struct Family<S> {
-    /// Its full name.
-    pub name: &'static str,
-    /// Gauge or counter.
-    pub kind: Kind,
-    /// Labels (besides `hostname`, if it is about a host), in the order in which they are written.
-    pub labels: &'static [&'static str],
-    /// What it means, with its unit: one sentence.
-    pub help: &'static str,
-    /// Adds the samples of what is looked at.
-    samples: S,
-}
-
 /// A family about a host.
 pub type HostFamily = Family<fn(&Host<'_>, &mut Samples)>;
-
-/// The types of the text format that are used here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// May go up and down; two samples with the same labels are added.
-    Gauge,
-    /// A gauge of which two samples with the same labels mean the larger one: information, moments.
-    Largest,
-    /// Only goes up, and starts at 0 with the exporter or the driver.
-    Counter,
-}
-
-impl Kind {
-    /// The type in the words of the text format.
-    #[must_use]
-    pub const fn metric_type(self) -> MetricType {
-        match self {
-            Self::Gauge | Self::Largest => MetricType::GAUGE,
-            Self::Counter => MetricType::COUNTER,
-        }
-    }
-}
 
 /// What of a publication is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,16 +38,14 @@ pub const GROUPS: &[(&str, &[HostFamily])] = &[
     ("Processes", process::FAMILIES),
 ];
 
-impl HostFamily {
-    /// The samples of this family on the hosts, each with the label `hostname`; absent without any.
-    fn of_hosts(&self, hosts: &[Host<'_>]) -> Option<MetricFamily> {
-        let mut samples = Samples::new(self.kind, self.labels);
-        for host in hosts {
-            samples.of_host(host.name());
-            (self.samples)(host, &mut samples);
-        }
-        samples.into_family(self.name, self.help)
+/// The samples of a family on the hosts, each with the label `hostname`; absent without any.
+fn on_hosts(family: &HostFamily, hosts: &[Host<'_>]) -> Option<MetricFamily> {
+    let mut samples = Samples::new(family.kind, family.labels);
+    for host in hosts {
+        samples.of_host(host.name());
+        (family.samples)(host, &mut samples);
     }
+    samples.into_family(family.name, family.help)
 }
 
 /// The families about these hosts that have a sample, made one after the other, so that no more than
@@ -96,5 +59,5 @@ pub fn of_hosts<'a>(
         .map(|host| Host::new(host, limits))
         .collect();
     let families = GROUPS.iter().flat_map(|(_, families)| *families);
-    families.filter_map(move |family| family.of_hosts(&hosts))
+    families.filter_map(move |family| on_hosts(family, &hosts))
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use genv_core::model::ProcessDevice;
+use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
 use crate::host::Host;
-use crate::samples::Samples;
 
 /// The label `pid` of the processes that have no series of their own.
 const OTHER: &str = "other";

@@ -6,7 +6,7 @@ use std::fmt::Display;
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily};
 
-use crate::families::Kind;
+use super::Kind;
 
 /// Characters of a label value; what users can name (environments, commands) is theirs to choose,
 /// and a long name costs every scrape and every query.
@@ -26,7 +26,7 @@ pub struct Samples {
 
 impl Samples {
     /// No samples yet; `labels` are the names besides `hostname`.
-    pub(crate) fn new(kind: Kind, labels: &'static [&'static str]) -> Self {
+    pub fn new(kind: Kind, labels: &'static [&'static str]) -> Self {
         Self {
             kind,
             labels,
@@ -37,13 +37,13 @@ impl Samples {
     }
 
     /// Gives the label `hostname` to every sample that follows.
-    pub(crate) fn of_host(&mut self, hostname: &str) {
+    pub fn of_host(&mut self, hostname: &str) {
         self.hostname = Some(pair("hostname", printable(hostname.to_owned())));
     }
 
     /// Adds a sample, unless there is no value or it is not a number. `labels` are the values of the
     /// family's labels, in order.
-    pub(crate) fn add(&mut self, labels: &[&dyn Display], value: impl Into<Option<f64>>) {
+    pub fn add(&mut self, labels: &[&dyn Display], value: impl Into<Option<f64>>) {
         let Some(value) = value.into().filter(|value| value.is_finite()) else {
             return;
         };
@@ -74,7 +74,7 @@ impl Samples {
     }
 
     /// The family, if it has a sample.
-    pub(crate) fn into_family(self, name: &str, help: &str) -> Option<MetricFamily> {
+    pub fn into_family(self, name: &str, help: &str) -> Option<MetricFamily> {
         if self.values.is_empty() {
             return None;
         }

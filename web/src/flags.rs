@@ -1,0 +1,100 @@
+//! Flags that genv's daemons have in common.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use genv_core::sources::{GpuSourceKind, SourceOptions};
+use tracing::level_filters::LevelFilter;
+
+/// What DNS allows.
+const LONGEST_HOSTNAME: usize = 253;
+
+/// Flags that choose what is read.
+#[derive(Debug, Args)]
+pub struct SourceFlags {
+    /// Where GPUs are looked for. auto: NVML where it loads, else no devices.
+    #[arg(long = "gpu.source", value_name = "SOURCE", default_value = "auto", value_parser = gpu_source())]
+    gpu_source: GpuSourceKind,
+
+    /// NVML library to load instead of libnvidia-ml.so.1.
+    #[arg(long = "gpu.nvml-library", value_name = "FILE", value_parser = file)]
+    nvml_library: Option<PathBuf>,
+
+    /// Scenario of the simulated source, instead of the built-in one.
+    #[arg(long = "gpu.scenario", value_name = "FILE", value_parser = file)]
+    scenario: Option<PathBuf>,
+
+    /// Value of the label hostname, instead of the machine's name.
+    #[arg(long, value_name = "NAME", value_parser = hostname)]
+    hostname: Option<String>,
+}
+
+/// Flags that say how much is logged, and how.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LogFlags {
+    /// How much is logged, to stderr.
+    #[arg(long = "log.level", value_name = "LEVEL", default_value = "info", value_parser = log_level())]
+    pub log_level: LevelFilter,
+
+    /// Form of the log.
+    #[arg(long = "log.format", value_name = "FORM", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+impl From<SourceFlags> for SourceOptions {
+    fn from(flags: SourceFlags) -> Self {
+        Self {
+            gpu: flags.gpu_source,
+            nvml_library: flags.nvml_library,
+            scenario: flags.scenario,
+            hostname: flags.hostname,
+            ..Self::default()
+        }
+    }
+}
+
+/// A path that is not empty.
+///
+/// # Errors
+/// It is.
+pub fn file(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("the path is empty: name a file, or leave the flag out".to_owned());
+    }
+    Ok(text.into())
+}
+
+fn hostname(text: &str) -> Result<String, String> {
+    let reason = if text.trim().is_empty() {
+        "it is empty"
+    } else if text.chars().any(char::is_control) {
+        "it holds a control character"
+    } else if text.len() > LONGEST_HOSTNAME {
+        "it is longer than 253 bytes"
+    } else {
+        return Ok(text.to_owned());
+    };
+    Err(format!(
+        "{reason}, which no label should: name the machine, such as gpu01, or leave the flag out"
+    ))
+}
+
+fn gpu_source() -> impl TypedValueParser<Value = GpuSourceKind> {
+    PossibleValuesParser::new(["auto", "nvml", "simulated"])
+        .try_map(|text| text.parse::<GpuSourceKind>())
+}
+
+fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["error", "warn", "info", "debug"])
+        .try_map(|text| text.parse::<LevelFilter>())
+}

@@ -1,0 +1,25 @@
+//! The log of a daemon.
+
+use std::io::IsTerminal;
+
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::flags::{LogFlags, LogFormat};
+
+/// A log on stderr, as the flags say: colours on a terminal, unless `NO_COLOR` is set.
+pub fn to_stderr<S>(flags: LogFlags) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false);
+    match flags.log_format {
+        LogFormat::Text => log.with_filter(flags.log_level).boxed(),
+        LogFormat::Json => log.json().with_filter(flags.log_level).boxed(),
+    }
+}

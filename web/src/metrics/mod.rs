@@ -1,0 +1,69 @@
+//! Metric families, from what a daemon knows to the bytes that Prometheus reads.
+//!
+//! A daemon describes each family once, as a [`Family`]; its [`Samples`] are made anew for every rendering, so that
+//! nothing can be stale. An [`exposition`] of them becomes a [`Text`], which is served as it is.
+
+use prometheus::TextEncoder;
+use prometheus::proto::{MetricFamily, MetricType};
+
+mod own_process;
+mod process;
+mod samples;
+mod text;
+
+pub use own_process::OwnProcess;
+pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
+pub use samples::Samples;
+pub use text::{METRICS, Text};
+
+/// One metric family, and how its samples are derived by `S`.
+pub struct Family<S> {
+    /// Its full name.
+    pub name: &'static str,
+    /// Gauge or counter.
+    pub kind: Kind,
+    /// Labels (besides `hostname`, if it is about a host), in the order in which they are written.
+    pub labels: &'static [&'static str],
+    /// What it means, with its unit: one sentence.
+    pub help: &'static str,
+    /// Adds the samples of what is looked at.
+    pub samples: S,
+}
+
+/// The types of the text format that are used here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// May go up and down; two samples with the same labels are added.
+    Gauge,
+    /// A gauge of which two samples with the same labels mean the larger one: information, moments.
+    Largest,
+    /// Only goes up, and starts at 0 with the daemon or the driver.
+    Counter,
+}
+
+impl Kind {
+    /// The type in the words of the text format.
+    #[must_use]
+    pub const fn metric_type(self) -> MetricType {
+        match self {
+            Self::Gauge | Self::Largest => MetricType::GAUGE,
+            Self::Counter => MetricType::COUNTER,
+        }
+    }
+}
+
+/// The families in Prometheus' text format 0.0.4.
+pub fn exposition(families: impl IntoIterator<Item = MetricFamily>) -> String {
+    let mut text = String::new();
+    for family in families {
+        append(&mut text, family);
+    }
+    text
+}
+
+/// Adds a family to an exposition.
+pub fn append(text: &mut String, family: MetricFamily) {
+    if let Err(error) = TextEncoder::new().encode_utf8(&[family], text) {
+        tracing::error!(%error, "cannot write a metric family; it is left out");
+    }
+}

@@ -1,0 +1,78 @@
+//! Families about the daemon itself: what it was built from, and what it costs.
+
+use prometheus::proto::MetricFamily;
+
+use super::{Family, Kind, OwnProcess, Samples};
+use crate::build::{REVISION, RUST_VERSION, VERSION};
+
+/// A family about the daemon.
+pub type OwnFamily = Family<fn(&OwnProcess) -> Option<f64>>;
+
+/// The family that tells what the daemon was built from, with the labels version, revision and rustversion.
+pub fn of_build<S>(family: &Family<S>) -> Option<MetricFamily> {
+    let mut samples = Samples::new(family.kind, family.labels);
+    samples.add(&[&VERSION, &REVISION, &RUST_VERSION], 1.0);
+    samples.into_family(family.name, family.help)
+}
+
+/// All families about the process that have a sample.
+pub fn of_process(process: &OwnProcess) -> impl Iterator<Item = MetricFamily> {
+    PROCESS_FAMILIES.iter().filter_map(|family| {
+        let mut samples = Samples::new(family.kind, family.labels);
+        samples.add(&[], (family.samples)(process));
+        samples.into_family(family.name, family.help)
+    })
+}
+
+/// All families about the process. Their names are those of Prometheus' client libraries.
+pub const PROCESS_FAMILIES: &[OwnFamily] = &[
+    Family {
+        name: "process_cpu_seconds_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "CPU time that this program used, user and system, in seconds.",
+        samples: |process| process.cpu_seconds,
+    },
+    Family {
+        name: "process_open_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "File descriptors that this program has open.",
+        samples: |process| process.open_fds,
+    },
+    Family {
+        name: "process_max_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "File descriptors that this program may have open.",
+        samples: |process| process.max_fds,
+    },
+    Family {
+        name: "process_virtual_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Virtual memory of this program, in bytes.",
+        samples: |process| process.virtual_memory_bytes,
+    },
+    Family {
+        name: "process_resident_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Resident memory of this program, in bytes.",
+        samples: |process| process.resident_memory_bytes,
+    },
+    Family {
+        name: "process_start_time_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "When this program was started, in seconds of Unix time.",
+        samples: |process| process.start_time_seconds,
+    },
+    Family {
+        name: "process_threads",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Threads of this program.",
+        samples: |process| process.threads,
+    },
+];
