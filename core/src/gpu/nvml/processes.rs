@@ -41,6 +41,7 @@ impl ProcessReader {
     ) -> Result<Option<Vec<GpuProcess>>, Failure> {
         let mut told = false;
         let mut processes = Vec::new();
+        let mut mps_clients = Vec::new();
         // Clients of the Multi-Process Service compute, and some drivers have them in their own list only:
         // being in that list alone says nothing about whether the others were told.
         for (list, call) in [
@@ -58,8 +59,13 @@ impl ProcessReader {
             ),
         ] {
             if let Some(running) = optional(call, self.running.list(device, list))? {
-                told |= list != ProcessList::MpsCompute;
+                let before = processes.len();
                 processes.extend(running.map(|it| listed(it, list)));
+                if list == ProcessList::MpsCompute {
+                    mps_clients = processes[before..].iter().map(|it| it.pid).collect();
+                } else {
+                    told = true;
+                }
             }
         }
         if !told {
@@ -72,7 +78,7 @@ impl ProcessReader {
             let since = samples_since(*last_seen, now_microseconds);
             let answer = self.utilization.samples(device, since);
             if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
-                set_utilization(&mut processes, samples, last_seen);
+                set_utilization(&mut processes, &mps_clients, samples, last_seen);
             }
         }
         Ok(Some(processes))
@@ -114,18 +120,20 @@ fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
 }
 
 /// Gives each process the use that the samples tell of, and 0 to one without a sample, because NVML
-/// lists only processes with some use.
+/// lists only processes with some use. Of clients of the Multi-Process Service nobody knows: all their use is
+/// that of its server in the samples of a real driver (580).
 ///
 /// NVML documents one sample per process; where a driver returns several of one process, their mean is
 /// taken, since nothing tells how long a period each of them covers.
 fn set_utilization(
     processes: &mut [GpuProcess],
+    mps_clients: &[u32],
     samples: &mut [nvmlProcessUtilizationSample_t],
     last_seen_timestamp: &mut u64,
 ) {
     samples.sort_unstable_by_key(|it| it.pid);
     for process in &mut *processes {
-        process.utilization_ratio = Some(0.0);
+        process.utilization_ratio = (!mps_clients.contains(&process.pid)).then_some(0.0);
     }
     for of_pid in samples.chunk_by(|a, b| a.pid == b.pid) {
         // Drivers are seen to fill up the list with entries of no time and shares above 100.
@@ -174,7 +182,7 @@ mod tests {
     fn utilization(samples: &mut [nvmlProcessUtilizationSample_t]) -> (Vec<Option<f64>>, u64) {
         let mut processes = [10, 20, 30].map(|pid| process(pid, ProcessType::Compute, None));
         let mut last_seen = 5;
-        set_utilization(&mut processes, samples, &mut last_seen);
+        set_utilization(&mut processes, &[], samples, &mut last_seen);
         (
             processes.iter().map(|it| it.utilization_ratio).collect(),
             last_seen,
@@ -226,6 +234,17 @@ mod tests {
         let (ratios, last_seen) = utilization(&mut []);
         assert_eq!(ratios, [Some(0.0); 3]);
         assert_eq!(last_seen, 5);
+    }
+
+    #[test]
+    fn what_a_client_of_the_multi_process_service_used_is_unknown() {
+        // As a real driver (580) told it: the server has the samples of both clients.
+        let (server, clients) = (659, [609, 618]);
+        let mut processes = [609, 618, 659].map(|pid| process(pid, ProcessType::Compute, None));
+        let mut samples = [sample(server, 9, 99)];
+        set_utilization(&mut processes, &clients, &mut samples, &mut 0);
+        let ratios = processes.map(|it| it.utilization_ratio);
+        assert_eq!(ratios, [None, None, Some(0.99)]);
     }
 
     #[test]
