@@ -1,9 +1,11 @@
 //! `genv doctor`.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::process::copy_program;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
@@ -23,7 +25,14 @@ fn lab() -> Result<Lab> {
 /// The exit code, and what is found of that name: verdict, finding and remedy.
 fn found(lab: &Lab, name: &str) -> Result<(i32, String, String)> {
     let said = lab.ask(&["doctor", "--json"])?;
-    let report: Value = serde_json::from_str(&said.stdout)?;
+    let told = of_report(&said.stdout, name)?;
+    let (verdict, found) = told.with_context(|| format!("no {name}: {}", said.stdout))?;
+    Ok((said.code, verdict, found))
+}
+
+/// What a report says of that name, if it says something: the worst verdict, and what was found.
+fn of_report(report: &str, name: &str) -> Result<Option<(String, String)>> {
+    let report: Value = serde_json::from_str(report)?;
     let checks = report["checks"].as_array().context("no checks")?;
     let of_name = checks.iter().filter(|it| it["name"] == name);
     // The worst of several.
@@ -32,15 +41,15 @@ fn found(lab: &Lab, name: &str) -> Result<(i32, String, String)> {
             .iter()
             .position(|word| it["verdict"] == *word)
     };
-    let check = of_name
-        .max_by_key(rank)
-        .with_context(|| format!("no {name}: {report}"))?;
+    let Some(check) = of_name.max_by_key(rank) else {
+        return Ok(None);
+    };
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
     ensure!(
         check["verdict"] == "ok" || !text("remedy").is_empty(),
         "{check}"
     );
-    Ok((said.code, text("verdict"), text("found")))
+    Ok(Some((text("verdict"), text("found"))))
 }
 
 #[test]
@@ -169,5 +178,81 @@ fn a_shell_that_is_set_up_is_told_from_one_that_is_not() -> Result<()> {
     let shell: Vec<&Value> = checks.filter(|it| it["name"] == "shell").collect();
     assert_eq!(shell.len(), 1);
     assert_eq!(shell[0]["verdict"], "ok", "{report}");
+    Ok(())
+}
+
+#[test]
+fn stand_ins_that_are_missing_or_passed_by_are_told() -> Result<()> {
+    let lab = lab()?;
+    let (installed, system) = (lab.folder().join("installed"), lab.folder().join("system"));
+    let shims = installed.join("lib/genv/shims");
+    for folder in [&installed.join("bin"), &shims, &system] {
+        fs::create_dir_all(folder)?;
+    }
+    copy_program("genv", &installed.join("bin/genv"))?;
+    let name = "nvidia-smi";
+    let doctor = |path: &[&Path], active: bool| -> Result<(Option<i32>, String)> {
+        let mut command = lab.command(installed.join("bin/genv"));
+        command.args(["doctor", "--json"]);
+        command.env("PATH", std::env::join_paths(path)?);
+        if active {
+            command.env("GENV_ENVIRONMENT_ID", "e1");
+        }
+        let output = command.output()?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)?))
+    };
+    let told = |path: &[&Path], active: bool| -> Result<(String, String)> {
+        let (code, report) = doctor(path, active)?;
+        let (verdict, found) = of_report(&report, name)?.context(report)?;
+        assert_eq!(code, Some(i32::from(verdict == "fail")), "{found}");
+        Ok((verdict, found))
+    };
+    // Where neither is installed there is nothing to say of it.
+    let (_, report) = doctor(&[&system], false)?;
+    ensure!(of_report(&report, name)?.is_none(), "{report}");
+    ensure!(of_report(&report, "docker")?.is_none(), "{report}");
+
+    // Nobody runs it.
+    fs::write(system.join(name), "")?;
+    let (verdict, found) = told(&[&system], true)?;
+    assert_eq!(verdict, "warn", "{found}");
+    ensure!(found.contains("does not know of environments"), "{found}");
+
+    fs::write(shims.join(name), "")?;
+    for (path, active, verdict, part) in [
+        (
+            &[&*system][..],
+            false,
+            "ok",
+            "activating puts genv's before it",
+        ),
+        (&[&shims, &system], true, "ok", "comes first in PATH"),
+        (
+            &[&system, &shims],
+            true,
+            "fail",
+            "comes before genv's in PATH",
+        ),
+        (&[&system], true, "fail", "comes before genv's in PATH"),
+        (
+            &[&shims, &system],
+            false,
+            "warn",
+            "without an active environment",
+        ),
+    ] {
+        let (found_verdict, found) = told(path, active)?;
+        assert_eq!(found_verdict, verdict, "{found}");
+        ensure!(found.contains(part), "{found}");
+    }
+    // A link to it is as good.
+    fs::remove_file(system.join(name))?;
+    symlink(shims.join(name), system.join(name))?;
+    assert_eq!(told(&[&system], true)?.0, "ok");
+
+    fs::remove_dir_all(installed.join("lib"))?;
+    let (code, report) = doctor(&[&system], false)?;
+    let (verdict, found) = of_report(&report, "shims")?.context("no shims")?;
+    assert_eq!((code, verdict.as_str()), (Some(0), "warn"), "{found}");
     Ok(())
 }

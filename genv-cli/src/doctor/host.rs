@@ -1,7 +1,7 @@
 //! The rest of the machine: its clock, what may be seen of processes, its exporter.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 
 /// How long the exporter may take to say that it is well.
 const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
+
+/// As many as `HTTP/1.1 200` has.
+const STATUS_BYTES: u64 = 12;
 
 /// How far a time of the files may be ahead: they have whole seconds.
 const TOLERANCE_SECONDS: f64 = 2.0;
@@ -44,25 +47,29 @@ pub(super) fn clock(state: &State) -> Check {
 
 /// Whether processes of others can be told apart by their environments.
 pub(super) fn processes() -> Check {
-    const NAME: &str = "processes";
     // The first process belongs to root, and exists in every pid namespace.
-    if let Err(error) = File::open("/proc/1/stat") {
+    let stat = File::open("/proc/1/stat").map(drop);
+    let mut byte = [0];
+    let environ = File::open("/proc/1/environ").and_then(|mut file| file.read(&mut byte));
+    judged(stat, environ.map(drop), geteuid().is_root())
+}
+
+/// What it means that stat and environ of a process of root's can be read, or cannot.
+fn judged(stat: io::Result<()>, environ: io::Result<()>, as_root: bool) -> Check {
+    const NAME: &str = "processes";
+    if let Err(error) = stat {
         return Check::warn(
             NAME,
             format!("those of others are hidden: {error}"),
             "run what watches all users as root, or in the group that the mount of /proc names (hidepid)",
         );
     }
-    let mut byte = [0];
-    let environ = File::open("/proc/1/environ").and_then(|mut file| file.read(&mut byte));
     match environ {
-        Ok(_) => Check::ok(NAME, "environ of everybody's can be read"),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied && !geteuid().is_root() => {
-            Check::ok(
-                NAME,
-                "environ can be read of your own; others' are told by their parents, or by genv-exporter as root",
-            )
-        }
+        Ok(()) => Check::ok(NAME, "environ of everybody's can be read"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && !as_root => Check::ok(
+            NAME,
+            "environ can be read of your own; others' are told by their parents, or by genv-exporter as root",
+        ),
         Err(error) => Check::warn(
             NAME,
             format!("environ of others' cannot be read: {error}"),
@@ -73,30 +80,114 @@ pub(super) fn processes() -> Check {
 
 /// Whether the exporter is well.
 pub(super) fn exporter() -> Check {
+    exporter_at(EXPORTER)
+}
+
+fn exporter_at(address: SocketAddr) -> Check {
     const NAME: &str = "exporter";
-    let answer = TcpStream::connect_timeout(&EXPORTER, EXPORTER_PATIENCE).and_then(|mut stream| {
+    let answer = TcpStream::connect_timeout(&address, EXPORTER_PATIENCE).and_then(|mut stream| {
         stream.set_read_timeout(Some(EXPORTER_PATIENCE))?;
         stream.write_all(b"GET /-/healthy HTTP/1.0\r\n\r\n")?;
-        let mut status = [0; 12];
-        stream.read_exact(&mut status)?;
+        let mut status = Vec::new();
+        // What hangs up before, as TLS does, answers as well.
+        stream.take(STATUS_BYTES).read_to_end(&mut status)?;
         Ok(String::from_utf8_lossy(&status).into_owned())
     });
     match answer {
         Ok(status) if status.ends_with(" 200") => {
-            Check::ok(NAME, format!("it is well on {EXPORTER}"))
+            Check::ok(NAME, format!("it is well on {address}"))
         }
         Ok(status) => Check::warn(
             NAME,
             format!(
-                "{EXPORTER} answers {}",
+                "{address} answers {}",
                 crate::output::harmless(status.trim())
             ),
             "see its log; with TLS it is not asked from here",
         ),
         Err(error) => Check::warn(
             NAME,
-            format!("nothing answers on {EXPORTER}: {error}"),
+            format!("nothing answers on {address}: {error}"),
             "start genv-exporter if this machine is to be watched",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn denied() -> io::Result<()> {
+        Err(ErrorKind::PermissionDenied.into())
+    }
+
+    #[test]
+    fn what_may_be_seen_of_processes_is_told() {
+        for (stat, environ, as_root, verdict, part) in [
+            (Ok(()), Ok(()), true, Verdict::Ok, "everybody's"),
+            (Ok(()), denied(), false, Verdict::Ok, "of your own"),
+            // In a container without the capability, or under a security module.
+            (Ok(()), denied(), true, Verdict::Warn, "cannot be read"),
+            (denied(), denied(), false, Verdict::Warn, "are hidden"),
+            (
+                Err(ErrorKind::NotFound.into()),
+                denied(),
+                true,
+                Verdict::Warn,
+                "are hidden",
+            ),
+        ] {
+            let check = judged(stat, environ, as_root);
+            assert_eq!(check.verdict, verdict, "{check:?}");
+            assert!(check.found.contains(part), "{check:?}");
+            assert_eq!(check.remedy.is_some(), verdict != Verdict::Ok, "{check:?}");
+        }
+    }
+
+    /// What is found of a program that answers so.
+    fn answered(answer: &'static [u8]) -> Check {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let program = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 512];
+            let length = stream.read(&mut asked).unwrap();
+            stream.write_all(answer).unwrap();
+            asked[..length].starts_with(b"GET /-/healthy HTTP/1.")
+        });
+        let check = exporter_at(address);
+        assert!(program.join().unwrap());
+        check
+    }
+
+    #[test]
+    fn an_exporter_that_is_well_is_told_from_one_that_is_not_and_from_none() {
+        let well = answered(b"HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(well.verdict, Verdict::Ok, "{well:?}");
+        for (answer, part) in [
+            (
+                &b"HTTP/1.1 503 Service Unavailable\r\n\r\n"[..],
+                "answers HTTP/1.1 503",
+            ),
+            (b"\x1b[2J\x1b[2J\x1b[2J", "answers \\u{1b}[2J"),
+            (b"\x15\x03\x03", "answers \\u{15}\\u{3}\\u{3}"),
+        ] {
+            let check = answered(answer);
+            assert_eq!(check.verdict, Verdict::Warn, "{check:?}");
+            assert!(check.found.contains(part), "{check:?}");
+            assert!(check.remedy.is_some());
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // It takes the call and says nothing.
+        let check = exporter_at(address);
+        assert_eq!(check.verdict, Verdict::Warn, "{check:?}");
+        drop(listener);
+        let check = exporter_at(address);
+        assert!(check.found.contains("refused"), "{check:?}");
     }
 }
