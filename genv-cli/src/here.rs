@@ -2,7 +2,7 @@
 
 use std::env;
 
-use genv_core::state::{Configuration, EditableState, EnvironmentState, State};
+use genv_core::state::{Configuration, EditableState, EnvironmentState};
 use rustix::process::getuid;
 
 use crate::failure::Failure;
@@ -92,13 +92,4 @@ pub(crate) fn configuration(environment: &EnvironmentState) -> Configuration {
         gpus: environment.gpus,
         gpu_memory: environment.gpu_memory,
     }
-}
-
-/// Devices that an environment is attached to.
-pub(crate) fn attached(state: &State, eid: &str) -> Vec<u32> {
-    let attached = state
-        .devices
-        .iter()
-        .filter(|device| device.attachments.iter().any(|it| it.eid == eid));
-    attached.map(|device| device.index).collect()
 }

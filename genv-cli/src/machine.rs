@@ -245,10 +245,7 @@ fn usage(
         own: BTreeSet::new(),
         lost: lost.collect(),
     };
-    let attached = state
-        .devices
-        .iter()
-        .any(|device| device.attachments.iter().any(|it| it.eid == eid));
+    let attached = !state.attached(eid).is_empty();
     if attached && !rows.is_empty() {
         let members = state.environments.iter().flat_map(|it| &it.pids);
         let table = processes.read(&ProcessRequest {

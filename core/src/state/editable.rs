@@ -85,11 +85,7 @@ impl EditableState {
     /// Indices of the devices that an environment is attached to.
     #[must_use]
     pub fn attached(&self, eid: &str) -> Vec<u32> {
-        let attached = self
-            .devices
-            .iter()
-            .filter(|device| device.attachments.iter().any(|it| it.eid == eid));
-        attached.map(|device| device.index).collect()
+        super::attached(&self.devices, eid)
     }
 
     /// Adds a member to an environment, which is made if it is not there.

@@ -69,6 +69,19 @@ pub struct State {
     pub warnings: Vec<String>,
 }
 
+impl State {
+    /// Indices of the devices that an environment is attached to.
+    #[must_use]
+    pub fn attached(&self, eid: &str) -> Vec<u32> {
+        attached(&self.devices, eid)
+    }
+}
+
+fn attached(devices: &[DeviceState], eid: &str) -> Vec<u32> {
+    let has = |device: &&DeviceState| device.attachments.iter().any(|it| it.eid == eid);
+    devices.iter().filter(has).map(|it| it.index).collect()
+}
+
 /// One environment as the state files have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvironmentState {

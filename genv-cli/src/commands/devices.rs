@@ -6,9 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
 use genv_core::state::{AttachmentState, DeviceState, EditableState, Inventory, State, StoreError};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::envs::{misplaced, user};
+use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::line::{Asking, WaitFlag, obtain};
@@ -147,7 +148,7 @@ impl DevicesCommand {
                 }
             }
             Self::Find { eid, output } => {
-                let found = attached(&machine.state()?, &eid);
+                let found = machine.state()?.attached(&eid);
                 if output.json {
                     print_json(&found)?;
                 } else {
@@ -156,7 +157,7 @@ impl DevicesCommand {
             }
             Self::Ps { list } => list_devices(&known(machine)?, &list)?,
             Self::Query { query, output } => {
-                answer(&known(machine)?.devices, &query, output.json)?;
+                answer(known(machine)?.devices.iter(), &query, output.json)?;
             }
         }
         Ok(())
@@ -211,13 +212,6 @@ fn attach(
             Ok(state.attach(eid, &request)?)
         },
     )
-}
-
-/// Indices of the devices that an environment is attached to.
-pub(super) fn attached(state: &State, eid: &str) -> Vec<u32> {
-    let has = |device: &&DeviceState| device.attachments.iter().any(|it| it.eid == eid);
-    let devices = state.devices.iter().filter(has);
-    devices.map(|device| device.index).collect()
 }
 
 /// Indices with commas.
@@ -298,25 +292,9 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     table.write(&mut stdout())
 }
 
-fn answer(devices: &[DeviceState], queries: &[Query], as_json: bool) -> io::Result<()> {
-    let times = Times::here();
-    if as_json {
-        let objects = devices.iter().map(|it| {
-            let fields = queries.iter().map(|query| {
-                let name = query.to_possible_value().map(|it| it.get_name().to_owned());
-                (name.unwrap_or_default(), query.json(it, &times))
-            });
-            fields.collect::<Map<String, Value>>()
-        });
-        return print_json(&objects.collect::<Vec<_>>());
-    }
-    let lines = devices
-        .iter()
-        .map(|it| csv_line(queries.iter().map(|query| query.text(it, &times))));
-    print(lines.collect::<String>().as_bytes())
-}
+impl Field for Query {
+    type Of = DeviceState;
 
-impl Query {
     fn text(self, of: &DeviceState, times: &Times) -> String {
         let each = |text: &dyn Fn(&AttachmentState) -> String| {
             let attachments = of.attachments.iter().map(text);

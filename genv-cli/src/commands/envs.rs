@@ -5,8 +5,9 @@ use std::io;
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::shape::{EnvironmentsDocument, Times};
 use genv_core::state::{Configuration, EnvironmentState, MemberId, State, StoreError};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::query::{self, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
@@ -285,7 +286,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
         .header(!flags.no_header);
     for it in &state.environments {
-        let attached = super::devices::attached(state, &it.eid);
+        let attached = state.attached(&it.eid);
         table.row([
             Cell::foreign(&it.eid),
             Cell::foreign(&user(it)),
@@ -319,27 +320,9 @@ fn members(environment: &EnvironmentState) -> String {
     processes.chain(kernels).collect::<Vec<_>>().join(" ")
 }
 
-fn answer<'a>(
-    environments: impl Iterator<Item = &'a EnvironmentState>,
-    queries: &[Query],
-    as_json: bool,
-) -> io::Result<()> {
-    let times = Times::here();
-    if as_json {
-        let objects = environments.map(|it| {
-            let fields = queries.iter().map(|query| {
-                let name = query.to_possible_value().map(|it| it.get_name().to_owned());
-                (name.unwrap_or_default(), query.json(it, &times))
-            });
-            fields.collect::<Map<String, Value>>()
-        });
-        return print_json(&objects.collect::<Vec<_>>());
-    }
-    let lines = environments.map(|it| csv_line(queries.iter().map(|query| query.text(it, &times))));
-    print(lines.collect::<String>().as_bytes())
-}
+impl query::Field for Query {
+    type Of = EnvironmentState;
 
-impl Query {
     fn text(self, of: &EnvironmentState, times: &Times) -> String {
         match self {
             Self::Eid => of.eid.clone(),

@@ -30,7 +30,7 @@ impl Lock {
             return Err(become_command(command));
         };
         let mut machine = Machine::here()?;
-        let indices = here::attached(&machine.state()?, &eid);
+        let indices = machine.state()?.attached(&eid);
         if indices.is_empty() {
             return Err(become_command(command));
         }

@@ -17,6 +17,7 @@ mod lock;
 mod man;
 mod monitor;
 mod older;
+mod query;
 mod shell;
 mod snapshot;
 mod status;

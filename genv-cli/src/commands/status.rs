@@ -42,7 +42,7 @@ fn object(state: &State, environment: Option<&EnvironmentState>) -> serde_json::
             "name": environment.name,
             "gpus": environment.gpus,
             "gpu_memory": environment.gpu_memory.map(|amount| amount.to_string()),
-            "devices": here::attached(state, &environment.eid),
+            "devices": state.attached(&environment.eid),
             "pids": environment.pids,
             "kernel_ids": environment.kernel_ids,
         }),
@@ -59,7 +59,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
             ),
         };
     };
-    let devices = here::attached(state, eid);
+    let devices = state.attached(eid);
     let devices = match &devices[..] {
         [] => "to no device".to_owned(),
         attached => {

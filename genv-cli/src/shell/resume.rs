@@ -92,10 +92,6 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<Found, String> {
             eid.escape_debug()
         ));
     }
-    let attached = state
-        .devices
-        .iter()
-        .filter(|device| device.attachments.iter().any(|it| it.eid == eid));
     Ok(Found {
         eid: eid.to_owned(),
         configuration: Configuration {
@@ -103,7 +99,7 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<Found, String> {
             gpus: environment.gpus,
             gpu_memory: environment.gpu_memory,
         },
-        devices: attached.map(|device| device.index).collect(),
+        devices: state.attached(eid),
         member: environment.pids.contains(&pid),
     })
 }

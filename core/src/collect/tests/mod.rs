@@ -2,6 +2,7 @@
 
 mod accounts;
 mod lab;
+mod moods;
 mod properties;
 mod threads;
 mod view;

@@ -1,11 +1,11 @@
 //! Sources that hang, fail and die, on their threads.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{self, ThreadId};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use super::moods::{Environments, Gpu, Moods, Processes, host};
 use super::*;
 use crate::collect::{CollectOptions, HostSources, spawn};
 use crate::gpu::{GpuError, GpuSource};
@@ -13,116 +13,6 @@ use crate::model::{CollectorStatus, Publication};
 use crate::proc::{ProcessRequest, ProcessSource};
 use crate::state::{StateError, StateSource};
 use crate::stream::SnapshotStream;
-
-/// Something that a test makes hang, fail or die.
-#[derive(Clone, Default)]
-struct Mood(Arc<MoodState>);
-
-#[derive(Default)]
-struct MoodState {
-    closed: Mutex<bool>,
-    opened: Condvar,
-    failing: AtomicBool,
-    dying: AtomicBool,
-    calls: AtomicUsize,
-    threads: Mutex<HashSet<ThreadId>>,
-}
-
-impl Mood {
-    fn hang(&self) {
-        *self.0.closed.lock().unwrap() = true;
-    }
-
-    fn recover(&self) {
-        *self.0.closed.lock().unwrap() = false;
-        self.0.opened.notify_all();
-        self.0.failing.store(false, Ordering::SeqCst);
-    }
-
-    /// Called by the source.
-    fn live(&self) -> Result<(), String> {
-        self.0.calls.fetch_add(1, Ordering::SeqCst);
-        self.0
-            .threads
-            .lock()
-            .unwrap()
-            .insert(thread::current().id());
-        assert!(!self.0.dying.load(Ordering::SeqCst), "this source dies");
-        let mut closed = self.0.closed.lock().unwrap();
-        while *closed {
-            closed = self.0.opened.wait(closed).unwrap();
-        }
-        if self.0.failing.load(Ordering::SeqCst) {
-            return Err("it fails".to_owned());
-        }
-        Ok(())
-    }
-
-    fn calls(&self) -> usize {
-        self.0.calls.load(Ordering::SeqCst)
-    }
-}
-
-#[derive(Clone, Default)]
-struct Moods {
-    gpu: Mood,
-    processes: Mood,
-    state: Mood,
-}
-
-struct Gpu(Mood);
-
-impl GpuSource for Gpu {
-    fn sample(&mut self) -> Result<GpuSample, GpuError> {
-        self.0.live().map_err(|reason| GpuError::Driver {
-            call: "nvmlInit_v2",
-            reason,
-        })?;
-        let mut device = gpu(0);
-        device.processes = Some(vec![on_gpu(101, Some(0.5))]);
-        Ok(sample(vec![device]))
-    }
-}
-
-struct Processes(Mood);
-
-impl ProcessSource for Processes {
-    fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        self.0.live().expect("reading processes does not fail");
-        let mut table = ProcessTable::default();
-        for pid in request.processes.iter().chain(&request.members) {
-            add_process(&mut table, *pid, 1, Claim::Absent);
-        }
-        table
-    }
-
-    fn username(&mut self, uid: u32) -> String {
-        format!("user{uid}")
-    }
-}
-
-struct Environments(Mood);
-
-impl StateSource for Environments {
-    fn read(&mut self) -> Result<State, StateError> {
-        self.0.live().map_err(|message| StateError { message })?;
-        let mut state = state(
-            vec![environment("10", 1, &[101])],
-            vec![attached(0, &[("10", None)])],
-        );
-        state.warnings.push("an entry is damaged".to_owned());
-        Ok(state)
-    }
-}
-
-fn host(name: &str, moods: &Moods) -> HostSources {
-    HostSources {
-        hostname: name.to_owned(),
-        gpu: Box::new(Gpu(moods.gpu.clone())),
-        processes: Box::new(Processes(moods.processes.clone())),
-        state: Box::new(Environments(moods.state.clone())),
-    }
-}
 
 /// Collects 20 times a second; values older than 0.3 s are withdrawn.
 fn options() -> CollectOptions {
