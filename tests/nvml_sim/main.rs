@@ -5,4 +5,5 @@ mod events;
 mod faults;
 mod lifecycle;
 mod processes;
+mod recorded;
 mod values;

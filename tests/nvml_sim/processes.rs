@@ -16,6 +16,7 @@ use crate::driver::{Driver, handle, number};
 
 const INSUFFICIENT_SIZE: nvmlReturn_t = 7;
 const NOT_SUPPORTED: nvmlReturn_t = 3;
+const NOT_FOUND: nvmlReturn_t = 6;
 const NO_INSTANCE: u32 = u32::MAX;
 
 const BUSY: &str = "version: 1
@@ -231,36 +232,34 @@ fn utilization_is_told_of_processes_that_ran_since_the_last_sample_seen() -> Res
 }
 
 #[test]
-fn the_size_of_the_utilization_list_is_told_before_it_is_filled() {
+fn room_is_wanted_for_all_utilization_samples_that_are_kept() {
     let driver = Driver::new(BUSY);
-    let call = driver
+    let ask = driver
         .lib()
         .nvmlDeviceGetProcessUtilization
         .as_ref()
         .expect("the library has the call");
-    let mut count = 0;
-    // SAFETY: without room for entries none are written.
-    let code = unsafe {
-        call(
-            handle(&driver.gpu(0)),
-            std::ptr::null_mut(),
-            &raw mut count,
-            0,
-        )
+    let call = |gpu, room: u32| {
+        let mut samples = Vec::<nvmlProcessUtilizationSample_t>::with_capacity(room as usize);
+        let mut count = room;
+        // SAFETY: there is room for as many samples as `count` says.
+        let code = unsafe {
+            ask(
+                handle(&driver.gpu(gpu)),
+                samples.as_mut_ptr(),
+                &raw mut count,
+                0,
+            )
+        };
+        (code, count)
     };
-    assert_eq!((code, count), (INSUFFICIENT_SIZE, 2));
-    let mut sample = std::mem::MaybeUninit::<nvmlProcessUtilizationSample_t>::uninit();
-    count = 1;
-    // SAFETY: there is room for one entry, as `count` says.
-    let code = unsafe {
-        call(
-            handle(&driver.gpu(0)),
-            sample.as_mut_ptr(),
-            &raw mut count,
-            0,
-        )
-    };
-    assert_eq!((code, count), (INSUFFICIENT_SIZE, 2));
+    for idle_or_busy in [0, 1] {
+        for room in [0, 1, 2, 71] {
+            assert_eq!(call(idle_or_busy, room), (INSUFFICIENT_SIZE, 72));
+        }
+    }
+    assert_eq!(call(0, 72), (0, 2));
+    assert_eq!(call(1, 72), (NOT_FOUND, 72));
 }
 
 #[test]

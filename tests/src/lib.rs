@@ -7,6 +7,7 @@ pub mod exporter;
 pub mod history;
 pub mod http;
 pub mod metrics;
+pub mod nvml_answers;
 pub mod nvml_sim;
 pub mod patience;
 pub mod peer;

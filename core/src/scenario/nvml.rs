@@ -176,6 +176,9 @@ pub enum ThrottleReason {
 }
 
 impl ThrottleReason {
+    /// `nvmlClocksThrottleReasonGpuIdle`: the bit of a device that has nothing to do.
+    pub const IDLE_BIT: u64 = 0x1;
+
     /// Every reason but idleness, which is no throttle.
     pub const ALL: [Self; 8] = [
         Self::ApplicationsClocksSetting,

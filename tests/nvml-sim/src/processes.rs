@@ -18,7 +18,11 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::abi::{Answer, InOut, device_calls, gpu_calls, put_list};
 use crate::device::Device;
-use crate::measurements::SAMPLE_PERIOD_MICROSECONDS;
+
+/// How often processes are sampled, and how many samples are kept: as driver 580 does with an H200. NVML says
+/// between 1/6 s and 1 s, depending on the product.
+const SAMPLE_PERIOD_MICROSECONDS: u64 = 200_000;
+const SAMPLES_KEPT: usize = 72;
 
 /// NVML's `NVML_VALUE_NOT_AVAILABLE` as it appears in a memory field.
 const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
@@ -119,18 +123,17 @@ where
     put_list(Some(count), buffer, &items)
 }
 
-/// The processes whose kernels ran in the last sample, if that is newer than `last_seen`; with the sample's time.
+/// The processes whose kernels ran in the last sample, none if that is no newer than `last_seen`; with the sample's
+/// time.
 fn active(device: &Device, last_seen_microseconds: u64) -> Answer<(u64, Vec<&DeviceProcess>)> {
     device.require(Measurement::ProcessUtilization)?;
-    let period = u64::from(SAMPLE_PERIOD_MICROSECONDS);
-    let sampled_microseconds = device.moment().unix_microseconds() / period * period;
-    let active: Vec<_> = device
+    let now_microseconds = device.moment().unix_microseconds();
+    let sampled_microseconds = now_microseconds - now_microseconds % SAMPLE_PERIOD_MICROSECONDS;
+    let is_newer = sampled_microseconds > last_seen_microseconds;
+    let active = device
         .processes()?
-        .filter(|process| percent(process.utilization_ratio) > 0)
+        .filter(|process| is_newer && percent(process.utilization_ratio) > 0)
         .collect();
-    if active.is_empty() || sampled_microseconds <= last_seen_microseconds {
-        return Err(NOT_FOUND);
-    }
     Ok((sampled_microseconds, active))
 }
 
@@ -161,6 +164,16 @@ gpu_calls! {
         device, buffer: *mut nvmlProcessUtilizationSample_t, count: InOut<'_, c_uint>, last_seen: u64
     ) {
         let (sampled, active) = active(device, last_seen)?;
+        let count = count.ok_or(INVALID_ARGUMENT)?;
+        // Room is wanted for all that is kept, however few processes ran.
+        let wanted = active.len().max(SAMPLES_KEPT) as c_uint;
+        if *count < wanted {
+            *count = wanted;
+            return Err(INSUFFICIENT_SIZE);
+        }
+        if active.is_empty() {
+            return Err(NOT_FOUND);
+        }
         let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationSample_t {
             pid: process.pid,
             timeStamp: sampled,
@@ -169,7 +182,7 @@ gpu_calls! {
             encUtil: 0,
             decUtil: 0,
         }).collect();
-        put_list(count, buffer, &samples)
+        put_list(Some(count), buffer, &samples)
     }
 
     fn nvmlDeviceGetProcessesUtilizationInfo(device, info: InOut<'_, nvmlProcessesUtilizationInfo_t>) {
@@ -178,6 +191,9 @@ gpu_calls! {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
         let (sampled, active) = active(device, info.lastSeenTimeStamp)?;
+        if active.is_empty() {
+            return Err(NOT_FOUND);
+        }
         let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationInfo_v1_t {
             timeStamp: sampled,
             pid: process.pid,

@@ -55,7 +55,7 @@ fn a_power_limit_is_never_exceeded() {
 }
 
 #[test]
-fn a_device_at_its_slowdown_temperature_is_throttled() {
+fn a_device_at_its_slowdown_temperature_is_throttled_and_one_without_load_idle() {
     let text = "version: 1\nhosts: [{devices: [{temperature: {idle: 30, max: 95}, temperature_limits: {slowdown: 90}, utilization: {steps: [[5m, 0], [5m, 1]]}}]}]";
     let scenario = engine(text).scenario();
     let reasons = |seconds| {
@@ -66,7 +66,7 @@ fn a_device_at_its_slowdown_temperature_is_throttled() {
             .measured()
             .throttle_reasons
     };
-    assert_eq!((reasons(290.0), reasons(590.0)), (0, 0x20));
+    assert_eq!((reasons(290.0), reasons(590.0)), (0x1, 0x20));
 }
 
 #[test]

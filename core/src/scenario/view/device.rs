@@ -73,11 +73,7 @@ impl<'a> DeviceAt<'a> {
             measurement.of_mig_devices()
         } else {
             (self.device.mig.is_empty() || measurement.of_mig_parents())
-                && match measurement {
-                    Measurement::Fans => !self.device.fan_speed_ratios.is_empty(),
-                    Measurement::Ecc => self.device.ecc_errors.is_some(),
-                    _ => true,
-                }
+                && (measurement != Measurement::Ecc || self.device.ecc_errors.is_some())
         };
         let refused = |fault: &DeviceFault| {
             matches!(fault, DeviceFault::NotSupported(refused)

@@ -31,8 +31,8 @@ pub struct Measured {
     pub energy_millijoules: u64,
     /// Memory of the whole GPU.
     pub memory: DeviceMemory,
-    /// Bits of `nvmlDeviceGetCurrentClocksThrottleReasons`: those of the scenario, and
-    /// `SwThermalSlowdown` from the slowdown temperature on.
+    /// Bits of `nvmlDeviceGetCurrentClocksThrottleReasons`: those of the scenario,
+    /// `SwThermalSlowdown` from the slowdown temperature on, and idleness.
     pub throttle_reasons: u64,
     /// Processes on it and on its MIG devices, in the scenario's order.
     pub processes: Vec<DeviceProcess>,
@@ -73,6 +73,11 @@ impl Measured {
         let hot = slowdown.is_some_and(|limit| temperature_celsius >= f64::from(*limit));
         let thermal = hot.then_some(ThrottleReason::SwThermalSlowdown);
         let reasons = device.throttled.iter().copied().chain(thermal);
+        let idle_bit = if utilization_ratio > 0.0 {
+            0
+        } else {
+            ThrottleReason::IDLE_BIT
+        };
 
         // The most that it may draw: its maximum, or the limit set for it.
         let idle_watts = device.power_watts.idle;
@@ -103,7 +108,7 @@ impl Measured {
                 free_bytes: left_bytes - used_bytes,
                 reserved_bytes: Some(device.memory_reserved_bytes),
             },
-            throttle_reasons: reasons.fold(0, |bits, reason| bits | reason.bit()),
+            throttle_reasons: reasons.fold(idle_bit, |bits, reason| bits | reason.bit()),
             processes,
         }
     }
