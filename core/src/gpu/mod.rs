@@ -109,8 +109,9 @@ pub struct GpuProcess {
     pub process_type: ProcessType,
     /// `usedGpuMemory`; absent for `NVML_VALUE_NOT_AVAILABLE`.
     pub memory_used_bytes: Option<u64>,
-    /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, and for the last second at least, 0–1; 0 where the call works and has no
-    /// sample of this process, absent where the call is not supported.
+    /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, and for the last second at least, 0–1; the
+    /// first time, and after a longer while, for as long as the driver keeps samples. 0 where the call works and has
+    /// no sample of this process, absent where the call is not supported.
     pub utilization_ratio: Option<f64>,
 }
 

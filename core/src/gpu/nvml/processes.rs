@@ -119,12 +119,14 @@ fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
     last_seen_timestamp.min(now_microseconds.saturating_sub(LONGEST_SAMPLE_PERIOD_MICROSECONDS))
 }
 
-/// Gives each process the use that the samples tell of, and 0 to one without a sample, because NVML
-/// lists only processes with some use. Of clients of the Multi-Process Service nobody knows: all their use is
-/// that of its server in the samples of a real driver (580).
+/// Gives each process the use that the samples tell of, and 0 to one without a sample: to the driver it did nothing.
+/// Of clients of the Multi-Process Service nobody knows: all their use is that of its server in the samples of a
+/// real driver (580).
 ///
-/// NVML documents one sample per process; where a driver returns several of one process, their mean is
-/// taken, since nothing tells how long a period each of them covers.
+/// A driver samples what one process makes of the device at a time, and answers with one sample of each process: the
+/// mean over all that it took since then, with the time of the process's own last one. So only the newest time of
+/// all tells until when samples were counted. Where a driver returns several of one process, their mean is taken,
+/// since nothing tells how long a period each of them covers.
 fn set_utilization(
     processes: &mut [GpuProcess],
     mps_clients: &[u32],
@@ -135,25 +137,26 @@ fn set_utilization(
     for process in &mut *processes {
         process.utilization_ratio = (!mps_clients.contains(&process.pid)).then_some(0.0);
     }
+    // Drivers are seen to fill up the list with entries of no time and shares above 100.
+    let is_valid = |it: &&nvmlProcessUtilizationSample_t| it.timeStamp > 0 && it.smUtil <= 100;
+    // Also if that is earlier than before: the clock was set back.
+    if let Some(newest) = samples.iter().filter(is_valid).map(|it| it.timeStamp).max() {
+        *last_seen_timestamp = newest;
+    }
     for of_pid in samples.chunk_by(|a, b| a.pid == b.pid) {
-        // Drivers are seen to fill up the list with entries of no time and shares above 100.
-        let valid = || {
-            of_pid
-                .iter()
-                .filter(|it| it.timeStamp > 0 && it.smUtil <= 100)
-        };
+        let valid = || of_pid.iter().filter(is_valid);
         let count = valid().count();
-        if count == 0 {
-            continue;
-        }
-        let newest = valid().map(|it| it.timeStamp).max().unwrap_or(0);
-        *last_seen_timestamp = newest.max(*last_seen_timestamp);
-        if let Ok(at) = processes.binary_search_by_key(&of_pid[0].pid, |it| it.pid) {
+        if count > 0
+            && let Ok(at) = processes.binary_search_by_key(&of_pid[0].pid, |it| it.pid)
+        {
             let sum: u32 = valid().map(|it| it.smUtil).sum();
             processes[at].utilization_ratio = Some(f64::from(sum) / 100.0 / count as f64);
         }
     }
 }
+
+#[cfg(test)]
+mod recorded;
 
 #[cfg(test)]
 mod tests {
@@ -253,6 +256,12 @@ mod tests {
             utilization(&mut [sample(30, 8, 10), sample(10, 6, 50), sample(30, 7, 30)]);
         assert_eq!(ratios, [Some(0.5), Some(0.0), Some(0.2)]);
         assert_eq!(last_seen, 8);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed() {
+        let (_, last_seen) = utilization(&mut [sample(20, 4, 37), sample(10, 3, 1)]);
+        assert_eq!(last_seen, 4);
     }
 
     #[test]

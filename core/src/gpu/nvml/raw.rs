@@ -142,14 +142,27 @@ impl ProcessBuffer {
             match answer {
                 Err(NvmlError::FunctionNotFound) => {}
                 Err(error) => return Err(error),
-                Ok(count) => return Ok(entries(&self.words, entry_words, count)),
+                Ok(count) => return Ok(self.entries(entry_words, count)),
             }
         }
         Err(NvmlError::FunctionNotFound)
     }
 
+    /// The first entries, of `entry_words` words each: pid in the first four bytes, memory in the second word.
+    pub(super) fn entries(
+        &self,
+        entry_words: usize,
+        count: usize,
+    ) -> impl Iterator<Item = RunningProcess> + '_ {
+        let entries = self.words.chunks_exact(entry_words).take(count);
+        entries.map(|entry| RunningProcess {
+            pid: nvml_u32(entry[0]),
+            memory_used_bytes: (entry[1] != VALUE_NOT_AVAILABLE).then_some(entry[1]),
+        })
+    }
+
     /// Calls until the buffer is large enough; how many entries were written.
-    fn fill(
+    pub(super) fn fill(
         &mut self,
         mut call: impl FnMut(&mut u32, &mut [u64]) -> nvmlReturn_t,
     ) -> Result<usize, NvmlError> {
@@ -178,21 +191,6 @@ fn larger_capacity(code: nvmlReturn_t, capacity: usize, needed: u32) -> Option<u
     let needed = needed as usize;
     let wanted = needed.saturating_add(needed / 4).max(capacity * 2);
     Some(wanted.min(LARGEST_CAPACITY))
-}
-
-/// Entries of `entry_words` words each: pid in the first four bytes, memory in the second word.
-fn entries(
-    words: &[u64],
-    entry_words: usize,
-    count: usize,
-) -> impl Iterator<Item = RunningProcess> + '_ {
-    words
-        .chunks_exact(entry_words)
-        .take(count)
-        .map(|entry| RunningProcess {
-            pid: nvml_u32(entry[0]),
-            memory_used_bytes: (entry[1] != VALUE_NOT_AVAILABLE).then_some(entry[1]),
-        })
 }
 
 /// The `unsigned int` in the first bytes of a word; the rest is padding.
@@ -307,9 +305,9 @@ mod tests {
     #[test]
     fn every_version_of_an_entry_is_understood() {
         for entry_words in [2, 3, 4] {
-            let mut words = vec![0; 16];
-            write(&mut words, entry_words, &[(7, 1024), (8, u64::MAX)]);
-            let read: Vec<_> = entries(&words, entry_words, 2).collect();
+            let mut buffer = ProcessBuffer::new("550.163.01");
+            write(&mut buffer.words, entry_words, &[(7, 1024), (8, u64::MAX)]);
+            let read: Vec<_> = buffer.entries(entry_words, 2).collect();
             let process = |pid, memory_used_bytes| RunningProcess {
                 pid,
                 memory_used_bytes,

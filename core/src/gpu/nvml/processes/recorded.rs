@@ -1,0 +1,210 @@
+//! What a real driver answered: see `tests/fixtures/nvml`.
+
+use serde_json::Value;
+
+use super::*;
+
+/// All calls at one moment: four processes, of which two work.
+const BUSY: &str = include_str!("../../../../../tests/fixtures/nvml/h200-580.159.04-busy.jsonl");
+
+/// Each sample of two processes that work for half a second of four, and means over some of them.
+const BURSTS: &str =
+    include_str!("../../../../../tests/fixtures/nvml/h200-580.159.04-bursts.jsonl");
+
+/// When the bursts were recorded, in NVML's microseconds.
+const BEGAN: u64 = 1_800_000_000_000_000;
+
+fn lines(recording: &str) -> impl Iterator<Item = Value> {
+    recording
+        .lines()
+        .map(|it| serde_json::from_str(it).unwrap())
+}
+
+/// The recorded values of a call, each with what it was asked.
+fn answers(call: &str) -> Vec<(String, Value)> {
+    lines(BUSY)
+        .filter(|it| it["call"] == call && it["code"] == 0)
+        .map(|it| (it["argument"].to_string(), it["value"].clone()))
+        .collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+fn sample(pid: u64, timestamp: u64, sm: u64) -> nvmlProcessUtilizationSample_t {
+    nvmlProcessUtilizationSample_t {
+        pid: pid as u32,
+        timeStamp: timestamp,
+        smUtil: sm as u32,
+        memUtil: 0,
+        encUtil: 0,
+        decUtil: 0,
+    }
+}
+
+#[test]
+fn every_version_of_a_recorded_list_tells_the_same_processes() {
+    for (version, entry_words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
+        let lists = answers(&format!("nvmlDeviceGetComputeRunningProcesses{version}"));
+        let [(_, list)] = &lists[..] else {
+            panic!("{lists:?}")
+        };
+        let mut buffer = ProcessBuffer::new("580.159.04");
+        let mut written = Vec::new();
+        for entry in list["entries"].as_array().unwrap() {
+            written.extend([number(&entry["pid"]), number(&entry["used"])]);
+            written.extend(entry["rest"].as_array().unwrap().iter().map(number));
+        }
+        assert_eq!(written.len(), 4 * entry_words);
+        let count = buffer.fill(|count, words| {
+            *count = number(&list["count"]) as u32;
+            words[..written.len()].copy_from_slice(&written);
+            0
+        });
+        let running = buffer.entries(entry_words, count.unwrap());
+        let mut processes: Vec<_> = running.map(|it| listed(it, ProcessList::Compute)).collect();
+        merge(&mut processes);
+        let told: Vec<_> = processes
+            .iter()
+            .map(|it| (it.pid, it.memory_used_bytes.unwrap() >> 20))
+            .collect();
+        assert_eq!(told, [(614, 3720), (621, 2696), (628, 5098), (631, 9194)]);
+    }
+}
+
+#[test]
+fn the_recorded_use_of_each_process_is_read() {
+    let recorded = answers("nvmlDeviceGetProcessUtilization");
+    assert_eq!(recorded.len(), 3);
+    for (asked, value) in recorded {
+        let mut samples: Vec<_> = value["samples"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| {
+                let timestamp = BEGAN - number(&it["age_microseconds"]);
+                sample(number(&it["pid"]), timestamp, number(&it["shares"][0][0]))
+            })
+            .collect();
+        let mut processes = [614, 621, 628, 631].map(|pid| GpuProcess {
+            pid,
+            process_type: ProcessType::Compute,
+            memory_used_bytes: None,
+            utilization_ratio: None,
+        });
+        let mut last_seen = 0;
+        set_utilization(&mut processes, &[], &mut samples, &mut last_seen);
+        let told = processes.map(|it| it.utilization_ratio.unwrap());
+        if asked.contains("1 s ago") {
+            assert_eq!(told, [0.0, 0.0, 0.2, 0.8]);
+        } else {
+            assert_eq!(told, [0.0, 0.0, 0.11, 0.86]);
+        }
+        assert_eq!(last_seen, BEGAN - 41_364, "that of the last one of 631");
+    }
+}
+
+/// The samples of the bursts.
+fn bursts() -> Vec<nvmlProcessUtilizationSample_t> {
+    lines(BURSTS)
+        .filter_map(|it| {
+            let it = it.get("sample")?;
+            Some(sample(
+                number(&it["pid"]),
+                timestamp(&it["at_seconds"]),
+                number(&it["sm"]),
+            ))
+        })
+        .collect()
+}
+
+fn timestamp(seconds: &Value) -> u64 {
+    BEGAN + (seconds.as_f64().unwrap() * 1e6) as u64
+}
+
+/// What the driver makes of samples: one of each process, with the time of its last one, and the mean over all.
+fn driver(
+    samples: &[nvmlProcessUtilizationSample_t],
+    since: u64,
+    until: u64,
+) -> Vec<nvmlProcessUtilizationSample_t> {
+    let mut asked: Vec<_> = samples.to_vec();
+    asked.retain(|it| (since + 1..=until).contains(&it.timeStamp));
+    let count = asked.len() as u64;
+    let mut pids: Vec<_> = asked.iter().map(|it| it.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let mean = |pid: u32| {
+        let of_pid = || asked.iter().filter(|it| it.pid == pid);
+        let sum: u64 = of_pid().map(|it| u64::from(it.smUtil)).sum();
+        let newest = of_pid().map(|it| it.timeStamp).max().unwrap();
+        sample(pid.into(), newest, sum / count)
+    };
+    pids.into_iter().map(mean).collect()
+}
+
+#[test]
+fn the_driver_of_these_tests_answers_as_the_recorded_one_did() {
+    let samples = bursts();
+    let mut windows = 0;
+    for line in lines(BURSTS) {
+        let window = &line["window"];
+        // What came before the first sample was not recorded.
+        if window["from_seconds"]
+            .as_f64()
+            .is_none_or(|from| from < 0.0)
+        {
+            continue;
+        }
+        windows += 1;
+        let mut recorded: Vec<_> = window["answer"].as_array().unwrap().iter().collect();
+        recorded.sort_by_key(|it| number(&it["pid"]));
+        let since = timestamp(&window["from_seconds"]);
+        let told = driver(&samples, since, timestamp(&window["until_seconds"]));
+        assert_eq!(told.len(), recorded.len(), "{window}");
+        for (told, recorded) in told.iter().zip(recorded) {
+            assert_eq!(u64::from(told.pid), number(&recorded["pid"]), "{window}");
+            // Both are rounded.
+            assert!(
+                number(&recorded["sm"]).abs_diff(told.smUtil.into()) <= 1,
+                "{window}"
+            );
+            assert!(
+                timestamp(&recorded["at_seconds"]).abs_diff(told.timeStamp) <= 10_000,
+                "{window}"
+            );
+        }
+    }
+    assert_eq!(windows, 58);
+}
+
+#[test]
+fn sweeps_however_far_apart_count_each_sample_once() {
+    let samples = bursts();
+    for interval_milliseconds in [1_000, 1_130, 2_000, 3_700, 10_000] {
+        let mut counted = vec![0; samples.len()];
+        let mut last_seen = BEGAN;
+        for n in 1.. {
+            let now = BEGAN + n * interval_milliseconds * 1_000;
+            let since = samples_since(last_seen, now);
+            for (counted, sample) in counted.iter_mut().zip(&samples) {
+                *counted += u32::from((since + 1..=now).contains(&sample.timeStamp));
+            }
+            set_utilization(
+                &mut [],
+                &[],
+                &mut driver(&samples, since, now),
+                &mut last_seen,
+            );
+            if now > BEGAN + 18_000_000 {
+                break;
+            }
+        }
+        assert_eq!(
+            counted,
+            vec![1; samples.len()],
+            "every {interval_milliseconds} ms"
+        );
+    }
+}
