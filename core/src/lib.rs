@@ -11,6 +11,7 @@ pub mod attribute;
 pub mod collect;
 pub mod duration;
 pub mod gpu;
+pub mod hosts;
 pub mod model;
 pub mod proc;
 pub mod scenario;

@@ -1,6 +1,12 @@
 //! What the rules are, read from YAML and checked: values that cannot be are refused with their place, names are
 //! resolved, and defaults are filled in, so that nobody after this asks again.
 
+mod format;
+mod load;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +38,8 @@ pub struct Config {
 }
 
 /// Whether anything is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Users are not told and nothing is done; log, metrics and audit say what would have been.
     #[default]
@@ -60,6 +67,16 @@ pub struct BreakerLimits {
     pub share_of_users: f64,
     /// The share is not looked at for fewer users than these.
     pub at_least_users: u32,
+}
+
+impl Default for BreakerLimits {
+    fn default() -> Self {
+        Self {
+            signals_per_minute: 20,
+            share_of_users: 0.5,
+            at_least_users: 3,
+        }
+    }
 }
 
 /// A time during which hosts are left alone.
@@ -194,7 +211,8 @@ pub struct Limit<T> {
 }
 
 /// Where something is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// On each host by itself.
     #[default]
@@ -204,7 +222,8 @@ pub enum Scope {
 }
 
 /// What memory is summed over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MemoryPer {
     /// Each device by itself.
     #[default]
@@ -241,8 +260,29 @@ pub enum Action {
     Kill,
 }
 
+impl Action {
+    /// As configurations and logs say it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Warn => "warn",
+            Self::Detach => "detach",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+        }
+    }
+
+    /// Whether it takes anything from anybody.
+    #[must_use]
+    pub const fn acts(self) -> bool {
+        matches!(self, Self::Detach | Self::Terminate | Self::Kill)
+    }
+}
+
 /// What detaching does to the environment's processes on the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DetachedProcesses {
     /// SIGTERM, as genv 1.4.3 does.
     #[default]
@@ -284,7 +324,8 @@ pub struct Schedule {
 }
 
 /// What happens to violations outside a schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum OutsideSchedule {
     /// They wait: time does not count, nothing is forgotten.
     #[default]

@@ -1,0 +1,223 @@
+//! The configuration as it is written; `docs/enforcement.md` explains every key.
+
+mod values;
+
+use serde::Deserialize;
+
+use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope};
+use genv_core::yaml::Located;
+
+pub(super) use values::{Count, Days, LimitEntry, Pairs, Ratio, Span, Text, given, span};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) version: Located<Count>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) mode: Option<Mode>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) interval: Option<Located<String>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) timezone: Option<Located<String>>,
+    #[serde(default)]
+    pub(super) host_groups: Pairs<Vec<Located<String>>>,
+    #[serde(default)]
+    pub(super) never: NeverEntry,
+    #[serde(default)]
+    pub(super) breaker: BreakerEntry,
+    #[serde(default)]
+    pub(super) defaults: DefaultsEntry,
+    #[serde(default)]
+    pub(super) maintenance: Vec<Located<MaintenanceEntry>>,
+    #[serde(default)]
+    pub(super) waivers: Vec<Located<WaiverEntry>>,
+    #[serde(default)]
+    pub(super) rules: Vec<Located<RuleEntry>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NeverEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) users: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) executables: Option<Located<Vec<Located<String>>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BreakerEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) signals_per_minute: Option<Located<Count>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) share_of_users: Option<Located<Ratio>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) at_least_users: Option<Located<Count>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DefaultsEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) action: Option<Located<Action>>,
+    #[serde(default, rename = "for", deserialize_with = "given")]
+    pub(super) for_duration: Option<Located<Span>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) warn: Option<Vec<Located<Span>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) grace: Option<Located<Span>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MaintenanceEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) hosts: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) host_groups: Option<Located<Vec<Located<String>>>>,
+    pub(super) from: Located<String>,
+    pub(super) until: Located<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WaiverEntry {
+    pub(super) users: Located<Vec<Located<String>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) rules: Option<Located<Vec<Located<String>>>>,
+    pub(super) until: Located<String>,
+    pub(super) reason: Located<Text>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) name: Option<Located<String>>,
+    pub(super) kind: Located<KindWord>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) action: Option<Located<Action>>,
+    #[serde(default, rename = "for", deserialize_with = "given")]
+    pub(super) for_duration: Option<Located<Span>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) warn: Option<Located<Vec<Located<Span>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) grace: Option<Located<Span>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) processes: Option<Located<DetachedProcesses>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) limit: Option<Located<LimitEntry>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) overrides: Option<Located<Vec<Located<OverrideEntry>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) scope: Option<Located<Scope>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) per: Option<Located<MemoryPer>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) below: Option<Located<Ratio>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) over: Option<Located<Span>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) only_if: Option<Located<OnlyIfEntry>>,
+    #[serde(default, rename = "match", deserialize_with = "given")]
+    pub(super) selector: Option<Located<MatchEntry>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) when: Option<Located<WhenEntry>>,
+}
+
+/// What each kind of rule is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KindWord {
+    NonEnvProcesses,
+    EnvDevices,
+    EnvMemory,
+    MaxDevicesPerUser,
+    MaxEnvironmentsPerUser,
+    MaxHostsPerUser,
+    MaxProcessesPerEnvironment,
+    MaxMemoryPerUser,
+    MaxAge,
+    Idle,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OverrideEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) hosts: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) host_groups: Option<Located<Vec<Located<String>>>>,
+    pub(super) limit: Located<LimitEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OnlyIfEntry {
+    pub(super) free_devices_below: Located<Count>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MatchEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) users: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) groups: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) hosts: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) host_groups: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) devices: Option<Located<Vec<Located<Count>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) except_users: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) except_groups: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) except_hosts: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) except_host_groups: Option<Located<Vec<Located<String>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) except_devices: Option<Located<Vec<Located<Count>>>>,
+}
+
+impl MatchEntry {
+    /// Whether it has no key.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            users,
+            groups,
+            hosts,
+            host_groups,
+            devices,
+            except_users,
+            except_groups,
+            except_hosts,
+            except_host_groups,
+            except_devices,
+        } = self;
+        let names = [
+            users,
+            groups,
+            hosts,
+            host_groups,
+            except_users,
+            except_groups,
+            except_hosts,
+            except_host_groups,
+        ];
+        names.into_iter().all(Option::is_none) && devices.is_none() && except_devices.is_none()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhenEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) days: Option<Located<Days>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) between: Option<Located<String>>,
+    #[serde(default)]
+    pub(super) outside: OutsideSchedule,
+}

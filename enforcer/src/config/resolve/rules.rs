@@ -1,0 +1,273 @@
+//! Rules.
+
+use std::time::Duration;
+
+use genv_core::yaml::Located;
+
+use super::limits::Unit;
+use super::{Checked, Resolver};
+use crate::config::format::{KindWord, RuleEntry, Span};
+use crate::config::{Action, Limits, MemoryPer, Rule, RuleKind, Scope, Selector};
+
+/// From SIGTERM to SIGKILL, unless the file says.
+const DEFAULT_GRACE: Duration = Duration::from_secs(60);
+
+/// Average utilization below which a device is idle, unless the file says.
+const DEFAULT_BELOW: f64 = 0.05;
+
+/// The window of that average, unless the file says.
+const DEFAULT_OVER: Duration = Duration::from_secs(2 * 3600);
+
+impl Resolver<'_> {
+    pub(super) fn rules(
+        &self,
+        entries: &[Located<RuleEntry>],
+        interval: Duration,
+    ) -> Checked<Vec<Rule>> {
+        let mut rules: Vec<Rule> = Vec::new();
+        for entry in entries {
+            let rule = self.rule(&entry.value, interval)?;
+            if rules.iter().any(|other| other.name == rule.name) {
+                let place = entry
+                    .value
+                    .name
+                    .as_ref()
+                    .map_or(entry.value.kind.referenced, |name| name.referenced);
+                let message = format!("two rules are called {}: give each its own name", rule.name);
+                return self.refuse(place, message);
+            }
+            rules.push(rule);
+        }
+        Ok(rules)
+    }
+
+    fn rule(&self, entry: &RuleEntry, interval: Duration) -> Checked<Rule> {
+        let kind = entry.kind.value;
+        for (key, place) in entry.kind_keys() {
+            if !kind.own_keys().contains(&key) {
+                let message = format!(
+                    "a rule of kind {} knows no {key}: leave it out",
+                    kind.word()
+                );
+                return self.refuse(place, message);
+            }
+        }
+        let name = self.rule_name(entry)?;
+        let action = self.action(entry, &name)?;
+        let for_duration = entry
+            .for_duration
+            .as_ref()
+            .or(self.defaults.for_duration.as_ref());
+        Ok(Rule {
+            action,
+            for_duration: for_duration.map_or(kind.default_for(), |span| span.value.0),
+            warn: self.warn(entry, &name, action)?,
+            grace: self.grace(entry, action)?,
+            processes: entry
+                .processes
+                .as_ref()
+                .map(|processes| processes.value)
+                .unwrap_or_default(),
+            selector: match &entry.selector {
+                Some(selector) => self.selector(selector)?,
+                None => Selector::default(),
+            },
+            schedule: entry
+                .when
+                .as_ref()
+                .map(|when| self.schedule(when))
+                .transpose()?,
+            kind: self.kind(entry, interval)?,
+            name,
+        })
+    }
+
+    /// Names are typed by people (`waive --rule`) and are values of labels.
+    fn rule_name(&self, entry: &RuleEntry) -> Checked<String> {
+        let Some(name) = &entry.name else {
+            return Ok(entry.kind.value.word().to_owned());
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.value.is_empty() || name.value.len() > 64 || !name.value.chars().all(plain) {
+            let message = format!(
+                "'{}' cannot be the name of a rule: take up to 64 letters, digits, hyphens, underscores and dots",
+                name.value.escape_debug()
+            );
+            return self.refuse(name.referenced, message);
+        }
+        Ok(name.value.clone())
+    }
+
+    fn action(&self, entry: &RuleEntry, name: &str) -> Checked<Action> {
+        let kind = entry.kind.value;
+        let given = entry.action.as_ref().or(self.defaults.action.as_ref());
+        let action = given.map(|action| action.value).unwrap_or_default();
+        if let Some(why) = kind.cannot(action) {
+            let (place, whose) = match &entry.action {
+                Some(action) => (action.referenced, ""),
+                None => (entry.kind.referenced, ", which defaults say,"),
+            };
+            let message = format!(
+                "action {}{whose} does not end what {name} forbids: {why}",
+                action.word()
+            );
+            return self.refuse(place, message);
+        }
+        Ok(action)
+    }
+
+    fn warn(&self, entry: &RuleEntry, name: &str, action: Action) -> Checked<Vec<Duration>> {
+        let own = entry.warn.as_ref().map(|warn| &warn.value);
+        let Some(spans) = own.or(self.defaults.warn.as_ref()) else {
+            if action.acts() {
+                let place = entry
+                    .action
+                    .as_ref()
+                    .map_or(entry.kind.referenced, |action| action.referenced);
+                let message = format!(
+                    "rule {name} would {} without a word before: say how long before it warns, such as warn: [10m], \
+                     or warn: [] if nobody is to be warned",
+                    action.word()
+                );
+                return self.refuse(place, message);
+            }
+            return Ok(Vec::new());
+        };
+        let mut warn = self.warnings_before(spans)?;
+        if !action.acts() {
+            warn.clear();
+        }
+        Ok(warn)
+    }
+
+    fn warnings_before(&self, spans: &[Located<Span>]) -> Checked<Vec<Duration>> {
+        let mut all: Vec<Duration> = Vec::new();
+        for span in spans {
+            let before = span.value.0;
+            if before.is_zero() {
+                return self.refuse(
+                    span.referenced,
+                    "a warning 0s before the end warns of nothing: write 1m or more",
+                );
+            }
+            if all.contains(&before) {
+                return self.refuse(
+                    span.referenced,
+                    "this warning is there twice: leave one out",
+                );
+            }
+            all.push(before);
+        }
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(all)
+    }
+
+    fn grace(&self, entry: &RuleEntry, action: Action) -> Checked<Duration> {
+        let given = entry.grace.as_ref().or(self.defaults.grace.as_ref());
+        let grace = given.map_or(DEFAULT_GRACE, |span| span.value.0);
+        if let Some(given) = given
+            && action == Action::Kill
+            && grace < Duration::from_secs(1)
+        {
+            let message =
+                "SIGKILL so soon leaves a program no time to save anything: write 1s or more";
+            return self.refuse(given.referenced, message);
+        }
+        Ok(grace)
+    }
+
+    fn kind(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
+        let limits = |unit: Unit| -> Checked<Limits<u64>> {
+            let Some(limit) = &entry.limit else {
+                let kind = entry.kind.value.word();
+                let message = format!(
+                    "a rule of kind {kind} needs a limit: add one, such as limit: {}",
+                    unit.example()
+                );
+                return self.refuse(entry.kind.referenced, message);
+            };
+            self.limits(unit, limit, entry.overrides.as_ref())
+        };
+        let scope = entry
+            .scope
+            .as_ref()
+            .map(|scope| scope.value)
+            .unwrap_or_default();
+        Ok(match entry.kind.value {
+            KindWord::NonEnvProcesses => RuleKind::NonEnvProcesses,
+            KindWord::EnvDevices => RuleKind::EnvDevices,
+            KindWord::EnvMemory => RuleKind::EnvMemory,
+            KindWord::MaxDevicesPerUser => RuleKind::MaxDevicesPerUser {
+                limits: limits(Unit::Count)?,
+                scope,
+            },
+            KindWord::MaxEnvironmentsPerUser => RuleKind::MaxEnvironmentsPerUser {
+                limits: limits(Unit::Count)?,
+                scope,
+            },
+            KindWord::MaxHostsPerUser => RuleKind::MaxHostsPerUser {
+                limits: limits(Unit::Count)?,
+            },
+            KindWord::MaxProcessesPerEnvironment => RuleKind::MaxProcessesPerEnvironment {
+                limits: limits(Unit::Count)?,
+            },
+            KindWord::MaxMemoryPerUser => {
+                let per = entry.per.as_ref().map(|per| per.value).unwrap_or_default();
+                if let Some(place) = entry.scope.as_ref().map(|scope| scope.referenced)
+                    && (scope, per) == (Scope::AllHosts, MemoryPer::Device)
+                {
+                    let message = "a device is on one host: say per: total, or leave scope out";
+                    return self.refuse(place, message);
+                }
+                RuleKind::MaxMemoryPerUser {
+                    limits: limits(Unit::Memory)?,
+                    per,
+                    scope,
+                }
+            }
+            KindWord::MaxAge => RuleKind::MaxAge {
+                limits: limits(Unit::Time)?,
+            },
+            KindWord::Idle => self.idle(entry, interval)?,
+        })
+    }
+
+    fn idle(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
+        if let Some(below) = &entry.below
+            && below.value.0 == 0.0
+        {
+            return self.refuse(below.referenced, "nothing is below 0: write 0.05 for 5 %");
+        }
+        let over = entry
+            .over
+            .as_ref()
+            .map_or(DEFAULT_OVER, |over| over.value.0);
+        if let Some(place) = entry.over.as_ref().map(|over| over.referenced)
+            && over < interval
+        {
+            let message = format!(
+                "a window shorter than the interval of {interval:?} is never whole: write a longer one"
+            );
+            return self.refuse(place, message);
+        }
+        let free = entry
+            .only_if
+            .as_ref()
+            .map(|only_if| &only_if.value.free_devices_below);
+        if let Some(free) = free
+            && free.value.0 == 0
+        {
+            let message =
+                "fewer than 0 devices are never free: write 1 for none, or leave only_if out";
+            return self.refuse(free.referenced, message);
+        }
+        Ok(RuleKind::Idle {
+            below: entry
+                .below
+                .as_ref()
+                .map_or(DEFAULT_BELOW, |below| below.value.0),
+            over,
+            only_if_free_devices_below: free.map(|free| u64::from(free.value.0)),
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Hosts by name, range and group, and whom and what a rule looks at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use genv_core::hosts;
+use genv_core::yaml::Located;
+
+use super::{Checked, Resolver};
+use crate::config::format::{Count, File, MatchEntry};
+use crate::config::{HostSet, Selector};
+
+type Names = Located<Vec<Located<String>>>;
+
+impl Resolver<'_> {
+    pub(super) fn host_groups<'f>(
+        &self,
+        file: &'f File,
+    ) -> Checked<BTreeMap<&'f str, BTreeSet<String>>> {
+        let mut groups = BTreeMap::new();
+        for (name, patterns) in &file.host_groups.0 {
+            self.check_name(name)?;
+            let patterns = Located {
+                value: patterns.value.iter().collect(),
+                referenced: patterns.referenced,
+                defined: patterns.defined,
+            };
+            groups.insert(name.value.as_str(), self.patterns(&patterns)?);
+        }
+        Ok(groups)
+    }
+
+    fn patterns(&self, list: &Located<Vec<&Located<String>>>) -> Checked<BTreeSet<String>> {
+        if list.value.is_empty() {
+            let message = "an empty list of hosts says nothing: name some, or leave the key out";
+            return self.refuse(list.referenced, message);
+        }
+        let mut all = BTreeSet::new();
+        for pattern in &list.value {
+            all.extend(self.valid(pattern.referenced, hosts::expand(&pattern.value))?);
+            if all.len() > hosts::MOST_HOSTS {
+                return self.refuse(
+                    list.referenced,
+                    format!("these are more than {} hosts", hosts::MOST_HOSTS),
+                );
+            }
+        }
+        Ok(all)
+    }
+
+    /// The hosts that are named themselves or by their group; nothing if neither key is there.
+    pub(super) fn hosts(
+        &self,
+        names: Option<&Names>,
+        groups: Option<&Names>,
+    ) -> Checked<Option<HostSet>> {
+        let mut all = BTreeSet::new();
+        if let Some(names) = names {
+            let list = Located {
+                value: names.value.iter().collect(),
+                referenced: names.referenced,
+                defined: names.defined,
+            };
+            all.extend(self.patterns(&list)?);
+        }
+        if let Some(groups) = groups {
+            for hosts in self.set(groups, "host groups", |name| self.host_group(name))? {
+                all.extend(hosts.iter().cloned());
+            }
+        }
+        Ok((names.is_some() || groups.is_some()).then_some(HostSet(all)))
+    }
+
+    fn host_group(&self, name: &Located<String>) -> Checked<&BTreeSet<String>> {
+        if let Some(hosts) = self.host_groups.get(name.value.as_str()) {
+            return Ok(hosts);
+        }
+        let message = format!(
+            "there is no host group '{}': add it to host_groups, with its hosts",
+            name.value.escape_debug()
+        );
+        self.refuse(name.referenced, message)
+    }
+
+    pub(super) fn selector(&self, selector: &Located<MatchEntry>) -> Checked<Selector> {
+        let entry = &selector.value;
+        if entry.is_empty() {
+            let message =
+                "match whom or what? Name users, groups, hosts or devices, or leave the key out";
+            return self.refuse(selector.referenced, message);
+        }
+        let names = |list: &Option<Names>, what| {
+            list.as_ref().map(|list| self.names(list, what)).transpose()
+        };
+        let devices = |list: &Option<Located<Vec<Located<Count>>>>| {
+            let list = list.as_ref();
+            list.map(|list| self.set(list, "devices", |index| Ok(index.value.0)))
+                .transpose()
+        };
+        Ok(Selector {
+            users: names(&entry.users, "users")?,
+            groups: names(&entry.groups, "groups")?,
+            hosts: self.hosts(entry.hosts.as_ref(), entry.host_groups.as_ref())?,
+            devices: devices(&entry.devices)?,
+            except_users: names(&entry.except_users, "users")?.unwrap_or_default(),
+            except_groups: names(&entry.except_groups, "groups")?.unwrap_or_default(),
+            except_hosts: self
+                .hosts(
+                    entry.except_hosts.as_ref(),
+                    entry.except_host_groups.as_ref(),
+                )?
+                .unwrap_or_default(),
+            except_devices: devices(&entry.except_devices)?.unwrap_or_default(),
+        })
+    }
+}

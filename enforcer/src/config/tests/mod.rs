@@ -1,0 +1,21 @@
+//! What configurations mean, and how wrong ones are refused.
+
+mod meaning;
+mod refusals;
+
+use super::*;
+
+fn config(text: &str) -> Config {
+    Config::parse("enforcer.yaml", text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The errors of configurations, each with version 1 before it.
+fn refused<const N: usize>(texts: [&str; N]) -> String {
+    let errors = texts.map(|text| {
+        let text = format!("version: 1\n{text}\n");
+        let error =
+            Config::parse("enforcer.yaml", &text).map(|config| format!("{text}{config:#?}"));
+        error.unwrap_err().to_string()
+    });
+    errors.join("\n")
+}
