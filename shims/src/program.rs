@@ -19,6 +19,9 @@ const DEPTH: &str = "GENV_SHIM_DEPTH";
 /// How deep is deep enough: programs call themselves again (docker its plugins, which call docker), but not so often.
 const MOST_DEPTH: u32 = 10;
 
+/// Where programs are where PATH is not set.
+const USUAL_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
 /// Whether the user wants the real program untouched.
 pub(crate) fn is_bypassed() -> bool {
     env::var_os("GENV_BYPASS").is_some_and(|value| value == "1")
@@ -48,7 +51,7 @@ impl Program {
         let own = fs::metadata("/proc/self/exe")
             .ok()
             .map(|own| identity(&own));
-        let path = env::var_os("PATH").unwrap_or_default();
+        let path = env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
         let path = search(name, &path, own).ok_or_else(|| {
             Refusal::new(
                 NOT_FOUND,

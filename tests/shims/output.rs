@@ -241,6 +241,63 @@ fn a_file_gets_what_a_terminal_would() -> Result<()> {
 }
 
 #[test]
+fn a_file_is_replaced_by_answers_alone() -> Result<()> {
+    let stage = Stage::new()?;
+    let file = stage.folder().join("log");
+    let path = file.to_str().context("a path")?;
+    let run = |generation, arguments: &[&str]| {
+        std::fs::write(&file, "kept\n")?;
+        let mut command = stage.nvidia_smi(generation);
+        command.env("GENV_ENVIRONMENT_ID", "alone");
+        let output = command.args(arguments).args(["-f", path]).output()?;
+        anyhow::Ok((output, std::fs::read_to_string(&file)?))
+    };
+    for generation in GENERATIONS {
+        for refused in [
+            &["-l", "0"][..],
+            &["-lms", "0"],
+            &["-L"],
+            &["-q", "-x", "-l", "0"],
+            &["--query-compute-apps=pid,nosuch", "--format=csv"],
+        ] {
+            let (shim, content) = run(generation, refused)?;
+            assert_eq!(content, "kept\n", "{generation} {refused:?}");
+            let real = real_output(&stage, generation, &[refused, &["-f", path]].concat())?;
+            assert_eq!(
+                (text(&shim.stdout), shim.status),
+                (text(&real.stdout), real.status),
+                "{generation} {refused:?}"
+            );
+            ensure!(!shim.status.success());
+        }
+        // No process is an answer too.
+        for (format, expected) in [("csv,noheader", ""), ("csv", "pid\n")] {
+            let format = format!("--format={format}");
+            let (shim, content) = run(generation, &["--query-compute-apps=pid", &format])?;
+            assert_eq!((&*content, shim.status.code()), (expected, Some(0)));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_written_is_said() -> Result<()> {
+    let stage = Stage::new()?;
+    let full = || std::fs::File::options().write(true).open("/dev/full");
+    for arguments in [&[][..], &["-L"], &["-q", "-x"], &["-f", "/dev/full"]] {
+        let mut command = stage.nvidia_smi(550);
+        let output = command.args(arguments).stdout(full()?).output()?;
+        let said = text(&output.stderr);
+        ensure!(output.status.code() == Some(1), "{arguments:?}: {output:?}");
+        ensure!(
+            said.starts_with("genv: cannot write to ") && said.contains("No space left"),
+            "{said}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn raw_shows_everybody_on_the_environments_devices() -> Result<()> {
     let stage = Stage::new()?;
     for generation in GENERATIONS {

@@ -27,8 +27,13 @@ impl<O: Own> ComputeApps<O> {
 
     /// The pid of a row. A comma in a name is written as a question mark: no field holds one.
     fn pid(&self, row: &[u8]) -> Option<u32> {
+        self.field(row)?.parse().ok()
+    }
+
+    /// What is in the place of the pid.
+    fn field<'a>(&self, row: &'a [u8]) -> Option<&'a str> {
         let field = row.split(|byte| *byte == b',').nth(self.pid)?;
-        std::str::from_utf8(field).ok()?.trim().parse().ok()
+        Some(std::str::from_utf8(field).ok()?.trim())
     }
 }
 
@@ -42,6 +47,10 @@ impl<O: Own> Filter for ComputeApps<O> {
             Some(pid) if (self.own)(&[pid]).is_some_and(|own| !own.contains(&pid)) => {}
             Some(_) | None => out.extend_from_slice(&row),
         }
+    }
+
+    fn is_answer(&self, line: &[u8]) -> bool {
+        self.field(line) == Some("pid") || self.pid(line).is_some()
     }
 
     fn end(&mut self, _: &mut Vec<u8>) {}

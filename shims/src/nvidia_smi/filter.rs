@@ -1,8 +1,7 @@
 //! Runs the real program and changes what it prints.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 
@@ -10,7 +9,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::outcome::{Outcome, Refusal};
+use super::destination::Destination;
+use crate::outcome::{FAILED, Outcome, Refusal};
 use crate::program::Program;
 
 /// Tells which of some processes are the environment's own. Nothing if that cannot be told: then the output stays as
@@ -24,17 +24,11 @@ pub(crate) trait Filter {
     /// Takes the next line, with its line break, and adds to `out` what can be shown by now.
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>);
 
+    /// Whether such a line is there only if what was asked for is answered.
+    fn is_answer(&self, line: &[u8]) -> bool;
+
     /// Adds what is left when the output has ended.
     fn end(&mut self, out: &mut Vec<u8>);
-}
-
-/// Where the output goes.
-#[derive(Debug)]
-pub(crate) enum Destination {
-    /// Where it would go without the shim.
-    Stdout,
-    /// The file of `-f`.
-    File(File),
 }
 
 /// Runs the real program, its output changed by a filter if there is one, and ends as it does.
@@ -51,14 +45,37 @@ pub(crate) fn run(
     if let Some(signals) = signals {
         hand_on(signals, &child);
     }
-    if let Some((stdout, (filter, destination))) = child.stdout.take().zip(output) {
-        // Where nobody reads any more the pipe is closed, and the real program ends as it does on a closed pipe.
-        let _ = match destination {
-            Destination::Stdout => copy(stdout, filter, &mut std::io::stdout().lock()),
-            Destination::File(mut file) => copy(stdout, filter, &mut file),
-        };
-    }
+    let copied = child
+        .stdout
+        .take()
+        .zip(output)
+        .map(|(stdout, (filter, mut to))| {
+            let unasked = copy(stdout, filter, &mut to);
+            (unasked, to)
+        });
     let status = child.wait().map_err(|error| real.cannot_run(&error))?;
+    if let Some((unasked, mut to)) = copied {
+        let name = to.name();
+        let written = unasked.and_then(|unasked| {
+            if !status.success() {
+                to = Destination::Stdout;
+            }
+            to.write_all(&unasked)?;
+            to.flush()
+        });
+        match written {
+            // Where nobody reads any more the pipe is closed, and the real program ends as it does on a closed pipe.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                return Err(Refusal::new(
+                    FAILED,
+                    format!(
+                        "cannot write to {name}: {error}: see that there is space, or name another file with -f"
+                    ),
+                ));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
     Ok(status.into())
 }
 
@@ -94,22 +111,33 @@ fn hand_on(mut signals: Signals, child: &Child) {
     });
 }
 
-fn copy(stdout: ChildStdout, filter: &mut dyn Filter, to: &mut dyn Write) -> std::io::Result<()> {
+/// Copies what a filter makes of an output. What the real program prints before it answers, such as a refusal, is
+/// nothing for a file: if there is never an answer that comes back.
+fn copy(
+    stdout: ChildStdout,
+    filter: &mut dyn Filter,
+    to: &mut Destination,
+) -> std::io::Result<Vec<u8>> {
     let mut reader = BufReader::with_capacity(64 << 10, stdout);
     let mut line = Vec::new();
     let mut out = Vec::new();
+    let mut is_answered = matches!(to, Destination::Stdout);
     loop {
         line.clear();
-        if reader.read_until(b'\n', &mut line)? == 0 {
+        let ended = reader.read_until(b'\n', &mut line)? == 0;
+        if ended {
             filter.end(&mut out);
-            to.write_all(&out)?;
-            return to.flush();
+        } else {
+            is_answered = is_answered || filter.is_answer(&line);
+            filter.line(&line, &mut out);
         }
-        filter.line(&line, &mut out);
-        if reader.buffer().is_empty() && !out.is_empty() {
+        if is_answered && !out.is_empty() && (ended || reader.buffer().is_empty()) {
             to.write_all(&out)?;
             to.flush()?;
             out.clear();
+        }
+        if ended {
+            return Ok(out);
         }
     }
 }

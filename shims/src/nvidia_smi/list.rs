@@ -31,5 +31,9 @@ impl Filter for List {
         }
     }
 
+    fn is_answer(&self, line: &[u8]) -> bool {
+        gpu_of(line).is_some()
+    }
+
     fn end(&mut self, _: &mut Vec<u8>) {}
 }

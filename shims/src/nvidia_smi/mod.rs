@@ -2,6 +2,7 @@
 
 mod arguments;
 mod compute_apps;
+mod destination;
 mod filter;
 mod list;
 mod options;
@@ -10,11 +11,11 @@ mod xml;
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::File;
 
 use arguments::{Mode, More, Subcommand, ids, mode, take_file, with_devices};
 use compute_apps::ComputeApps;
-use filter::{Destination, Filter};
+use destination::Destination;
+use filter::Filter;
 use list::List;
 use table::Table;
 use xml::Xml;
@@ -75,7 +76,9 @@ fn restricted(
 ) -> Result<Outcome, Refusal> {
     let attached = environment.indices();
     if mode == Mode::List {
-        return rewritten(real, arguments, &mut List::new(attached));
+        // The real program lists into no file, and says so.
+        let output: (&mut dyn Filter, _) = (&mut List::new(attached), Destination::Stdout);
+        return filter::run(real, real.command(arguments), Some(output));
     }
     let Some(chosen) = chosen(real, &mode, arguments, &attached) else {
         return Ok(no_devices(&format!(
@@ -132,10 +135,9 @@ fn rewritten(
     let mut without_file = arguments.to_vec();
     let destination = match take_file(&mut without_file) {
         None => Destination::Stdout,
-        Some(path) => match File::create(&path) {
-            Ok(file) => Destination::File(file),
-            // The real program says what is wrong with it.
-            Err(_) => return Err(real.exec(arguments)),
+        Some(path) => match Destination::file(path.into()) {
+            Some(file) => file,
+            None => return Err(real.exec(arguments)),
         },
     };
     let command = real.command(&without_file);

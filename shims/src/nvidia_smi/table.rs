@@ -70,6 +70,10 @@ impl<O: Own> Filter for Table<O> {
         }
     }
 
+    fn is_answer(&self, line: &[u8]) -> bool {
+        is_border(line)
+    }
+
     fn end(&mut self, out: &mut Vec<u8>) {
         let mut lines = std::mem::take(&mut self.lines);
         if let Some(first) = self.processes.take() {

@@ -34,6 +34,10 @@ impl<O: Own> Filter for Xml<O> {
         }
     }
 
+    fn is_answer(&self, line: &[u8]) -> bool {
+        line.starts_with(b"<?xml")
+    }
+
     fn end(&mut self, out: &mut Vec<u8>) {
         let document = std::mem::take(&mut self.document);
         let processes = match processes(&document) {
