@@ -96,6 +96,26 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(milliseconds))
 }
 
+/// Writes a duration as [`parse_duration`] reads it, to the millisecond: `1h30m`.
+#[must_use]
+pub fn format_duration(duration: Duration) -> String {
+    let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if rest == 0 {
+        return "0s".to_owned();
+    }
+    // From the largest unit to the smallest: milliseconds are what minutes and seconds leave.
+    let mut units = UNITS;
+    units.sort_unstable_by_key(|(_, unit)| std::cmp::Reverse(*unit));
+    let mut text = String::new();
+    for (name, unit) in units {
+        if rest >= unit {
+            text += &format!("{}{name}", rest / unit);
+            rest %= unit;
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -168,7 +188,27 @@ mod tests {
         ");
     }
 
+    #[test]
+    fn a_duration_is_written_in_its_largest_units() {
+        for (milliseconds, text) in [
+            (0, "0s"),
+            (15, "15ms"),
+            (90_000, "1m30s"),
+            (7_200_000, "2h"),
+            (604_800_000, "1w"),
+            (788_645_006, "1w2d3h4m5s6ms"),
+        ] {
+            assert_eq!(format_duration(Duration::from_millis(milliseconds)), text);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_is_written_is_read_as_the_same(milliseconds in 0..u64::MAX) {
+            let duration = Duration::from_millis(milliseconds);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+
         #[test]
         fn no_text_ends_the_program(text in "\\PC*|[0-9wdhms]*") {
             let _ = parse_duration(&text);

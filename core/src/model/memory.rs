@@ -181,6 +181,18 @@ impl MemoryAmount {
         }
     }
 
+    /// An amount of bytes in the largest unit that it is a whole number of: `80gi`, `80g`.
+    #[must_use]
+    pub fn in_largest_unit(bytes: u64) -> Self {
+        let units = [Unit::Gi, Unit::G, Unit::Mi, Unit::M, Unit::Ki, Unit::K];
+        let whole = |unit: &Unit| bytes > 0 && bytes.is_multiple_of(unit.bytes());
+        let unit = units.into_iter().find(whole).unwrap_or(Unit::B);
+        Self {
+            count: bytes / unit.bytes(),
+            unit,
+        }
+    }
+
     /// An amount of whole mebibytes, as `nvidia-smi` and genv 1.x give the memory of a device; the most that
     /// fits 64 bits at most.
     #[must_use]
@@ -211,6 +223,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_amount_is_written_in_its_largest_whole_unit() {
+        for (bytes, text) in [
+            (0, "0b"),
+            (1, "1b"),
+            (1536, "1536b"),
+            (80 << 30, "80gi"),
+            (80_000_000_000, "80g"),
+            (1536 << 20, "1536mi"),
+        ] {
+            let amount = MemoryAmount::in_largest_unit(bytes);
+            assert_eq!(amount.to_string(), text);
+            assert_eq!(amount.bytes(), bytes);
+        }
+    }
 
     #[test]
     fn every_unit_means_its_number_of_bytes() {

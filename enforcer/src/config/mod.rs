@@ -1,8 +1,10 @@
 //! What the rules are, read from YAML and checked: values that cannot be are refused with their place, names are
 //! resolved, and defaults are filled in, so that nobody after this asks again.
 
+mod accounts;
 mod format;
 mod load;
+mod peer_flags;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -13,6 +15,9 @@ use std::time::Duration;
 
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
+
+pub use accounts::{AccountTable, Accounts, NameService};
+pub use peer_flags::{ParseUserMaximumError, PeerFlags, UserMaximum};
 
 /// A configuration that can be worked with.
 #[derive(Clone, Debug)]

@@ -1,0 +1,103 @@
+//! Users and groups, as the machine knows them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Answers about users and groups. They may take as long as a directory service does.
+pub trait Accounts {
+    /// Whether there is a user of this name, or with the uid of `uid:1234`.
+    fn has_user(&self, username: &str) -> bool;
+
+    /// Whether there is a Unix group of this name.
+    fn has_group(&self, group: &str) -> bool;
+
+    /// The names of a user's Unix groups, the primary one among them. Nothing if they cannot be told: the user is not
+    /// known, or the directory is down (getpwnam_r(3) tells these hardly apart). That is not the same as no group: the
+    /// limit of a group that was not seen may be the higher one.
+    fn groups_of(&self, username: &str) -> Option<BTreeSet<String>>;
+}
+
+/// The name service switch (nsswitch.conf(5)): getpwnam_r(3), getgrnam_r(3), getgrouplist(3).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NameService;
+
+impl Accounts for NameService {
+    fn has_user(&self, username: &str) -> bool {
+        user(username).is_some()
+    }
+
+    fn has_group(&self, group: &str) -> bool {
+        !group.contains('\0') && uzers::get_group_by_name(group).is_some()
+    }
+
+    fn groups_of(&self, username: &str) -> Option<BTreeSet<String>> {
+        let user = user(username)?;
+        let groups = uzers::get_user_groups(user.name(), user.primary_group_id())?;
+        let names = groups.iter().filter_map(|group| group.name().to_str());
+        Some(names.map(str::to_owned).collect())
+    }
+}
+
+fn user(username: &str) -> Option<uzers::User> {
+    match username
+        .strip_prefix("uid:")
+        .and_then(|uid| uid.parse().ok())
+    {
+        Some(uid) => uzers::get_user_by_uid(uid),
+        // A name with it cannot be handed to the C library.
+        None if username.contains('\0') => None,
+        None => uzers::get_user_by_name(username),
+    }
+}
+
+/// Users with their groups, said by whoever asks: of tests, and of tests of rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccountTable {
+    /// Each user's groups.
+    pub users: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Accounts for AccountTable {
+    fn has_user(&self, username: &str) -> bool {
+        self.users.contains_key(username)
+    }
+
+    fn has_group(&self, group: &str) -> bool {
+        self.users.values().any(|groups| groups.contains(group))
+    }
+
+    fn groups_of(&self, username: &str) -> Option<BTreeSet<String>> {
+        self.users.get(username).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_service_knows_root_and_its_primary_group() {
+        assert!(NameService.has_user("root") && NameService.has_user("uid:0"));
+        assert!(NameService.has_group("root"));
+        assert!(NameService.groups_of("root").unwrap().contains("root"));
+        assert_eq!(
+            NameService.groups_of("uid:0"),
+            NameService.groups_of("root")
+        );
+    }
+
+    #[test]
+    fn of_whom_the_name_service_does_not_know_no_groups_are_told() {
+        for name in [
+            "nobody-is-called-this",
+            "",
+            "ro\0ot",
+            "uid:4294967294",
+            "uid:",
+            "uid:x",
+        ] {
+            assert!(!NameService.has_user(name), "{name:?}");
+            assert_eq!(NameService.groups_of(name), None, "{name:?}");
+            assert!(!NameService.has_group(name), "{name:?}");
+        }
+    }
+}
