@@ -103,14 +103,6 @@ fn fish_completes_ids() -> Result<()> {
 }
 
 #[test]
-fn zsh_takes_the_code() -> Result<()> {
-    let lab = lab()?;
-    let script = "autoload -Uz compinit && compinit -u && source <(genv completions zsh) && print $_comps[genv]";
-    assert_eq!(run(&lab, "zsh", script)?, "_clap_dynamic_completer_genv\n");
-    Ok(())
-}
-
-#[test]
 fn every_command_has_a_manual_page() -> Result<()> {
     let lab = lab()?;
     let folder = lab.folder().join("man");

@@ -1,7 +1,9 @@
 //! genv in real shells: what is set up, what a command changes, and that nothing of it stays.
 
+mod completion;
 mod inherited;
 mod init;
 mod quoting;
+mod scenario;
 mod scenarios;
 mod terminal;

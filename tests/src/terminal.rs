@@ -104,6 +104,15 @@ impl Terminal {
         Ok(())
     }
 
+    /// Types this, without Enter.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn type_text(&mut self, text: &str) -> Result<()> {
+        self.session.send(text).map_err(said)?;
+        self.session.flush().map_err(said)
+    }
+
     /// Presses Ctrl and a letter.
     ///
     /// # Errors

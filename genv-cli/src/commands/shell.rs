@@ -8,7 +8,10 @@ use clap::Args;
 use genv_core::state::{StateStore, directory_path};
 
 use crate::failure::Failure;
-use crate::shell::{self, Caller, CallerError, Detected, Resumed, Shell as Kind, resume};
+use crate::machine::tell;
+use crate::shell::{
+    self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, resume,
+};
 
 const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
   eval "$(genv shell --init)"
@@ -98,7 +101,7 @@ fn status() -> Result<String, CallerError> {
 fn join() -> anyhow::Result<()> {
     let caller = Caller::from_environment()?;
     let interactive = caller.interactive();
-    if let Resumed::Left(why) = resume(caller, &mut store(), true)?
+    if let Resumed::Left(why) = resumed(caller, true)?
         && interactive
     {
         note(&why);
@@ -106,9 +109,17 @@ fn join() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What [`resume`] does, with what is said of the state's files.
+fn resumed(caller: Caller, join: bool) -> Result<Resumed, ResumeError> {
+    let mut store = StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref()));
+    let resumed = resume(caller, &mut store, join);
+    store.take_notices().iter().for_each(|notice| tell(notice));
+    resumed
+}
+
 /// Shows the shell its environment as it is now.
 pub(crate) fn refresh() -> anyhow::Result<()> {
-    match resume(Caller::from_environment()?, &mut store(), false)? {
+    match resumed(Caller::from_environment()?, false)? {
         Resumed::Shown => {}
         Resumed::Left(why) => note(&why),
         Resumed::Nothing => bail!(Failure::NotActive("refresh")),
@@ -116,13 +127,10 @@ pub(crate) fn refresh() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn store() -> StateStore {
-    StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref()))
-}
-
-#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
 fn note(why: &str) {
-    eprintln!("genv: {why}: this shell is in no environment any more. 'genv activate' starts one.");
+    tell(&format!(
+        "{why}: this shell is in no environment any more. 'genv activate' starts one."
+    ));
 }
 
 const SET_UP: &str = "genv is set up in this shell. 'genv status' tells of its environment, 'genv activate' starts one.\n";

@@ -36,6 +36,10 @@ pub(crate) enum Change {
 
 const PATH: &str = "PATH";
 
+/// How long a value from the state may be. Anybody may have written it, and with a variable of 128 KiB
+/// the kernel starts no program any more, not even the one that leaves the environment.
+const MOST_BYTES: usize = 64 << 10;
+
 /// Variables that an environment sets and that belong to nobody else.
 const OWN: [&str; 5] = [
     "GENV_ENVIRONMENT_ID",
@@ -72,7 +76,8 @@ pub(crate) fn show(
         });
     };
     set("GENV_ENVIRONMENT_ID", Some(environment.eid.into()));
-    set("GENV_ENVIRONMENT_NAME", environment.name.map(Into::into));
+    let name = environment.name.filter(|name| name.len() <= MOST_BYTES);
+    set("GENV_ENVIRONMENT_NAME", name.map(Into::into));
     set(
         "GENV_GPUS",
         environment.gpus.map(|gpus| gpus.to_string().into()),
@@ -156,13 +161,15 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
     code
 }
 
-/// The value of `CUDA_VISIBLE_DEVICES`; with no device it hides all.
+/// The value of `CUDA_VISIBLE_DEVICES`; with no device, or more than there can be, it hides all.
 fn visible(devices: &[u32]) -> OsString {
-    if devices.is_empty() {
-        return "-1".into();
-    }
     let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
-    indices.join(",").into()
+    let indices = indices.join(",");
+    if (1..=MOST_BYTES).contains(&indices.len()) {
+        indices.into()
+    } else {
+        "-1".into()
+    }
 }
 
 fn entries(path: &OsStr) -> impl Iterator<Item = &[u8]> {

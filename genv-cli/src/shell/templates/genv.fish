@@ -69,12 +69,15 @@ function __genv_preactivate
     end
     # For this shell, not for those started from it.
     builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_ENVIRONMENT_NAME
-    __genv_call $arguments
+    if not builtin set --query GENV_ENVIRONMENT_ID
+        __genv_call $arguments
+    end
 end
 
+if builtin set --query GENV_ENVIRONMENT_ID
+    __genv_call shell --join
+end
 if builtin test "$GENV_PREACTIVATE" = 1
     __genv_preactivate
-else if builtin set --query GENV_ENVIRONMENT_ID
-    __genv_call shell --join
 end
 builtin true

@@ -1,5 +1,7 @@
 # genv in @SHELL@: runs the program, and lets it change this shell's variables and prompt.
-\builtin unalias genv 2>/dev/null || \builtin true
+# With this there is an alias to remove, without a complaint that a restricted shell could not redirect.
+\builtin alias genv=''
+\builtin unalias genv
 
 function genv {
     @zsh@ \builtin emulate -L zsh
@@ -67,11 +69,14 @@ function __genv_preactivate {
     fi
     # For this shell, not for those started from it.
     \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_ENVIRONMENT_NAME
-    __genv_call "$@"
+    if [[ -z ${GENV_ENVIRONMENT_ID+set} ]]; then
+        __genv_call "$@"
+    fi
 }
 
+if [[ -n ${GENV_ENVIRONMENT_ID+set} ]]; then
+    __genv_call shell --join || \builtin true
+fi
 if [[ ${GENV_PREACTIVATE-} == 1 ]]; then
     __genv_preactivate || \builtin true
-elif [[ -n ${GENV_ENVIRONMENT_ID+set} ]]; then
-    __genv_call shell --join || \builtin true
 fi

@@ -123,6 +123,20 @@ fn leaving_restores_what_was_unset_empty_or_set() {
 }
 
 #[test]
+fn a_value_with_which_no_program_could_be_started_is_left_out() {
+    let mut shell = variables(&[("PATH", "/bin")]);
+    let (name, devices) = ("x".repeat(200_000), (0..50_000).collect::<Vec<u32>>());
+    let hostile = ShellEnvironment {
+        name: Some(&name),
+        devices: &devices,
+        ..DETACHED
+    };
+    enter(&mut shell, &hostile);
+    assert!(!shell.contains_key("GENV_ENVIRONMENT_NAME"));
+    assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"-1");
+}
+
+#[test]
 fn entries_that_were_added_to_path_meanwhile_are_kept() {
     let mut shell = variables(&[("PATH", "/bin:")]);
     enter(&mut shell, &DETACHED);
