@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
@@ -16,17 +16,31 @@ fn prompt_to(shell: Shell, file: &str) -> String {
     }
 }
 
+/// Two files of the home directory are equal.
+fn same(account: &Account, before: &str, after: &str) -> Result<()> {
+    let read = |name| fs::read_to_string(account.home().join(name));
+    let (before, after) = (read(before)?, read(after)?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
 const MARK: &str = "(genv) ";
+
+/// A shell that was started within an environment, and that shows it in its prompt.
+fn inside(account: &Account, shell: Shell) -> Result<Terminal> {
+    let mut inherited = INHERITED.to_vec();
+    inherited[3].1 = "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES= PROMPT";
+    let mut terminal = Terminal::start(account, shell, &inherited)?;
+    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    Ok(terminal)
+}
 
 #[test]
 fn the_prompt_shows_an_environment_that_is_joined_and_is_as_before_after_it() -> Result<()> {
     for shell in Shell::ALL {
         let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
         start_up(&account, shell, &prompt_to(shell, "before"), "")?;
-        let mut inherited = INHERITED.to_vec();
-        inherited[3].1 = "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES= PROMPT";
-        let mut terminal = Terminal::start(&account, shell, &inherited)?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let mut terminal = inside(&account, shell)?;
         // It is not handed to programs, nor is the code below it lost.
         let (shown, code) = terminal.run("env | grep PS1")?;
         ensure!(code == 1, "{shell} exports its prompt: {shown}");
@@ -40,9 +54,7 @@ fn the_prompt_shows_an_environment_that_is_joined_and_is_as_before_after_it() ->
             "{shell}: {code} {shown}"
         );
         terminal.run(&prompt_to(shell, "after"))?;
-        let read = |name| fs::read_to_string(account.home().join(name));
-        let (before, after) = (read("before")?, read("after")?);
-        ensure!(before == after, "{shell}: {before:?} became {after:?}");
+        same(&account, "before", "after").with_context(|| shell.to_string())?;
         let shown = terminal.wait(PROMPT)?;
         ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
     }
@@ -52,8 +64,7 @@ fn the_prompt_shows_an_environment_that_is_joined_and_is_as_before_after_it() ->
 #[test]
 fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
+        let account = set_up(shell)?;
         let mut terminal = Terminal::start(&account, shell, &INHERITED)?;
         let shown = terminal.wait(PROMPT)?;
         ensure!(shown.contains("has ended"), "{shell}: {shown}");
@@ -85,10 +96,7 @@ fn a_prompt_that_others_changed_meanwhile_loses_the_mark_only() -> Result<()> {
     for (shell, change, start) in changed {
         let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
         start_up(&account, shell, "", "")?;
-        let mut inherited = INHERITED.to_vec();
-        inherited[3].1 = "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES= PROMPT";
-        let mut terminal = Terminal::start(&account, shell, &inherited)?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        let mut terminal = inside(&account, shell)?;
         terminal.run(change)?;
         terminal.run(&shell.set("GENV_ENVIRONMENT_ID", "gone"))?;
         terminal.run("genv shell --reattach")?;
@@ -117,6 +125,13 @@ fn a_prompt_still_sees_the_last_exit_code() -> Result<()> {
     Ok(())
 }
 
+/// An account whose start-up file sets genv up.
+fn set_up(shell: Shell) -> Result<Account> {
+    let account = Account::new()?;
+    start_up(&account, shell, "", "")?;
+    Ok(account)
+}
+
 /// A shell with genv, at its prompt.
 fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
     let mut terminal = Terminal::start(account, shell, &[])?;
@@ -134,8 +149,7 @@ fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
 #[test]
 fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
+        let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, &prompt_to(shell, "before"))?;
         succeed(&mut terminal, "env | sort >variables-before")?;
@@ -151,13 +165,7 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
         succeed(&mut terminal, &prompt_to(shell, "after"))?;
         succeed(&mut terminal, "env | sort >variables-after")?;
         for (before, after) in [("before", "after"), ("variables-before", "variables-after")] {
-            let read = |name| fs::read_to_string(account.home().join(name));
-            ensure!(
-                read(before)? == read(after)?,
-                "{shell}: {before}: {} {}",
-                read(before)?,
-                read(after)?
-            );
+            same(&account, before, after).with_context(|| shell.to_string())?;
         }
         terminal.wait(PROMPT)?;
         succeed(&mut terminal, "genv activate --no-prompt")?;
@@ -167,18 +175,35 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
     Ok(())
 }
 
+/// A shell that has all devices, and another one.
+fn all_held(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
+    let mut holder = ready(account, shell)?;
+    succeed(&mut holder, "genv activate --id holder --gpus 4")?;
+    Ok((holder, ready(account, shell)?))
+}
+
+fn start_waiting(terminal: &mut Terminal) -> Result<()> {
+    terminal.type_line("genv activate --gpus 1 --wait")?;
+    terminal.wait("waiting")?;
+    Ok(())
+}
+
+/// The holder leaves, and the one who waits gets a device.
+fn ends_waiting(holder: &mut Terminal, terminal: &mut Terminal) -> Result<()> {
+    succeed(holder, "genv deactivate")?;
+    terminal.wait(&format!("{MARK}{PROMPT}"))?;
+    succeed(terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+    Ok(())
+}
+
 #[test]
 fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
-        let mut holder = ready(&account, shell)?;
-        succeed(&mut holder, "genv activate --id holder --gpus 4")?;
-        let mut terminal = ready(&account, shell)?;
+        let account = set_up(shell)?;
+        let (mut holder, mut terminal) = all_held(&account, shell)?;
         succeed(&mut terminal, "env | sort >before")?;
         terminal.wait(PROMPT)?;
-        terminal.type_line("genv activate --gpus 1 --wait")?;
-        terminal.wait("waiting")?;
+        start_waiting(&mut terminal)?;
         terminal.press_control('c')?;
         terminal.wait(PROMPT)?;
         let (shown, code) = terminal.run("")?;
@@ -188,11 +213,8 @@ fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
         ensure!(shown.contains("holder"), "{shell}: {shown}");
 
         // And waiting goes on where it is not ended.
-        terminal.type_line("genv activate --gpus 1 --wait")?;
-        terminal.wait("waiting")?;
-        succeed(&mut holder, "genv deactivate")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+        start_waiting(&mut terminal)?;
+        ends_waiting(&mut holder, &mut terminal)?;
     }
     Ok(())
 }
@@ -200,8 +222,7 @@ fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
 #[test]
 fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
+        let account = set_up(shell)?;
         let mut first = ready(&account, shell)?;
         let mut second = ready(&account, shell)?;
         succeed(&mut first, "genv activate --id shared --gpus 2")?;
@@ -235,8 +256,7 @@ const OURS: &str = "env | grep -e '^GENV' -e '^CUDA' -e '^PATH=' | sort";
 #[test]
 fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
+        let account = set_up(shell)?;
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, &format!("{OURS} >before"))?;
         succeed(&mut terminal, "genv activate --id one --gpus 1")?;
@@ -274,19 +294,13 @@ fn shells_below_a_shell_join_its_environment_and_leave_it_alone() -> Result<()> 
 #[test]
 fn control_z_does_not_stop_what_a_shell_waits_for() -> Result<()> {
     for shell in Shell::ALL {
-        let account = Account::new()?;
-        start_up(&account, shell, "", "")?;
-        let mut holder = ready(&account, shell)?;
-        succeed(&mut holder, "genv activate --id holder --gpus 4")?;
-        let mut terminal = ready(&account, shell)?;
-        terminal.type_line("genv activate --gpus 1 --wait")?;
-        terminal.wait("waiting")?;
+        let account = set_up(shell)?;
+        let (mut holder, mut terminal) = all_held(&account, shell)?;
+        start_waiting(&mut terminal)?;
         terminal.press_control('z')?;
         // A line of another shell later, it still waits, and gets what it waits for.
         succeed(&mut holder, "genv envs >/dev/null")?;
-        succeed(&mut holder, "genv deactivate")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
-        succeed(&mut terminal, "env | grep CUDA_VISIBLE_DEVICES=0")?;
+        ends_waiting(&mut holder, &mut terminal)?;
     }
     Ok(())
 }
