@@ -1,8 +1,10 @@
 //! The rest of the machine: its clock, what may be seen of processes, its exporter.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use genv_core::state::State;
@@ -19,6 +21,9 @@ const EXPORTER_PATIENCE: Duration = Duration::from_millis(500);
 
 /// As many as `HTTP/1.1 200` has.
 const STATUS_BYTES: u64 = 12;
+
+/// How many processes of others are tried at most.
+const MOST_TRIED: usize = 64;
 
 /// How far a time of the files may be ahead: they have whole seconds.
 const TOLERANCE_SECONDS: f64 = 2.0;
@@ -47,14 +52,45 @@ pub(super) fn clock(state: &State) -> Check {
 
 /// Whether processes of others can be told apart by their environments.
 pub(super) fn processes() -> Check {
+    let proc = Path::new("/proc");
+    let user = geteuid();
     // The first process belongs to root, and exists in every pid namespace.
-    let stat = File::open("/proc/1/stat").map(drop);
-    let mut byte = [0];
-    let environ = File::open("/proc/1/environ").and_then(|mut file| file.read(&mut byte));
-    judged(stat, environ.map(drop), geteuid().is_root())
+    let stat = File::open(proc.join("1/stat")).map(drop);
+    let environ = environ_of_any(others(proc, user.as_raw()), |pid| {
+        let mut file = File::open(proc.join(pid.to_string()).join("environ"))?;
+        file.read(&mut [0]).map(drop)
+    });
+    judged(stat, environ, user.is_root())
 }
 
-/// What it means that stat and environ of a process of root's can be read, or cannot.
+/// Processes of other users.
+fn others(proc: &Path, uid: u32) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        (entry.metadata().ok()?.uid() != uid).then_some(pid)
+    })
+}
+
+/// Whether environ can be read of one of these, or of the first process if they are none. That one tells less: some
+/// are kept from root, too.
+fn environ_of_any(
+    others: impl Iterator<Item = u32>,
+    read: impl Fn(u32) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut denied = None;
+    for pid in others.take(MOST_TRIED) {
+        match read(pid) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => denied = Some(error),
+            // It has just ended.
+            Err(_) => {}
+        }
+    }
+    denied.map_or_else(|| read(1), Err)
+}
+
+/// What it means that stat of the first process, and environ of another user's, can be read, or cannot.
 fn judged(stat: io::Result<()>, environ: io::Result<()>, as_root: bool) -> Check {
     const NAME: &str = "processes";
     if let Err(error) = stat {
@@ -146,6 +182,55 @@ mod tests {
             assert!(check.found.contains(part), "{check:?}");
             assert_eq!(check.remedy.is_some(), verdict != Verdict::Ok, "{check:?}");
         }
+    }
+
+    #[test]
+    fn one_readable_process_of_another_user_is_enough_and_the_first_process_counts_only_without_any()
+     {
+        let gone = || Err(ErrorKind::NotFound.into());
+        let read = |pid| match pid {
+            7 => Ok(()),
+            8 => gone(),
+            _ => denied(),
+        };
+        let is_readable = |others: &[u32]| environ_of_any(others.iter().copied(), read).is_ok();
+        assert!(is_readable(&[5, 8, 7]));
+        assert!(!is_readable(&[5, 6]));
+        assert!(!is_readable(&[8]));
+        assert!(
+            environ_of_any([8].into_iter(), |pid| if pid == 1 {
+                Ok(())
+            } else {
+                gone()
+            })
+            .is_ok()
+        );
+        assert!(
+            environ_of_any([5].into_iter(), |pid| if pid == 1 {
+                Ok(())
+            } else {
+                denied()
+            })
+            .is_err()
+        );
+        assert!(environ_of_any(std::iter::empty(), |_| Ok(())).is_ok());
+        assert!(!is_readable(&[[5; MOST_TRIED].as_slice(), &[7]].concat()));
+    }
+
+    #[test]
+    fn processes_of_others_are_told_by_their_owner() {
+        let proc = tempfile::tempdir().unwrap();
+        for name in ["1", "42", "self", "sys", "42x"] {
+            fs::create_dir(proc.path().join(name)).unwrap();
+        }
+        let owner = fs::metadata(proc.path()).unwrap().uid();
+        let pids = |uid| {
+            let mut pids: Vec<_> = others(proc.path(), uid).collect();
+            pids.sort_unstable();
+            pids
+        };
+        assert!(pids(owner).is_empty());
+        assert_eq!(pids(owner + 1), [1, 42]);
     }
 
     /// What is found of a program that answers so.
