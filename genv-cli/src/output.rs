@@ -126,6 +126,12 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(&content)
 }
 
+/// So many things, in words: `1 device`, `2 devices`.
+pub(crate) fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// One line of CSV as genv 1.4.3 prints it: without quotes, whatever the fields hold. Only a terminal, which no program
 /// reads, is spared what could play tricks on it.
 pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> String {

@@ -200,6 +200,15 @@ fn nothing_free_says_what_to_do() -> Result<()> {
         said,
         "None of 4 devices is free: 'genv devices' tells who holds them, '--over-subscribe' what could be shared.\n"
     );
+    let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
+    lab.write(
+        &[environment("e1", &Value::Null)],
+        &[device(0, &[("e1", None)])],
+    )?;
+    assert_eq!(
+        lab.genv("free")?,
+        "The one device is not free: 'genv devices' tells who holds it, '--over-subscribe' what could be shared.\n"
+    );
     Ok(())
 }
 

@@ -68,7 +68,8 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
         assert_eq!((code, verdict.as_str()), (0, "ok"), "{name}: {found}");
     }
     let report = lab.genv("doctor")?;
-    ensure!(report.contains("1 environments, 2 devices"), "{report}");
+    ensure!(report.contains("1 environment, 2 devices"), "{report}");
+    ensure!(report.contains("2 devices, driver"), "{report}");
     ensure!(!report.contains("fail"), "{report}");
     // Nothing but a lock file is new.
     let mut names: Vec<_> = fs::read_dir(lab.state())?
@@ -76,6 +77,16 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
         .collect::<Result<_>>()?;
     names.sort();
     assert_eq!(names, ["devices.json", "envs.json", "genv.lock"]);
+    Ok(())
+}
+
+#[test]
+fn one_device_is_one_device() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{memory: 40gi}]}")?;
+    lab.write(&[], &[device(0, &[])])?;
+    let report = lab.genv("doctor")?;
+    ensure!(report.contains("0 environments, 1 device\n"), "{report}");
+    ensure!(report.contains("1 device, driver"), "{report}");
     Ok(())
 }
 

@@ -275,13 +275,18 @@ fn not_enough(needed: u32, available: u32, total: u32, holders: &[Holder]) -> St
     if total < needed {
         return format!("this machine has {total}. Lower it with 'genv config gpus {total}'");
     }
-    let others = match environments.len() {
+    let hold = match environments.len() {
         0 => return format!("{available} of {total} can be had. 'genv free' tells which"),
         1 => "one environment holds".to_owned(),
         environments => format!("{environments} environments hold"),
     };
+    let others = match total.saturating_sub(available) {
+        _ if total == 1 => "it",
+        1 => "the other",
+        _ => "the others",
+    };
     format!(
-        "{available} of {total} can be had, and {others} the others. 'genv devices' tells who, '--wait' waits"
+        "{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits"
     )
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::devices::known;
 use crate::machine::{Machine, USAGE_PATIENCE};
 use crate::now;
-use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, print_json, stdout};
+use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
 
 const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
   genv free --gpu-memory 10g";
@@ -129,9 +129,10 @@ impl Free {
                     Cell::own("free, but used").style(DOUBTFUL)
                 }
                 (true, _) => Cell::own("free").style(GOOD),
-                (false, 1) => Cell::own("shared with 1 environment").style(DOUBTFUL),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
-                (false, n) => Cell::own(format!("shared with {n} environments")).style(DOUBTFUL),
+                (false, n) => {
+                    Cell::own(format!("shared with {}", counted(n, "environment"))).style(DOUBTFUL)
+                }
             };
             table.row([
                 Cell::own(it.index.to_string()),
@@ -146,12 +147,18 @@ impl Free {
         let mut out = stdout();
         if answer.devices.is_empty() {
             use io::Write as _;
-            let more = if self.over_subscribe {
-                "there is no device"
-            } else {
-                "'genv devices' tells who holds them, '--over-subscribe' what could be shared"
+            let (none, them) = match all {
+                1 => ("The one device is not free".to_owned(), "it"),
+                _ => (format!("None of {all} devices is free"), "them"),
             };
-            writeln!(out, "None of {all} devices is free: {more}.")?;
+            if self.over_subscribe {
+                writeln!(out, "{none}: there is no device.")?;
+            } else {
+                writeln!(
+                    out,
+                    "{none}: 'genv devices' tells who holds {them}, '--over-subscribe' what could be shared."
+                )?;
+            }
         } else {
             table.write(&mut out)?;
         }

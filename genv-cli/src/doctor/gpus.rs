@@ -8,6 +8,7 @@ use genv_core::state::{Inventory, State};
 
 use super::Check;
 use crate::machine::{INVENTORY_PATIENCE, Machine};
+use crate::output::counted;
 
 /// How much the state and a driver may differ about memory: generations of nvidia-smi round differently.
 const ROUNDING_BYTES: u64 = 1 << 20;
@@ -27,16 +28,13 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     let driver = sample.driver_version.as_deref();
     let driver = driver.map_or("no driver version".to_owned(), |it| format!("driver {it}"));
     let lost = lost(&sample);
+    let devices = counted(found.count() as usize, "device");
     let gpus = if lost.is_empty() {
-        Check::ok(NAME, format!("{} devices, {driver}", found.count()))
+        Check::ok(NAME, format!("{devices}, {driver}"))
     } else {
         Check::fail(
             NAME,
-            format!(
-                "{} devices, {driver}; lost: {}",
-                found.count(),
-                lost.join(", ")
-            ),
+            format!("{devices}, {driver}; lost: {}", lost.join(", ")),
             "see 'dmesg' for XID errors, and reset the GPU or restart the machine",
         )
     };

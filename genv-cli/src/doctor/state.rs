@@ -11,6 +11,7 @@ use rustix::fs::{Access, StatVfsMountFlags, access, statfs, statvfs};
 
 use super::Check;
 use crate::machine::Machine;
+use crate::output::counted;
 
 /// How long the lock may be held by another command: each takes milliseconds.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -191,8 +192,9 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
         Check::warn(NAME, warning, remedy)
     }));
     if checks.is_empty() {
-        let (environments, devices) = (state.environments.len(), state.devices.len());
-        let found = format!("{environments} environments, {devices} devices");
+        let environments = counted(state.environments.len(), "environment");
+        let devices = counted(state.devices.len(), "device");
+        let found = format!("{environments}, {devices}");
         checks.push(Check::ok(NAME, found));
     }
     (Some(state), checks)

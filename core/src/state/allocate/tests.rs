@@ -70,6 +70,10 @@ fn whole_devices_are_taken_in_order_of_index() {
         "cannot attach 4 devices: 3 of 5 can be had, and 2 environments hold the others. 'genv devices' tells who, '--wait' waits"
     );
     assert_eq!(
+        chosen(&devices(&[&["a"]]), "", &count(1)).unwrap_err(),
+        "cannot attach 1 device: 0 of 1 can be had, and one environment holds it. 'genv devices' tells who, '--wait' waits"
+    );
+    assert_eq!(
         chosen(&[], "", &count(1)).unwrap_err(),
         "cannot attach 1 device: this machine has none. 'genv doctor' tells why"
     );
@@ -159,7 +163,7 @@ fn what_an_environment_has_is_kept_unless_it_does_not_suffice_any_more() {
     assert_eq!(chosen(&list, "", &count(2)), Ok(vec![1, 2]));
     assert_eq!(
         chosen(&list, "", &count(3)).unwrap_err(),
-        "cannot attach 3 devices: 2 of 3 can be had, and one environment holds the others. 'genv devices' tells who, '--wait' waits"
+        "cannot attach 3 devices: 2 of 3 can be had, and one environment holds the other. 'genv devices' tells who, '--wait' waits"
     );
 }
 
