@@ -48,24 +48,22 @@ impl Host {
         Ok(host)
     }
 
-    /// Makes an environment of a process, with so many devices, by ours.
-    fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &[&str]) -> Result<()> {
-        let (genv, pid) = (&self.peer, member.pid().to_string());
-        genv.our_genv(&[
-            "envs",
-            "activate",
-            "--eid",
-            eid,
-            "--uid",
-            "0",
-            "--username",
-            "root",
-            "--pid",
-            &pid,
-        ])?;
-        genv.our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
+    /// Runs our genv there.
+    fn genv(&self, line: &str) -> Result<String> {
+        let words: Vec<&str> = line.split(' ').collect();
+        self.peer.our_genv(&words)
+    }
+
+    /// Makes an environment of a process, attached to these devices, by ours.
+    fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &str) -> Result<()> {
+        let pid = member.pid();
+        self.genv(&format!(
+            "envs activate --eid {eid} --uid 0 --username root --pid {pid}"
+        ))?;
+        self.peer
+            .our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
         if !attach.is_empty() {
-            genv.our_genv(&[&["devices", "attach", "--eid", eid], attach].concat())?;
+            self.genv(&format!("devices attach --eid {eid} {attach}"))?;
         }
         Ok(())
     }
@@ -127,25 +125,16 @@ fn it_is_told_of_devices_and_environments_as_by_its_own_hosts() -> Result<()> {
         Sleeper::start(&[])?,
         Sleeper::start(&[])?,
     ];
-    host.environment("7", "my run", &members[0], &["--count", "2"])?;
-    host.peer.our_genv(&[
-        "envs",
-        "config",
-        "--eid",
-        "7",
-        "gpu-memory",
-        "--gpu-memory",
-        "4gi",
-    ])?;
-    host.peer
-        .our_genv(&["devices", "attach", "--eid", "7", "--index", "2"])?;
+    host.environment("7", "my run", &members[0], "--count 2")?;
+    host.genv("envs config --eid 7 gpu-memory --gpu-memory 4gi")?;
+    host.genv("devices attach --eid 7 --index 2")?;
     host.environment(
         "e-2",
         "$(touch x) \"é\"",
         &members[1],
-        &["--index", "0", "--allow-over-subscription"],
+        "--index 0 --allow-over-subscription",
     )?;
-    host.environment("idle", "my run", &members[2], &[])?;
+    host.environment("idle", "my run", &members[2], "")?;
 
     ensure!(asked(&host, "devices --format csv --no-header --no-summary")? == "gpu01,4,1\n");
     ensure!(
@@ -180,8 +169,7 @@ fn it_is_told_of_devices_and_environments_as_by_its_own_hosts() -> Result<()> {
             .trim()
             .is_empty()
     );
-    host.peer
-        .our_genv(&["envs", "config", "--eid", "idle", "name", "--name", "solo"])?;
+    host.genv("envs config --eid idle name --name solo")?;
     let found = asked(&host, "query --name solo --query hostname eid creation")?;
     ensure!(found.starts_with("gpu01,idle,"), "{found}");
     Ok(())
@@ -197,7 +185,7 @@ fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
         outside.pid()
     );
     let host = Host::new(3, &processes)?;
-    host.environment("7", "run", &shell, &["--index", "0"])?;
+    host.environment("7", "run", &shell, "--index 0")?;
 
     let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
     let (port, folder) = (free_port()?, host.peer.folder().join("monitor"));
@@ -251,7 +239,7 @@ fn of(scrape: &Scrape, host: &str) -> Vec<String> {
 fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Result<()> {
     let hosts = [Host::new(1, "")?, Host::new(3, "")?];
     let busy = Sleeper::start(&[])?;
-    hosts[1].environment("busy", "busy", &busy, &["--index", "0"])?;
+    hosts[1].environment("busy", "busy", &busy, "--index 0")?;
     for host in &hosts {
         // A login shell reads /etc/profile first, which sets a PATH of its own.
         let path = host.peer.our_command("genv")?;
@@ -282,18 +270,12 @@ fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Resul
         shown.contains("training") && shown.contains("devices=1,2"),
         "{shown}"
     );
-    let holders = hosts[1]
-        .peer
-        .our_genv(&["devices", "ps", "--format", "csv", "--no-header"])?;
+    let holders = hosts[1].genv("devices ps --format csv --no-header")?;
     ensure!(holders.matches(",training,").count() == 2, "{holders}");
 
     terminal.type_line("exit")?;
     let deadline = Instant::now() + PATIENCE;
-    while hosts[1]
-        .peer
-        .our_genv(&["envs", "ps"])?
-        .contains("training")
-    {
+    while hosts[1].genv("envs ps")?.contains("training") {
         ensure!(
             Instant::now() < deadline,
             "the environment outlives its shell"
