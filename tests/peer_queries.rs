@@ -210,11 +210,12 @@ fn a_machine_that_nobody_has_used_yet_is_told_alike() -> Result<()> {
 fn changes_from_outside_are_answered_alike() -> Result<()> {
     let member = Sleeper::start(&[])?;
     let pid = member.pid().to_string();
+    let uid = rustix::process::getuid().as_raw().to_string();
     let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 3, memory: 16gi}]\n");
     let (one, other) = (Peer::new(&simulation)?, Peer::new(&simulation)?);
     for line in [
-        "envs activate --eid e1 --uid 0 --username root --pid PID",
-        "envs activate --eid e2 --uid 5 --pid PID",
+        "envs activate --eid e1 --uid UID --username root --pid PID",
+        "envs activate --eid e2 --uid UID --pid PID",
         "envs config --eid e1 name --name training",
         "devices attach --eid e1",
         "devices attach --eid e1 --count 2",
@@ -234,7 +235,7 @@ fn changes_from_outside_are_answered_alike() -> Result<()> {
         "envs ps --format csv",
         "devices ps --format csv",
     ] {
-        let line = line.replace("PID", &pid);
+        let line = line.replace("PID", &pid).replace("UID", &uid);
         let arguments: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(
             ours(&one, &arguments)?,

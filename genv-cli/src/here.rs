@@ -55,6 +55,37 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
     )
 }
 
+/// Sees to it that the caller may do something for this user from outside of an environment, as the user and root may.
+///
+/// # Errors
+/// The caller is another user.
+pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
+    let caller = getuid();
+    anyhow::ensure!(
+        caller.is_root() || caller.as_raw() == uid,
+        "cannot {task} of the user with uid {uid}: that is for them and for root. Ask them, or run it with sudo"
+    );
+    Ok(())
+}
+
+/// As [`check_may_change`], of an environment, if it is there.
+///
+/// # Errors
+/// The environment belongs to another user.
+pub(crate) fn check_outside(
+    environments: &[EnvironmentState],
+    eid: &str,
+    task: &str,
+) -> anyhow::Result<()> {
+    let found = environments.iter().find(|it| it.eid == eid);
+    found.map_or(Ok(()), |it| {
+        check_may_change(
+            it.uid,
+            &format!("{task} environment {}", eid.escape_debug()),
+        )
+    })
+}
+
 /// An environment as a shell shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {

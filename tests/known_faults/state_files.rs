@@ -1,10 +1,15 @@
 //! State files that are damaged, that are links, or that tell of others' environments.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::patience::output;
+use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::shell::Shell;
+use genv_tests::state::{self, Environment};
 use serde_json::json;
 
 use crate::{EVERY_COMMAND, all_done, edit, read, run, uid, with_environment};
@@ -130,5 +135,90 @@ fn nobody_detaches_another_users_environment() -> Result<()> {
             read(&account, "devices.json")?
         ] == before
     );
+    Ok(())
+}
+
+#[test]
+fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
+    const OWNER: u32 = 54_321;
+    let everybodys = || fs::Permissions::from_mode(0o777);
+    // Root may, so somebody else runs it then, from where everybody may.
+    let folder = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()?;
+    let genv = folder.path().join("genv");
+    copy_program("genv", &genv)?;
+    let state = folder.path().join("state");
+    let member = Sleeper::start(&[])?;
+    let write = |owner| {
+        let environment = Environment {
+            eid: "e1".to_owned(),
+            uid: owner,
+            pids: vec![member.pid()],
+            devices: vec![0],
+            gpu_memory: None,
+        };
+        state::write(&state, 4, &[environment])?;
+        Ok::<_, anyhow::Error>(fs::set_permissions(&state, everybodys())?)
+    };
+    let files = || -> Result<[String; 2]> {
+        let read = |name| fs::read_to_string(state.join(name));
+        Ok([read("envs.json")?, read("devices.json")?])
+    };
+    let run = |line: &str, user: Option<u32>| -> Result<Output> {
+        let line = line.replace("PID", &member.pid().to_string());
+        let mut command = Command::new(&genv);
+        command.args(line.split(' ')).current_dir("/");
+        command.env("GENV_TMPDIR", &state).env("GENV_DEVICES", "4");
+        if let Some(user) = user.filter(|_| uid() == 0) {
+            command.uid(user).gid(user);
+        }
+        output(&mut command)
+    };
+    write(OWNER)?;
+    let before = files()?;
+    for line in [
+        "devices detach --eid e1",
+        "devices detach --eid e1 --index 0",
+        "devices attach --eid e1 --count 0",
+        "devices attach --eid e1 --index 1 -o",
+        "devices --reset",
+        "envs --reset",
+        "envs config --eid e1 gpus --count 0",
+        "envs deactivate --pid PID",
+        "envs activate --eid e1 --uid 54322 --pid PID",
+        "envs activate --eid e2 --uid 54321 --pid PID",
+    ] {
+        let refused = run(line, Some(OWNER + 1))?;
+        let said = String::from_utf8(refused.stderr)?;
+        ensure!(refused.status.code() == Some(1), "{line}: {said}");
+        ensure!(
+            said.contains("the user with uid 54321: that is for them and for root"),
+            "{said}"
+        );
+        ensure!(said.lines().count() == 1, "{said}");
+        ensure!(files()? == before, "{line}");
+    }
+    // Its user may, and root.
+    for (owner, user) in [
+        (uid(), None),
+        (if uid() == 0 { OWNER } else { uid() }, Some(OWNER)),
+    ] {
+        write(owner)?;
+        for line in [
+            "devices attach --eid e1 --count 2",
+            "devices detach --eid e1",
+            "envs config --eid e1 gpus --count 0",
+            "devices --reset",
+            "envs deactivate --pid PID",
+        ] {
+            let done = run(line, user)?;
+            ensure!(done.status.success(), "{line}: {done:?}");
+        }
+    }
+    if uid() == 0 {
+        write(OWNER)?;
+        ensure!(run("devices detach --eid e1", None)?.stdout == b"\n");
+    }
     Ok(())
 }

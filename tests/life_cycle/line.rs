@@ -112,7 +112,8 @@ fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()>
     let (_holder, _large, _small) = line(&account)?;
     let member = Sleeper::start(&[])?;
     let pid = member.pid().to_string();
-    let activate = ["envs", "activate", "--eid=e", "--uid=0", "--pid", &pid];
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let activate = ["envs", "activate", "--eid=e", "--uid", &uid, "--pid", &pid];
     ensure!(output(&mut genv(&account, &activate)?)?.status.success());
     let attach = ["devices", "attach", "--eid=e", "--count=1"];
     let refused = output(&mut genv(&account, &attach)?)?;

@@ -13,9 +13,11 @@ use crate::lab::Lab;
 /// What is said, with what differs from run to run named.
 fn answer(lab: &Lab, line: &str) -> Result<String> {
     let pid = std::process::id().to_string();
-    let printed = lab.genv(&line.replace("PID", &pid))?;
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let printed = lab.genv(&line.replace("PID", &pid).replace("UID", &uid))?;
     let time = Regex::new(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d")?;
-    Ok(time.replace_all(&printed, "TIME").replace(&pid, "PID"))
+    let printed = time.replace_all(&printed, "TIME").replace(&pid, "PID");
+    Ok(printed.replace(&format!("({uid})"), "(UID)"))
 }
 
 fn all(lab: &Lab, calls: &[(&str, &str)]) -> Result<()> {
@@ -43,10 +45,10 @@ fn vs_code_is_answered() -> Result<()> {
             (&lists("devices"), "0,,,\n1,,,\n2,,,\n"),
             (&lists("envs"), ""),
             (
-                "envs activate --pid PID --eid PID --uid 1000 --username alice",
+                "envs activate --pid PID --eid PID --uid UID --username alice",
                 "",
             ),
-            (&lists("envs"), "PID,alice(1000),,TIME,PID\n"),
+            (&lists("envs"), "PID,alice(UID),,TIME,PID\n"),
             ("envs config --eid PID name --name training", ""),
             ("envs config --eid PID gpus --count 2", ""),
             ("devices attach --eid PID", "0,1\n"),
@@ -56,7 +58,7 @@ fn vs_code_is_answered() -> Result<()> {
                 "0,PID,training,TIME\n1,PID,training,TIME\n2,,,\n",
             ),
             (
-                "envs activate --eid other --uid 1001 --username bob --pid PID",
+                "envs activate --eid other --uid UID --username bob --pid PID",
                 "",
             ),
             ("devices attach --eid other --index 2", "2\n"),
@@ -68,7 +70,7 @@ fn vs_code_is_answered() -> Result<()> {
             ("devices detach --eid PID", "\n"),
             (
                 &lists("envs"),
-                "PID,alice(1000),training,TIME,PID\nother,bob(1001),,TIME,PID\n",
+                "PID,alice(UID),training,TIME,PID\nother,bob(UID),,TIME,PID\n",
             ),
             ("envs deactivate --pid PID", ""),
             (&lists("envs"), ""),

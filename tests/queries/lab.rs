@@ -134,6 +134,13 @@ pub(crate) fn environment(eid: &str, name: &Value) -> Value {
     })
 }
 
+/// As [`environment`], of the user who runs the tests, who may change it.
+pub(crate) fn own_environment(eid: &str, name: &Value) -> Value {
+    let mut own = environment(eid, name);
+    own["uid"] = json!(rustix::process::getuid().as_raw());
+    own
+}
+
 /// A device of 40 GiB, with environments and what they claim.
 pub(crate) fn device(index: u32, attachments: &[(&str, Option<&str>)]) -> Value {
     let attachments = attachments.iter();

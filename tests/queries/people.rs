@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, device, environment};
+use crate::lab::{Lab, device, environment, own_environment};
 
 fn lab() -> Result<Lab> {
     let lab = Lab::new()?;
@@ -140,11 +140,11 @@ fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
 /// A machine on which a process of an environment and one of nobody's run.
 fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
     let lab = Lab::simulated("{devices: [{count: 4, memory: 40gi, utilization: 0.5}]}")?;
-    let uid = rustix::process::geteuid().as_raw();
-    let mut own = environment("e1", &json!("training"));
-    own["uid"] = json!(uid);
     lab.write(
-        &[own, environment("e2", &Value::Null)],
+        &[
+            own_environment("e1", &json!("training")),
+            environment("e2", &Value::Null),
+        ],
         &[
             device(0, &[("e1", Some("10gi"))]),
             device(1, &[]),

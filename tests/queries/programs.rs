@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::lab::{Lab, device, environment};
+use crate::lab::{Lab, device, environment, own_environment};
 
 /// A name as nobody should have one.
 const HOSTILE: &str = "a,\"b\"\nü\u{1b}[2J";
@@ -255,7 +255,7 @@ fn everything_can_be_reset() -> Result<()> {
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}]}")?;
     let fill = || {
         lab.write(
-            &[environment("e1", &Value::Null)],
+            &[own_environment("e1", &Value::Null)],
             &[device(0, &[("e1", None)])],
         )
     };
@@ -275,7 +275,7 @@ fn everything_can_be_reset() -> Result<()> {
 fn bad_input_is_one_line_and_changes_nothing() -> Result<()> {
     let lab = Lab::simulated("{devices: [{count: 2, memory: 40gi}]}")?;
     lab.write(
-        &[environment("e1", &Value::Null)],
+        &[own_environment("e1", &Value::Null)],
         &[device(0, &[]), device(1, &[])],
     )?;
     let state = || lab.genv("usage snapshot");

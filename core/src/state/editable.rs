@@ -128,7 +128,7 @@ impl EditableState {
     /// Removes a member from an environment, which ends with its last one. Tells whether it was a member.
     pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
-        let Some(environment) = environment.filter(|it| has(it, member)) else {
+        let Some(environment) = environment.filter(|it| it.has(member)) else {
             return false;
         };
         match member {
@@ -143,7 +143,7 @@ impl EditableState {
     pub fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
         let environments = self.environments.iter();
         let eids: Vec<String> = environments
-            .filter(|environment| has(environment, member))
+            .filter(|environment| environment.has(member))
             .map(|environment| environment.eid.clone())
             .collect();
         for eid in &eids {
@@ -295,13 +295,6 @@ impl EditableState {
 fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
     if !list.contains(item) {
         list.push(item.clone());
-    }
-}
-
-fn has(environment: &EnvironmentState, member: &MemberId) -> bool {
-    match member {
-        MemberId::Process(pid) => environment.pids.contains(pid),
-        MemberId::Kernel(id) => environment.kernel_ids.contains(id),
     }
 }
 

@@ -105,6 +105,17 @@ pub struct EnvironmentState {
     pub kernel_ids: Vec<String>,
 }
 
+impl EnvironmentState {
+    /// Whether this is a member of it.
+    #[must_use]
+    pub fn has(&self, member: &MemberId) -> bool {
+        match member {
+            MemberId::Process(pid) => self.pids.contains(pid),
+            MemberId::Kernel(id) => self.kernel_ids.contains(id),
+        }
+    }
+}
+
 /// One device as the state files have it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceState {

@@ -12,6 +12,7 @@ use super::envs::{misplaced, user};
 use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
+use crate::here::check_outside;
 use crate::line::{Asking, WaitFlag, obtain};
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
@@ -118,8 +119,12 @@ impl Devices {
         if self.reset {
             let inventory = Inventory::of(&machine.sample(INVENTORY_PATIENCE)?);
             machine.update(|state| {
+                let attachments = state.devices().iter().flat_map(|it| &it.attachments);
+                for attachment in attachments {
+                    check_outside(state.environments(), &attachment.eid, "detach")?;
+                }
                 state.reset_devices(&inventory);
-                Ok::<_, StoreError>(())
+                Ok::<_, anyhow::Error>(())
             })?;
         }
         command.run(&mut machine)
@@ -140,6 +145,7 @@ impl DevicesCommand {
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
+                    check_outside(state.environments(), &eid, "detach")?;
                     state.detach(&eid, index)?;
                     Ok::<_, anyhow::Error>(state.attached(&eid))
                 })?;
@@ -200,6 +206,7 @@ fn attach(
         machine,
         asking,
         |state: &mut EditableState, survey: &Survey| {
+            check_outside(state.environments(), eid, "attach")?;
             let configured = state.configuration(eid)?.gpus.map(Selection::Count);
             let Some(selection) = asked.or(configured) else {
                 return Ok(state.attached(eid));

@@ -4,13 +4,14 @@ use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::shape::{EnvironmentsDocument, Times};
-use genv_core::state::{Configuration, EnvironmentState, MemberId, State, StoreError};
+use genv_core::state::{Configuration, EnvironmentState, MemberId, State};
 use serde_json::{Value, json};
 
 use super::query::{self, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
+use crate::here::{check_may_change, check_outside};
 use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
@@ -170,8 +171,11 @@ impl Envs {
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
             machine.update(|state| {
+                for environment in state.environments() {
+                    check_outside(state.environments(), &environment.eid, "end")?;
+                }
                 state.reset_environments();
-                Ok::<_, StoreError>(())
+                Ok::<_, anyhow::Error>(())
             })?;
         }
         command.run(&mut machine)
@@ -197,11 +201,16 @@ impl EnvsCommand {
             } => {
                 let member = member.id();
                 machine.update(|state| {
+                    match state.environment(&eid) {
+                        Some(_) => check_outside(state.environments(), &eid, "join")?,
+                        None => check_may_change(uid, "activate an environment")?,
+                    }
                     state.activate(&eid, uid, username.as_deref(), &member);
-                    Ok::<_, StoreError>(())
+                    Ok::<_, anyhow::Error>(())
                 })?;
             }
             Self::Config { eid, field } => machine.update(|state| {
+                check_outside(state.environments(), &eid, "configure")?;
                 let mut configuration = state.configuration(&eid)?;
                 field.set(&mut configuration);
                 Ok::<_, anyhow::Error>(state.configure(&eid, configuration)?)
@@ -209,8 +218,12 @@ impl EnvsCommand {
             Self::Deactivate { member } => {
                 let member = member.id();
                 machine.update(|state| {
+                    let environments = state.environments();
+                    for environment in environments.iter().filter(|it| it.has(&member)) {
+                        check_outside(environments, &environment.eid, "leave")?;
+                    }
                     state.deactivate(&member);
-                    Ok::<_, StoreError>(())
+                    Ok::<_, anyhow::Error>(())
                 })?;
             }
             Self::Find { member, output } => {
@@ -255,11 +268,8 @@ impl Field {
 }
 
 fn found<'a>(state: &'a State, member: &MemberId) -> Vec<&'a str> {
-    let is_in = |it: &&EnvironmentState| match member {
-        MemberId::Process(pid) => it.pids.contains(pid),
-        MemberId::Kernel(id) => it.kernel_ids.contains(id),
-    };
-    let environments = state.environments.iter().filter(is_in);
+    let environments = state.environments.iter();
+    let environments = environments.filter(|it| it.has(member));
     environments.map(|it| it.eid.as_str()).collect()
 }
 
