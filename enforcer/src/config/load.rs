@@ -18,11 +18,7 @@ impl Config {
     /// # Errors
     /// It is not YAML, has an unknown key, a wrong type or a value that cannot be, or is larger than 1 MiB.
     pub fn parse(source_name: &str, text: &str) -> Result<Self, yaml::Error> {
-        if text.len() as u64 > LARGEST_BYTES {
-            return Err(too_large(source_name));
-        }
-        let file: format::File = yaml::parse(source_name, text)?;
-        resolve::config(source_name, text, hash(text.as_bytes()), &file)
+        resolve::config(source_name, text, &file(source_name, text)?)
     }
 
     /// Reads a configuration file.
@@ -35,11 +31,19 @@ impl Config {
     }
 }
 
+/// The configuration as it is written, unchecked.
+pub(super) fn file(source_name: &str, text: &str) -> Result<format::File, yaml::Error> {
+    if text.len() as u64 > LARGEST_BYTES {
+        return Err(too_large(source_name));
+    }
+    yaml::parse(source_name, text)
+}
+
 /// The text of a configuration file. Symbolic links are followed, as those of a ConfigMap must be.
 ///
 /// # Errors
 /// It cannot be read, is no file (a pipe could keep the reader waiting), is larger than 1 MiB, or is not UTF-8.
-pub(super) fn read(path: &Path) -> Result<String, yaml::Error> {
+pub fn read(path: &Path) -> Result<String, yaml::Error> {
     let source_name = path.display().to_string();
     let unreadable = |error: std::io::Error| {
         yaml::Error::whole(

@@ -2,12 +2,15 @@
 //! resolved, and defaults are filled in, so that nobody after this asks again.
 
 mod accounts;
+mod check;
 mod format;
 mod load;
 mod peer_flags;
 mod resolve;
+mod summary;
 #[cfg(test)]
 mod tests;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +20,11 @@ use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
 pub use accounts::{AccountTable, Accounts, NameService};
+pub use check::check;
+pub use load::read;
 pub use peer_flags::{ParseUserMaximumError, PeerFlags, UserMaximum};
+pub use summary::Summary;
+pub use warnings::Warning;
 
 /// A configuration that can be worked with.
 #[derive(Clone, Debug)]
@@ -192,6 +199,49 @@ pub enum RuleKind {
         /// Only if fewer devices than this are free on the host.
         only_if_free_devices_below: Option<u64>,
     },
+}
+
+impl RuleKind {
+    /// The limit, of the kinds that have one.
+    #[must_use]
+    pub const fn limits(&self) -> Option<&Limits<u64>> {
+        match self {
+            Self::MaxDevicesPerUser { limits, .. }
+            | Self::MaxEnvironmentsPerUser { limits, .. }
+            | Self::MaxHostsPerUser { limits }
+            | Self::MaxProcessesPerEnvironment { limits }
+            | Self::MaxMemoryPerUser { limits, .. }
+            | Self::MaxAge { limits } => Some(limits),
+            Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory | Self::Idle { .. } => None,
+        }
+    }
+
+    /// Where it counts, of the kinds that can count over all hosts.
+    #[must_use]
+    pub const fn scope(&self) -> Scope {
+        match self {
+            Self::MaxDevicesPerUser { scope, .. }
+            | Self::MaxEnvironmentsPerUser { scope, .. }
+            | Self::MaxMemoryPerUser { scope, .. } => *scope,
+            Self::MaxHostsPerUser { .. } => Scope::AllHosts,
+            _ => Scope::Host,
+        }
+    }
+
+    /// What its memory is summed over; of other kinds, each device.
+    const fn per(&self) -> MemoryPer {
+        match self {
+            Self::MaxMemoryPerUser { per, .. } => *per,
+            _ => MemoryPer::Device,
+        }
+    }
+
+    /// Whether it counts what another counts, in the same way.
+    fn counts_as(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+            && self.scope() == other.scope()
+            && self.per() == other.per()
+    }
 }
 
 /// A limit that may differ by user, by group and by host.

@@ -14,7 +14,8 @@ pub struct Input<'a> {
     pub hosts: &'a [HostSnapshot],
     /// The rules.
     pub config: &'a Config,
-    /// The Unix groups of each user who appears, by name.
+    /// The Unix groups of each user who appears, by name. Of a user who is absent they could not be told: the user may be
+    /// a member of any, and so be excepted, or have a higher limit.
     pub groups: &'a BTreeMap<String, BTreeSet<String>>,
     /// Exemptions given while the daemon ran.
     pub waivers: &'a [Waiver],

@@ -15,6 +15,7 @@ use genv_core::yaml::{self, Located, Place};
 use jiff::tz::TimeZone;
 
 use super::format::{BreakerEntry, DefaultsEntry, File, NeverEntry};
+use super::load::hash;
 use super::{BreakerLimits, Config, Maintenance, Never, Rule, Waiver};
 
 /// Between cycles, unless the file says.
@@ -32,7 +33,7 @@ pub(super) struct Resolver<'a> {
 }
 
 /// Checks a file.
-pub(super) fn config(source_name: &str, text: &str, hash: String, file: &File) -> Checked<Config> {
+pub(super) fn config(source_name: &str, text: &str, file: &File) -> Checked<Config> {
     let mut resolver = Resolver {
         source_name,
         text,
@@ -55,7 +56,7 @@ pub(super) fn config(source_name: &str, text: &str, hash: String, file: &File) -
     };
     let rules = resolver.rules(&file.rules, interval)?;
     Ok(Config {
-        hash,
+        hash: hash(text.as_bytes()),
         mode: file.mode.unwrap_or_default(),
         interval,
         timezone: resolver.timezone.clone(),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The example of the interface's contract, whole.
-const EXAMPLE: &str = r#"
+pub(super) const EXAMPLE: &str = r#"
 version: 1
 mode: dry-run               # or enforce; a fresh install only reports
 interval: 10s

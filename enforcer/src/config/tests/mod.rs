@@ -1,7 +1,9 @@
 //! What configurations mean, and how wrong ones are refused.
 
+mod check;
 mod meaning;
 mod refusals;
+mod warnings;
 
 use super::*;
 

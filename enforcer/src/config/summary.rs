@@ -1,0 +1,277 @@
+//! The rules of a configuration, in words.
+
+use std::fmt;
+use std::time::Duration;
+
+use genv_core::duration::format_duration;
+use genv_core::model::MemoryAmount;
+use jiff::civil::Weekday;
+
+use super::{
+    Action, Config, DetachedProcesses, HostSet, Limit, MemoryPer, Mode, OutsideSchedule, Rule,
+    RuleKind, Schedule, Scope, Selector,
+};
+
+/// A configuration as it will work, for people: one paragraph for all, and one for each rule.
+#[derive(Debug)]
+pub struct Summary<'a>(pub &'a Config);
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = self.0;
+        let mode = match config.mode {
+            Mode::DryRun => "dry-run: nothing is done and nobody is told, what would be is logged",
+            Mode::Enforce => "enforce",
+        };
+        writeln!(f, "mode       {mode}")?;
+        match config.interval {
+            Duration::ZERO => writeln!(f, "interval   one cycle")?,
+            interval => writeln!(f, "interval   {}", format_duration(interval))?,
+        }
+        writeln!(
+            f,
+            "timezone   {}",
+            config.timezone.iana_name().unwrap_or("the machine's")
+        )?;
+        let mut never = vec!["uid 0 outside containers".to_owned()];
+        never.extend(config.never.users.iter().cloned());
+        never.extend(
+            config
+                .never
+                .executables
+                .iter()
+                .map(|path| path.display().to_string()),
+        );
+        writeln!(f, "never      {}", never.join(", "))?;
+        let breaker = &config.breaker;
+        writeln!(
+            f,
+            "breaker    at most {} signals a minute, and {} % of the users at once where there are {} or more",
+            breaker.signals_per_minute,
+            // Whole percents are what people write, and 0.07 × 100 is not quite 7.
+            (breaker.share_of_users * 1000.0).round() / 10.0,
+            breaker.at_least_users
+        )?;
+        for rule in &config.rules {
+            write!(f, "\n{}", Described(rule))?;
+        }
+        Ok(())
+    }
+}
+
+struct Described<'a>(&'a Rule);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rule = self.0;
+        writeln!(f, "rule {}", rule.name)?;
+        writeln!(f, "  finds    {}", forbidden(&rule.kind))?;
+        if let Some(limits) = rule.kind.limits() {
+            writeln!(f, "  limit    {}", limit(&rule.kind, &limits.base))?;
+            for (hosts, own) in &limits.overrides {
+                writeln!(
+                    f,
+                    "           {}: {}",
+                    on_hosts(hosts),
+                    limit(&rule.kind, own)
+                )?;
+            }
+        }
+        if rule.selector != Selector::default() {
+            writeln!(f, "  for      {}", selected(&rule.selector))?;
+        }
+        if let Some(schedule) = &rule.schedule {
+            writeln!(f, "  when     {}", scheduled(schedule))?;
+        }
+        writeln!(f, "  then     {}", ladder(rule))
+    }
+}
+
+fn forbidden(kind: &RuleKind) -> String {
+    let place = |scope: &Scope| match scope {
+        Scope::Host => "on a host",
+        Scope::AllHosts => "on all hosts together",
+    };
+    match kind {
+        RuleKind::NonEnvProcesses => {
+            "processes that use a device outside any environment".to_owned()
+        }
+        RuleKind::EnvDevices => {
+            "processes that use a device to which their environment is not attached".to_owned()
+        }
+        RuleKind::EnvMemory => {
+            "environments that use more memory of a device than they have".to_owned()
+        }
+        RuleKind::MaxDevicesPerUser { scope, .. } => {
+            format!("users with more devices {}", place(scope))
+        }
+        RuleKind::MaxEnvironmentsPerUser { scope, .. } => {
+            format!(
+                "users with more environments that hold or use a device, {}",
+                place(scope)
+            )
+        }
+        RuleKind::MaxHostsPerUser { .. } => "users who hold devices on more hosts".to_owned(),
+        RuleKind::MaxProcessesPerEnvironment { .. } => {
+            "environments with more processes on devices".to_owned()
+        }
+        RuleKind::MaxMemoryPerUser {
+            per: MemoryPer::Device,
+            ..
+        } => "users whose processes use more memory of a device".to_owned(),
+        RuleKind::MaxMemoryPerUser { scope, .. } => {
+            format!(
+                "users whose processes use more device memory {}",
+                place(scope)
+            )
+        }
+        RuleKind::MaxAge { .. } => {
+            "environments that are older and hold or use a device".to_owned()
+        }
+        RuleKind::Idle {
+            below,
+            over,
+            only_if_free_devices_below,
+        } => {
+            let mut text = format!(
+                "attached devices that their environment used less than {} % over {}",
+                (below * 1000.0).round() / 10.0,
+                format_duration(*over)
+            );
+            if let Some(free) = only_if_free_devices_below {
+                text += &format!(", while fewer than {free} of the host are free");
+            }
+            text
+        }
+    }
+}
+
+fn limit(kind: &RuleKind, limit: &Limit<u64>) -> String {
+    let amount = |value: u64| match kind {
+        RuleKind::MaxMemoryPerUser { .. } => MemoryAmount::in_largest_unit(value).to_string(),
+        RuleKind::MaxAge { .. } => format_duration(Duration::from_secs(value)),
+        _ => value.to_string(),
+    };
+    let mut parts = Vec::new();
+    for (user, value) in &limit.users {
+        parts.push(format!("{} for {user}", amount(*value)));
+    }
+    for (group, value) in &limit.groups {
+        parts.push(format!("{} for members of {group}", amount(*value)));
+    }
+    match limit.default {
+        Some(value) if parts.is_empty() => parts.push(amount(value)),
+        Some(value) => parts.push(format!("{} for all others", amount(value))),
+        None => {}
+    }
+    parts.join(", ")
+}
+
+/// How many names are listed before the rest is only counted.
+const NAMED: usize = 4;
+
+fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let mut shown: Vec<_> = names
+        .take(if more == 1 { NAMED + 1 } else { NAMED })
+        .collect();
+    if more > 1 {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(", ")
+}
+
+fn on_hosts(HostSet(hosts): &HostSet) -> String {
+    format!("on {}", listed(hosts.iter().cloned()))
+}
+
+fn selected(selector: &Selector) -> String {
+    let mut parts = Vec::new();
+    if let Some(users) = &selector.users {
+        parts.push(listed(users.iter().cloned()));
+    }
+    if let Some(groups) = &selector.groups {
+        parts.push(format!("members of {}", listed(groups.iter().cloned())));
+    }
+    if let Some(hosts) = &selector.hosts {
+        parts.push(on_hosts(hosts));
+    }
+    if let Some(devices) = &selector.devices {
+        parts.push(format!(
+            "devices {}",
+            listed(devices.iter().map(u32::to_string))
+        ));
+    }
+    if !selector.except_users.is_empty() {
+        parts.push(format!(
+            "not {}",
+            listed(selector.except_users.iter().cloned())
+        ));
+    }
+    if !selector.except_groups.is_empty() {
+        parts.push(format!(
+            "not members of {}",
+            listed(selector.except_groups.iter().cloned())
+        ));
+    }
+    if !selector.except_hosts.0.is_empty() {
+        parts.push(format!("not {}", on_hosts(&selector.except_hosts)));
+    }
+    if !selector.except_devices.is_empty() {
+        parts.push(format!(
+            "not devices {}",
+            listed(selector.except_devices.iter().map(u32::to_string))
+        ));
+    }
+    parts.join("; ")
+}
+
+fn scheduled(schedule: &Schedule) -> String {
+    let days = schedule.days.iter().map(|day| match day {
+        Weekday::Monday => "mon",
+        Weekday::Tuesday => "tue",
+        Weekday::Wednesday => "wed",
+        Weekday::Thursday => "thu",
+        Weekday::Friday => "fri",
+        Weekday::Saturday => "sat",
+        Weekday::Sunday => "sun",
+    });
+    let mut text = days.collect::<Vec<_>>().join(" ");
+    if let Some((begin, end)) = schedule.between_minutes {
+        let clock = |minutes: u32| format!("{:02}:{:02}", minutes / 60, minutes % 60);
+        text += &format!(" {}-{}", clock(begin), clock(end));
+        if end < begin {
+            text += " of the next day";
+        }
+    }
+    text + match schedule.outside {
+        OutsideSchedule::Pause => "; at other times violations wait",
+        OutsideSchedule::Reset => "; at other times violations are forgotten",
+    }
+}
+
+fn ladder(rule: &Rule) -> String {
+    let mut text = match rule.for_duration {
+        Duration::ZERO => "at once".to_owned(),
+        duration => format!("after {}", format_duration(duration)),
+    };
+    if !rule.warn.is_empty() {
+        let spans: Vec<_> = rule
+            .warn
+            .iter()
+            .map(|span| format_duration(*span))
+            .collect();
+        text += &format!(" warnings {} before the end, then", spans.join(" and "));
+    }
+    text += &match (rule.action, rule.processes) {
+        (Action::Report, _) => " report".to_owned(),
+        (Action::Warn, _) => " tell the user".to_owned(),
+        (Action::Detach, DetachedProcesses::Terminate) => {
+            " detach, and terminate the environment's processes there".to_owned()
+        }
+        (Action::Detach, DetachedProcesses::Keep) => " detach".to_owned(),
+        (Action::Terminate, _) => " terminate".to_owned(),
+        (Action::Kill, _) => format!(" terminate, and kill {} later", format_duration(rule.grace)),
+    };
+    text
+}

@@ -1,0 +1,204 @@
+//! What is said of configurations that can be worked with.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+/// 2026-12-01T00:00:00Z.
+const NOW_SECONDS: f64 = 1_796_083_200.0;
+
+fn accounts() -> AccountTable {
+    let users = [
+        ("alice", ["alice", "students"]),
+        ("bob", ["bob", "staff"]),
+        ("carol", ["carol", "students"]),
+    ];
+    AccountTable {
+        users: users
+            .map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into()))
+            .into(),
+    }
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    let text = format!("version: 1\n{text}\n");
+    let warnings = Config::warnings("enforcer.yaml", &text, &accounts(), NOW_SECONDS);
+    let warnings = warnings.unwrap_or_else(|error| panic!("{error}"));
+    warnings.iter().map(Warning::to_string).collect()
+}
+
+/// The warnings about rules, one a line.
+fn of_rules(rules: &str) -> String {
+    warnings(&format!("rules:\n{rules}")).join("\n")
+}
+
+#[test]
+fn a_configuration_that_is_meant_as_it_stands_gives_no_warning() {
+    let all = warnings(
+        r#"mode: enforce
+timezone: UTC
+host_groups: {teaching: ["gpu[01-08]"]}
+defaults: {action: report, for: 5m, warn: [30m, 5m], grace: 60s}
+maintenance: [{hosts: [gpu07], from: "2026-12-01T08:00", until: "2026-12-01T18:00"}]
+waivers: [{users: [alice], rules: [idle], until: "2026-12-15", reason: deadline}]
+rules:
+  - {kind: non-env-processes, action: terminate, for: 60s, warn: [10m]}
+  - {kind: env-devices}
+  - name: fair-share
+    kind: max-devices-per-user
+    limit: {default: 2, groups: {staff: 8}, users: {alice: 4}}
+    overrides: [{host_groups: [teaching], limit: {default: 1}}]
+  - {kind: max-devices-per-user, limit: 16, scope: all-hosts, action: detach}
+  - {name: idle, kind: idle, action: detach, processes: keep, match: {groups: [students], except_users: [carol]}}
+  - {name: idle-staff, kind: idle, over: 8h, action: detach, match: {groups: [staff]}}"#,
+    );
+    assert_eq!(all, [""; 0]);
+}
+
+#[test]
+fn users_and_groups_whom_nobody_knows_are_kept_and_said() {
+    insta::assert_snapshot!(warnings(
+        "never: {users: [alise]}
+waivers: [{users: [bob, bop], until: 2027-01-01, reason: x}]
+rules:
+  - kind: max-devices-per-user
+    limit: {default: 1, groups: {staf: 8, staff: 4}, users: {carrol: 2}}
+    overrides: [{hosts: [a], limit: {groups: {proffs: 3}}}]
+    match: {users: [alice], groups: [students, sudents], except_users: ['uid:99'], except_groups: [admins]}"
+    )
+    .join("\n"));
+}
+
+#[test]
+fn users_who_are_in_none_of_the_groups_beside_them_are_said() {
+    insta::assert_snapshot!(of_rules(
+        "  - {kind: idle, match: {users: [alice], groups: [staff]}}"
+    ));
+}
+
+#[test]
+fn what_has_passed_is_said() {
+    insta::assert_snapshot!(warnings(
+        "timezone: UTC
+maintenance: [{hosts: [a], from: 2026-11-01, until: 2026-11-30}]
+waivers: [{users: [alice], until: 2026-11-30T23:59, reason: x}, {users: [bob], until: 2026-12-01, reason: x}]
+rules: [{kind: env-devices}]"
+    )
+    .join("\n"));
+}
+
+#[test]
+fn times_that_the_interval_does_not_resolve_are_said() {
+    insta::assert_snapshot!(
+        warnings(
+            "interval: 1m
+defaults: {for: 5s}
+rules:
+  - {kind: env-devices, for: 30s, action: terminate, warn: [1m, 59s]}
+  - {kind: env-memory, for: 0s}
+  - {name: short, kind: idle, over: 2m}
+  - {name: long, kind: idle, over: 3m, below: 0.9}"
+        )
+        .join("\n")
+    );
+}
+
+#[test]
+fn keys_that_the_action_does_not_ask_are_said() {
+    insta::assert_snapshot!(of_rules(
+        "  - {kind: env-devices, warn: [5m]}
+  - {kind: env-memory, action: terminate, warn: [], grace: 5s}
+  - {kind: idle, action: warn, warn: [], processes: keep}"
+    ));
+}
+
+#[test]
+fn limits_of_nothing_are_said() {
+    insta::assert_snapshot!(of_rules(
+        "  - {kind: max-devices-per-user, limit: 0}
+  - {kind: max-memory-per-user, limit: {default: 0b, groups: {staff: 0gi, students: 1gi}, users: {alice: 0}}}
+  - {kind: max-age, limit: 1d, overrides: [{hosts: [a], limit: {users: {alice: 0s}}}]}"
+    ));
+}
+
+#[test]
+fn no_rules_are_said() {
+    insta::assert_snapshot!(warnings("mode: enforce").join("\n"));
+}
+
+#[test]
+fn rules_that_change_nothing_beside_others_are_said() {
+    insta::assert_snapshot!(of_rules(
+        "  - {name: all, kind: max-devices-per-user, limit: 2, action: detach, warn: [5m]}
+  - {name: staff, kind: max-devices-per-user, limit: 8, action: detach, warn: [5m], match: {groups: [staff]}}
+  - {name: soft, kind: idle, over: 2h}
+  - {name: softer, kind: idle, over: 4h, match: {hosts: [a]}}
+  - {name: twice, kind: env-devices}
+  - {name: thrice, kind: env-devices}"
+    ));
+}
+
+#[test]
+fn rules_of_one_kind_that_say_different_things_are_not_warned_of() {
+    let all = of_rules(
+        "  - {name: all, kind: max-devices-per-user, limit: 8}
+  - {name: stricter, kind: max-devices-per-user, limit: 2, match: {groups: [students]}}
+  - {name: sooner, kind: max-devices-per-user, limit: 8, for: 1s1ms, match: {users: [bob]}}
+  - {name: harder, kind: max-devices-per-user, limit: 9, action: detach, warn: []}
+  - {name: elsewhere, kind: max-devices-per-user, limit: 9, scope: all-hosts}
+  - {name: each, kind: max-memory-per-user, limit: 1gi}
+  - {name: sum, kind: max-memory-per-user, limit: 2gi, per: total}
+  - {name: by-day, kind: env-devices, when: {days: mon-fri}}
+  - {name: always, kind: env-devices, match: {groups: [students]}}
+  - {name: excepting, kind: env-memory, match: {except_groups: [staff]}}
+  - {name: those, kind: env-memory, match: {groups: [staff]}}",
+    );
+    let about_intervals = |line: &&str| line.contains("shorter than the interval");
+    let others: Vec<_> = all
+        .lines()
+        .filter(|line| line.contains("enforcer.yaml") && !about_intervals(line))
+        .collect();
+    assert_eq!(others, [""; 0]);
+}
+
+#[test]
+fn exceptions_and_overrides_that_leave_nothing_are_said() {
+    insta::assert_snapshot!(
+        warnings(
+            "never: {users: [bob]}
+rules:
+  - {name: a, kind: env-devices, match: {hosts: ['a[1-2]'], except_hosts: ['a[1-9]']}}
+  - {name: b, kind: env-memory, match: {users: [alice, bob]}, action: terminate, warn: []}
+  - name: c
+    kind: max-age
+    limit: 1d
+    overrides: [{hosts: [a1], limit: 2d}, {hosts: [a1], limit: 3d}, {hosts: [b1], limit: 4d}]
+    match: {hosts: ['a[1-4]']}"
+        )
+        .join("\n")
+    );
+}
+
+#[test]
+fn programs_of_never_that_anybody_could_replace_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("loose"), "").unwrap();
+    fs::set_permissions(path("loose"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    let paths = ["loose", "folder", "missing"].map(path);
+    let text = format!(
+        "never:\n  executables:\n  - /bin/sh\n  - {}\nrules: [{{kind: env-devices}}]",
+        paths.join("\n  - ")
+    );
+    let all = warnings(&text);
+    assert_eq!(all.len(), 3, "{all:?}");
+    // Whose the file is depends on who runs this test.
+    assert!(
+        all[0].contains("others than root can write to") || all[0].contains("is not root's"),
+        "{all:?}"
+    );
+    assert!(all[1].contains("folder is not a program"), "{all:?}");
+    assert!(all[2].contains("missing on this machine"), "{all:?}");
+}

@@ -1,0 +1,141 @@
+//! Users, groups and programs that are not there.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use genv_core::yaml::Located;
+
+use super::Found;
+use crate::config::Accounts;
+use crate::config::format::{File, LimitEntry, Pairs};
+
+type Names = Option<Located<Vec<Located<String>>>>;
+
+pub(super) fn find(file: &File, accounts: &dyn Accounts, found: &mut Found<'_>) {
+    let mut looker = Looker { accounts, found };
+    looker.users(&file.never.users);
+    for path in file.never.executables.iter().flat_map(|paths| &paths.value) {
+        if let Some(message) = unprotected(Path::new(&path.value)) {
+            looker.found.at(path.referenced, message);
+        }
+    }
+    for waiver in &file.waivers {
+        waiver
+            .value
+            .users
+            .value
+            .iter()
+            .for_each(|name| looker.user(name));
+    }
+    for rule in &file.rules {
+        let rule = &rule.value;
+        let overrides = rule.overrides.iter().flat_map(|overrides| &overrides.value);
+        let limits = rule
+            .limit
+            .iter()
+            .chain(overrides.map(|entry| &entry.value.limit));
+        for limit in limits {
+            if let LimitEntry::Table(table) = &limit.value {
+                looker.limited(&table.groups, &table.users);
+            }
+        }
+        if let Some(selector) = &rule.selector {
+            let selector = &selector.value;
+            looker.users(&selector.users);
+            looker.groups(&selector.groups);
+            looker.users(&selector.except_users);
+            looker.groups(&selector.except_groups);
+            looker.nobody_in_common(&selector.users, &selector.groups);
+        }
+    }
+}
+
+struct Looker<'l, 'f> {
+    accounts: &'l dyn Accounts,
+    found: &'l mut Found<'f>,
+}
+
+impl Looker<'_, '_> {
+    fn users(&mut self, names: &Names) {
+        names
+            .iter()
+            .flat_map(|names| &names.value)
+            .for_each(|name| self.user(name));
+    }
+
+    fn groups(&mut self, names: &Names) {
+        names
+            .iter()
+            .flat_map(|names| &names.value)
+            .for_each(|name| self.group(name));
+    }
+
+    fn limited(&mut self, groups: &Pairs<String>, users: &Pairs<String>) {
+        groups.0.iter().for_each(|(name, _)| self.group(name));
+        users.0.iter().for_each(|(name, _)| self.user(name));
+    }
+
+    fn user(&mut self, name: &Located<String>) {
+        if !self.accounts.has_user(&name.value) {
+            let message = format!(
+                "this machine knows no user {}: the rest holds as it stands",
+                name.value
+            );
+            self.found.at(name.referenced, message);
+        }
+    }
+
+    fn group(&mut self, name: &Located<String>) {
+        if !self.accounts.has_group(&name.value) {
+            let message = format!(
+                "this machine knows no group {}: the rest holds as it stands",
+                name.value
+            );
+            self.found.at(name.referenced, message);
+        }
+    }
+
+    /// Users and groups must both hold, which people may take for either.
+    fn nobody_in_common(&mut self, users: &Names, groups: &Names) {
+        let (Some(users), Some(groups)) = (users, groups) else {
+            return;
+        };
+        let is_member = |user: &Located<String>| {
+            let of_user = self.accounts.groups_of(&user.value);
+            of_user.is_none_or(|of_user| {
+                groups
+                    .value
+                    .iter()
+                    .any(|group| of_user.contains(&group.value))
+            })
+        };
+        if !users.value.iter().any(is_member) {
+            let message = "none of these users is in these groups, and a rule looks at those for whom both hold: make it \
+                           two rules";
+            self.found.at(users.referenced, message);
+        }
+    }
+}
+
+/// Why an executable of `never` protects nobody, or the wrong one.
+fn unprotected(path: &Path) -> Option<String> {
+    let shown = path.display();
+    let Ok(metadata) = fs::metadata(path) else {
+        return Some(format!("there is no {shown} on this machine"));
+    };
+    if !metadata.is_file() {
+        return Some(format!("{shown} is not a program"));
+    }
+    if metadata.uid() != 0 {
+        return Some(format!(
+            "{shown} is not root's, and the enforcer spares only programs that are: 'chown root' it, or leave it out"
+        ));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Some(format!(
+            "others than root can write to {shown}, and so be spared by any rule: 'chmod go-w' it"
+        ));
+    }
+    None
+}

@@ -1,0 +1,142 @@
+//! Values that do nothing, or more than they seem to.
+
+use std::time::Duration;
+
+use genv_core::duration::format_duration;
+use genv_core::yaml::Located;
+
+use super::Found;
+use crate::config::format::{File, LimitEntry, RuleEntry, Span};
+use crate::config::{Action, Config, Rule, RuleKind};
+
+/// Averages over fewer cycles say little.
+const FEWEST_CYCLES_OF_A_WINDOW: u32 = 3;
+
+pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut Found<'_>) {
+    for (entry, window) in file.maintenance.iter().zip(&config.maintenance) {
+        if window.until_seconds <= now_seconds {
+            found.at(
+                entry.value.until.referenced,
+                "this maintenance has passed: take it out",
+            );
+        }
+    }
+    for (entry, waiver) in file.waivers.iter().zip(&config.waivers) {
+        if waiver.until_seconds <= now_seconds {
+            found.at(
+                entry.value.until.referenced,
+                "this waiver has passed: take it out, or extend it",
+            );
+        }
+    }
+    if let Some(defaults) = &file.defaults.for_duration {
+        shorter_than_a_cycle(defaults, config.interval, found);
+    }
+    for (entry, rule) in file.rules.iter().zip(&config.rules) {
+        times(&entry.value, rule, config.interval, found);
+        without_effect(&entry.value, rule, found);
+        limits(&entry.value, rule, found);
+    }
+}
+
+fn shorter_than_a_cycle(span: &Located<Span>, interval: Duration, found: &mut Found<'_>) {
+    if !span.value.0.is_zero() && span.value.0 < interval {
+        let interval = format_duration(interval);
+        let message =
+            format!("this is shorter than the interval of {interval}, and so takes that long");
+        found.at(span.referenced, message);
+    }
+}
+
+fn times(entry: &RuleEntry, rule: &Rule, interval: Duration, found: &mut Found<'_>) {
+    let warn = entry.warn.iter().flat_map(|warn| &warn.value);
+    for span in entry.for_duration.iter().chain(warn) {
+        shorter_than_a_cycle(span, interval, found);
+    }
+    if let Some(place) = entry.over.as_ref().map(|over| over.referenced)
+        && let RuleKind::Idle { over, .. } = rule.kind
+        && over < interval * FEWEST_CYCLES_OF_A_WINDOW
+    {
+        let message = format!(
+            "an average over {} at an interval of {} says little: take a longer window",
+            format_duration(over),
+            format_duration(interval)
+        );
+        found.at(place, message);
+    }
+}
+
+/// Keys that the rule's action does not ask.
+fn without_effect(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
+    let action = rule.action.word();
+    let mut unasked = |key, place| {
+        found.at(
+            place,
+            format!(
+                "{key} does nothing with action {action}: leave it out, or choose another action"
+            ),
+        );
+    };
+    if let Some(warn) = &entry.warn
+        && !rule.action.acts()
+        && !warn.value.is_empty()
+    {
+        unasked("warn", warn.referenced);
+    }
+    if let Some(grace) = &entry.grace
+        && rule.action != Action::Kill
+    {
+        unasked("grace", grace.referenced);
+    }
+    if let Some(processes) = &entry.processes
+        && rule.action != Action::Detach
+    {
+        unasked("processes", processes.referenced);
+    }
+}
+
+fn limits(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
+    let Some(limits) = rule.kind.limits() else {
+        return;
+    };
+    let overrides: Vec<_> = entry
+        .overrides
+        .iter()
+        .flat_map(|overrides| &overrides.value)
+        .collect();
+    let entries = entry
+        .limit
+        .iter()
+        .chain(overrides.iter().map(|entry| &entry.value.limit));
+    let resolved =
+        std::iter::once(&limits.base).chain(limits.overrides.iter().map(|(_, limit)| limit));
+    let mut nothing = |place| {
+        found.at(
+            place,
+            "a limit of 0 forbids it altogether: whoever has any breaks the rule",
+        );
+    };
+    for (entry, limit) in entries.zip(resolved) {
+        match &entry.value {
+            LimitEntry::ForAll(_) if limit.default == Some(0) => nothing(entry.referenced),
+            LimitEntry::ForAll(_) => {}
+            LimitEntry::Table(table) => {
+                if let Some(default) = &table.default
+                    && limit.default == Some(0)
+                {
+                    nothing(default.referenced);
+                }
+                for (name, amount) in &table.groups.0 {
+                    if limit.groups.get(&name.value) == Some(&0) {
+                        nothing(amount.referenced);
+                    }
+                }
+                for (name, amount) in &table.users.0 {
+                    if limit.users.get(&name.value) == Some(&0) {
+                        nothing(amount.referenced);
+                    }
+                }
+            }
+        }
+    }
+}
