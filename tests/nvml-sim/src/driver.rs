@@ -1,6 +1,6 @@
 //! The simulated driver: the scenario file at this moment, and whether the library is in use.
 //!
-//! A real call takes about a microsecond. So time stands still for [`QUANTUM`], during which the file is not looked at
+//! Most calls of a real driver take microseconds. So time stands still for [`QUANTUM`], during which the file is not looked at
 //! again and every answer is computed once.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
