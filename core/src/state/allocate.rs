@@ -45,12 +45,14 @@ pub struct DeviceUsage {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AllocateError {
     /// There are not so many.
-    #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.total, .holders))]
+    #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.large, *.total, .holders))]
     NotEnough {
         /// How many were asked for.
         needed: u32,
         /// How many could be had, with those that the environment has.
         available: u32,
+        /// How many have the memory that was asked for, whoever has it now.
+        large: u32,
         /// How many there are.
         total: u32,
         /// How much memory was asked for on each.
@@ -156,6 +158,7 @@ impl Desk<'_> {
             return Err(AllocateError::NotEnough {
                 needed: count,
                 available: number(available),
+                large: number(self.devices.iter().filter(|it| self.has(it)).count()),
                 total: number(self.devices.len()),
                 memory: self.memory,
                 holders: taken.iter().flat_map(|it| self.holders(it)).collect(),
@@ -180,7 +183,12 @@ impl Desk<'_> {
             return Err(AllocateError::Held {
                 index,
                 memory: self.memory,
-                holders: self.holders(device),
+                // Whoever holds it does not matter if it is too small.
+                holders: if self.has(device) {
+                    self.holders(device)
+                } else {
+                    Vec::new()
+                },
             });
         }
         let own = self.devices.iter().filter(|it| self.own(it).is_some());
@@ -207,6 +215,15 @@ impl Desk<'_> {
                     || self.request.over_subscribe
                     || self.fits(device))
         })
+    }
+
+    /// Whether it has the memory, whoever has it now.
+    fn has(&self, device: &DeviceState) -> bool {
+        let total = device.total_memory.map(MemoryAmount::bytes);
+        let needed = self.memory.map(MemoryAmount::bytes);
+        total
+            .zip(needed)
+            .is_none_or(|(total, needed)| needed <= total)
     }
 
     /// Whether what others leave of it suffices.
@@ -267,13 +284,16 @@ fn devices(count: u32) -> String {
     }
 }
 
-fn not_enough(needed: u32, available: u32, total: u32, holders: &[Holder]) -> String {
+fn not_enough(needed: u32, available: u32, large: u32, total: u32, holders: &[Holder]) -> String {
     let environments: BTreeSet<&str> = holders.iter().map(|holder| holder.eid.as_str()).collect();
     if total == 0 {
         return "this machine has none. 'genv doctor' tells why".to_owned();
     }
     if total < needed {
         return format!("this machine has {total}. Lower it with 'genv config gpus {total}'");
+    }
+    if large < needed {
+        return format!("{large} of {total} have so much. Lower it with 'genv config gpu-memory'");
     }
     let hold = match environments.len() {
         0 => return format!("{available} of {total} can be had. 'genv free' tells which"),

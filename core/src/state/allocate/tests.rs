@@ -92,7 +92,15 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
     chosen(&list, "17179869185b", &count(1)).unwrap_err();
     assert_eq!(
         chosen(&list, "17gi", &count(1)).unwrap_err(),
-        "cannot attach 1 device with 17gi of memory: 0 of 4 can be had, and 3 environments hold the others. 'genv devices' tells who, '--wait' waits"
+        "cannot attach 1 device with 17gi of memory: 0 of 4 have so much. Lower it with 'genv config gpu-memory'"
+    );
+    assert_eq!(
+        chosen(&list, "15gi", &count(2)).unwrap_err(),
+        "cannot attach 2 devices with 15gi of memory: 1 of 4 can be had, and 3 environments hold the others. 'genv devices' tells who, '--wait' waits"
+    );
+    assert_eq!(
+        chosen(&list, "17gi", &request(Selection::Index(0))).unwrap_err(),
+        "cannot attach device 0 with 17gi of memory: it has not so much memory. Lower it with 'genv config gpu-memory'"
     );
     let unknown = vec![DeviceState {
         index: 0,
