@@ -34,9 +34,10 @@ pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
 
 impl Forwarding {
     /// Catches signals from now on.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
-        SignalsInfo::new(signals).map(Self)
+        let caught = SignalsInfo::new(signals);
+        Ok(Self(caught.context("cannot hand on signals")?))
     }
 
     /// Starts the command.

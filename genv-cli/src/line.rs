@@ -112,7 +112,7 @@ impl Place<'_> {
             };
             let waiting = match &mut self.waited {
                 Some(waiting) => waiting,
-                None => self.waited.insert(Waiting::new()?),
+                None => self.waited.insert(Waiting::new().context("cannot wait")?),
             };
             waiting.show(ahead);
             let patience = self.asking.wait.wait.flatten();

@@ -56,7 +56,13 @@ pub(crate) fn run() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             if !matches!(error.downcast_ref(), Some(Failure::Silent(_))) {
-                complain(&format!("{error:#}"));
+                // What went wrong elsewhere says what it was to do.
+                let task = if error.is::<io::Error>() {
+                    "cannot print: "
+                } else {
+                    ""
+                };
+                complain(&format!("{task}{error:#}"));
             }
             ExitCode::from(exit_code(&error))
         }

@@ -1,5 +1,7 @@
 //! What people read: tables, colours, and who has what.
 
+use std::process::{Command, Stdio};
+
 use anyhow::{Result, ensure};
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
@@ -284,4 +286,42 @@ fn a_driver_that_does_not_answer_leaves_unknown_what_only_it_knows() -> Result<(
         "{told}"
     );
     Ok(())
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure_unless_nobody_reads_it() -> Result<()> {
+    let lab = lab()?;
+    let genv = genv_tests::process::program("genv")?;
+    for line in [
+        "envs",
+        "envs --format csv",
+        "devices --json",
+        "status",
+        "usage snapshot --type envs",
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full")?;
+        let mut command = lab.command(&genv);
+        let said = output(command.args(line.split(' ')), full)?;
+        assert_eq!(
+            said,
+            (
+                Some(1),
+                "genv: cannot print: No space left on device (os error 28)\n".to_owned()
+            ),
+            "{line}"
+        );
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = lab.command(&genv);
+        let said = output(command.args(line.split(' ')), writer)?;
+        assert_eq!(said, (Some(0), String::new()), "{line}");
+    }
+    Ok(())
+}
+
+/// The exit code of a program that prints there, and what it said.
+fn output(command: &mut Command, to: impl Into<Stdio>) -> Result<(Option<i32>, String)> {
+    let child = command.stdout(to).stderr(Stdio::piped()).spawn()?;
+    let output = child.wait_with_output()?;
+    Ok((output.status.code(), String::from_utf8(output.stderr)?))
 }
