@@ -1,0 +1,119 @@
+//! The state on a real file system that is full, or mounted read-only: only root can mount one.
+
+use anyhow::{Result, ensure};
+use genv_tests::patience::output;
+use genv_tests::shell::{Account, Shell};
+
+/// Runs in a shell that alone sees `~/disk`, in the environment `e` with device 0.
+fn on_a_small_disk(script: &str) -> Result<(String, String)> {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "cannot run the suite root: it mounts file systems. Run it as root: sudo scripts/test root"
+    );
+    let account = Account::new()?;
+    let setup = Shell::Bash.setup();
+    let script = format!(
+        "set -e
+        mkdir disk
+        mount -t tmpfs -o size=24k,mode=777 tmpfs disk
+        export GENV_TMPDIR=~/disk/state
+        {setup}
+        genv activate --id e --gpus 1 --name before
+        set +e
+        files() {{ cat disk/state/*.json; }}
+        # Each line that changes something fails, changes nothing, and leaves nothing behind.
+        all_fail() {{
+            before=$(files)
+            visible=$CUDA_VISIBLE_DEVICES
+            while read -r line; do
+                genv $line
+                echo \"$? genv $line\"
+                [ \"$(files)\" = \"$before\" ] || echo \"changed by $line: $(files)\"
+                [ \"$CUDA_VISIBLE_DEVICES\" = \"$visible\" ] || echo \"$line shows $CUDA_VISIBLE_DEVICES\"
+            done <<'LINES'
+config name other
+attach --count 2
+detach
+deactivate
+exec -- true
+envs config --eid e name --name other
+envs activate --eid f --uid 0 --pid 1
+devices attach --eid e --count 2
+devices detach --eid e
+LINES
+            ls -A disk/state
+            for question in status envs devices 'devices find --eid e' doctor; do
+                genv $question >/dev/null
+                echo \"$? genv $question\"
+            done
+        }}
+        {script}"
+    );
+    let mut command = account.command("unshare")?;
+    let done = output(command.args(["--mount", "bash", "--norc", "-c", &script]))?;
+    let said = String::from_utf8(done.stderr)?;
+    ensure!(done.status.success(), "{said}");
+    Ok((String::from_utf8(done.stdout)?, said))
+}
+
+const FAIL: &str = "1 genv config name other
+1 genv attach --count 2
+1 genv detach
+1 genv deactivate
+1 genv exec -- true
+1 genv envs config --eid e name --name other
+1 genv envs activate --eid f --uid 0 --pid 1
+1 genv devices attach --eid e --count 2
+1 genv devices detach --eid e
+devices.json
+envs.json
+genv-members.json
+genv.lock
+0 genv status
+0 genv envs
+0 genv devices
+0 genv devices find --eid e
+";
+
+/// Sees to it that each failure was told in one line, which says this.
+fn told(said: &str, part: &str) -> Result<()> {
+    let lines: Vec<&str> = said.lines().collect();
+    ensure!(lines.len() == 9, "{said}");
+    for line in lines {
+        ensure!(
+            line.starts_with("genv: cannot write ") && line.contains(part),
+            "{line}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_lost_and_all_goes_on_when_there_is_room() -> Result<()> {
+    let (printed, said) = on_a_small_disk(
+        "head -c 1000000 /dev/zero >disk/fill 2>/dev/null
+        all_fail
+        rm disk/fill
+        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e && genv doctor >/dev/null && echo well",
+    )?;
+    assert_eq!(printed, format!("{FAIL}1 genv doctor\n\nwell\n"), "{said}");
+    told(
+        &said,
+        "No space left on device (os error 28): make room on its file system",
+    )
+}
+
+#[test]
+fn on_a_read_only_file_system_nothing_is_lost_and_all_goes_on_when_it_is_writable() -> Result<()> {
+    let (printed, said) = on_a_small_disk(
+        "mount -o remount,ro disk
+        all_fail
+        mount -o remount,rw disk
+        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e && genv doctor >/dev/null && echo well",
+    )?;
+    assert_eq!(printed, format!("{FAIL}1 genv doctor\n\nwell\n"), "{said}");
+    told(
+        &said,
+        "mounted read-only: set GENV_TMPDIR to another directory",
+    )
+}
