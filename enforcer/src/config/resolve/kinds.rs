@@ -24,7 +24,7 @@ impl KindWord {
     }
 
     /// How long a violation is seen before anything follows, unless the file says.
-    pub(super) const fn default_for(self) -> Duration {
+    pub(in crate::config) const fn default_for(self) -> Duration {
         match self {
             // They are about time themselves.
             Self::MaxAge | Self::Idle => Duration::ZERO,
@@ -33,7 +33,7 @@ impl KindWord {
     }
 
     /// The keys that only some kinds know, and this one does.
-    pub(super) const fn own_keys(self) -> &'static [&'static str] {
+    pub(in crate::config) const fn own_keys(self) -> &'static [&'static str] {
         match self {
             Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory => &[],
             Self::MaxDevicesPerUser | Self::MaxEnvironmentsPerUser => {
@@ -47,7 +47,7 @@ impl KindWord {
     }
 
     /// Why an action would not end what this kind forbids.
-    pub(super) const fn cannot(self, action: Action) -> Option<&'static str> {
+    pub(in crate::config) const fn cannot(self, action: Action) -> Option<&'static str> {
         match (self, action) {
             (_, Action::Report | Action::Warn) => None,
             (Self::NonEnvProcesses, Action::Detach) => Some(

@@ -1,6 +1,7 @@
 //! What configurations mean, and how wrong ones are refused.
 
 mod check;
+mod documentation;
 mod meaning;
 mod refusals;
 mod warnings;
