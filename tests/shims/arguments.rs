@@ -78,20 +78,17 @@ fn every_mode_gets_the_environments_devices_where_it_takes_them() -> Result<()> 
         ("power-hint -l", "power-hint -i 0,1 -l"),
         ("conf-compute -gg", "conf-compute -i 0,1 -gg"),
         ("daemon", "daemon -i 0,1"),
+        ("encodersessions", "encodersessions -i 0,1"),
+        ("fbcsessions -l 1", "fbcsessions -i 0,1 -l 1"),
         // One device at a time.
         ("nvlink -s", "nvlink -i 0 -s\nnvlink -i 1 -s"),
         ("c2c -s", "c2c -i 0 -s\nc2c -i 1 -s"),
         ("pci -gErrCnt", "pci -i 0 -gErrCnt\npci -i 1 -gErrCnt"),
-        (
-            "encodersessions",
-            "encodersessions -i 0\nencodersessions -i 1",
-        ),
-        ("fbcsessions", "fbcsessions -i 0\nfbcsessions -i 1"),
-        ("fbcsessions -l 1", "fbcsessions -i 0 -l 1"),
         ("nvlink -s -i 1", "nvlink -s -i 1"),
         // The topology between the environment's devices, and of the machine.
         ("topo -p -i 0,1", "topo -p -i 0,1"),
         ("topo -n 1 -i 0", "topo -n 1 -i 0"),
+        ("topo -p -i 1,1", "topo -p -i 1,1"),
         ("topo -p -i 0,2", "No devices were found"),
         ("topo -n 1 -i 3", "No devices were found"),
         ("topo -m", "topo -m"),

@@ -41,11 +41,8 @@ pub(crate) enum Subcommand {
         /// What lets it take more.
         more: Option<More>,
     },
-    /// One of them.
-    One {
-        /// Whether it can change a device.
-        changes: bool,
-    },
+    /// One of them, which it can change.
+    One,
     /// `topo`, about the devices that are named.
     Topology,
 }
@@ -62,10 +59,7 @@ impl Mode {
     pub(crate) const fn changes_devices(&self) -> bool {
         matches!(
             self,
-            Self::Setting
-                | Self::Subcommand(
-                    Subcommand::List { changes: true } | Subcommand::One { changes: true }
-                )
+            Self::Setting | Self::Subcommand(Subcommand::List { changes: true } | Subcommand::One)
         )
     }
 

@@ -125,12 +125,9 @@ fn every_command_line_has_its_mode() {
                 "pci",
                 "power-smoothing -ppd",
                 "power-profiles -l",
+                "prm -l",
             ],
-            Mode::Subcommand(Subcommand::One { changes: true }),
-        ),
-        (
-            &["encodersessions", "fbcsessions -l 1", "prm -l"],
-            Mode::Subcommand(Subcommand::One { changes: false }),
+            Mode::Subcommand(Subcommand::One),
         ),
         (
             &[
@@ -145,7 +142,14 @@ fn every_command_line_has_its_mode() {
             Mode::Subcommand(Subcommand::List { changes: true }),
         ),
         (
-            &["daemon", "base-clocks", "power-hint -l", "stats"],
+            &[
+                "daemon",
+                "base-clocks",
+                "power-hint -l",
+                "stats",
+                "encodersessions",
+                "fbcsessions -l 1",
+            ],
             Mode::Subcommand(Subcommand::List { changes: false }),
         ),
     ] {

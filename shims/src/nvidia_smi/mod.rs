@@ -116,8 +116,11 @@ fn chosen(
     for ids in ids(arguments) {
         let list = devices.named(&ids.value, attached);
         // What lies between two devices is told of both or not at all.
-        let asked = ids.value.split(',').count();
-        let is_told = *mode != Mode::Subcommand(Subcommand::Topology) || list.len() == asked;
+        let is_told = *mode != Mode::Subcommand(Subcommand::Topology)
+            || ids
+                .value
+                .split(',')
+                .all(|id| !devices.named(id, attached).is_empty());
         lists.push(Some(list).filter(|list| !list.is_empty() && is_told)?);
     }
     if lists.is_empty() {
@@ -173,17 +176,7 @@ fn run_subcommand(
             }
             Err(real.become_program(command))
         }
-        Subcommand::One { changes } => {
-            let loops = |argument: &OsString| argument == "-l" || argument == "--loop";
-            if !changes && last.len() > 1 && arguments.iter().any(loops) {
-                say(&format!(
-                    "repeats device {} only: name another with -i",
-                    last[0]
-                ));
-                last.truncate(1);
-            }
-            one_by_one(real, arguments, &last)
-        }
+        Subcommand::One => one_by_one(real, arguments, &last),
     }
 }
 

@@ -121,9 +121,6 @@ pub(super) fn subcommand(name: &str) -> Option<Subcommand> {
     const fn list(changes: bool) -> Subcommand {
         Subcommand::List { changes }
     }
-    const fn one(changes: bool) -> Subcommand {
-        Subcommand::One { changes }
-    }
     Some(match name {
         "dmon" => Subcommand::ShortList {
             most: 16,
@@ -137,9 +134,10 @@ pub(super) fn subcommand(name: &str) -> Option<Subcommand> {
             }),
         },
         "topo" => Subcommand::Topology,
-        "encodersessions" | "fbcsessions" | "prm" => one(false),
-        "nvlink" | "c2c" | "pci" | "power-smoothing" | "power-profiles" => one(true),
-        "daemon" | "stats" | "base-clocks" | "power-hint" => list(false),
+        "nvlink" | "c2c" | "pci" | "power-smoothing" | "power-profiles" | "prm" => Subcommand::One,
+        "daemon" | "stats" | "base-clocks" | "power-hint" | "encodersessions" | "fbcsessions" => {
+            list(false)
+        }
         "mig" | "clocks" | "vgpu" | "gpm" | "compute-policy" | "boost-slider" | "conf-compute" => {
             list(true)
         }
