@@ -72,15 +72,13 @@ pub(super) const SETTINGS: [&str; 65] = [
 ];
 
 /// Questions whose answers stay as they are.
-pub(super) const QUERIES: [&str; 8] = [
+pub(super) const QUERIES: [&str; 6] = [
     "--query-gpu",
     "--query-supported-clocks",
     "--query-remapped-rows",
     "--query-accounted-apps",
     "--query-retired-pages",
     "--get-hostname",
-    "-col",
-    "--columns",
 ];
 
 /// Questions whose answers are rewritten, or can be with another option.
@@ -95,7 +93,7 @@ pub(super) const QUESTIONS: [&str; 7] = [
 ];
 
 /// Options that say how, not what.
-pub(super) const MANNERS: [&str; 18] = [
+pub(super) const MANNERS: [&str; 20] = [
     "-i",
     "--id",
     "-g",
@@ -106,6 +104,8 @@ pub(super) const MANNERS: [&str; 18] = [
     "--loop",
     "-lms",
     "--loop-ms",
+    "-col",
+    "--columns",
     "-x",
     "--xml-format",
     "-d",

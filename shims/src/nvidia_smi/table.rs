@@ -32,13 +32,14 @@ impl<O: Own> Table<O> {
         }
     }
 
-    /// A process's name may hold line breaks: its row goes on until it is about as wide as the table, which no
-    /// part of it is, for names are cut to their column.
+    /// A process's name may hold line breaks: its row goes on until it is about as wide as the rule above the list,
+    /// which no part of it is, for names are cut to their column.
     fn last_row_is_short(&self) -> bool {
-        let rows = self.processes.unwrap_or(self.lines.len());
-        let row = self.lines.get(rows..).and_then(<[_]>::last);
-        row.zip(self.lines.first())
-            .is_some_and(|(row, border)| row.len() + ROW_SLACK < border.len())
+        let list = self.processes.and_then(|rows| self.lines.get(rows - 1..));
+        let Some([rule, .., row]) = list else {
+            return false;
+        };
+        row.len() + ROW_SLACK < rule.len()
     }
 }
 
@@ -128,7 +129,7 @@ impl<O: Own> Table<O> {
             .filter(|(_, process)| is_kept(process));
         let mut kept: Vec<Vec<u8>> = kept.map(|(row, _)| without_controls(row)).collect();
         if kept.is_empty() {
-            let width = lines[0].trim_ascii_end().len().saturating_sub(2);
+            let width = lines[first - 1].trim_ascii_end().len().saturating_sub(2);
             kept.push(format!("|{:<width$}|\n", "  No running processes found").into_bytes());
         }
         lines.splice(first..first, kept);
@@ -213,6 +214,10 @@ impl MemoryCell {
             .enumerate()
             .find_map(|(row, line)| Some((row, find(line, "Memory-Usage")?)))?;
         let line = &header[row];
+        if find(&line[title.end..], "Memory-Usage").is_some() {
+            // Devices side by side, as with -col: nobody has seen where these have their numbers.
+            return None;
+        }
         let start = line[..title.start].iter().rposition(|byte| *byte == b'|')? + 1;
         let width = line[start..].iter().position(|byte| *byte == b'|')?;
         Some(Self {

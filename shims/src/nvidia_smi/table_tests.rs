@@ -244,6 +244,20 @@ fn rows_about_no_process_stay() {
 }
 
 #[test]
+fn devices_side_by_side_keep_their_memory_and_lose_the_processes_of_others() {
+    let beside = |line: &str| match line {
+        line if line.starts_with(['|', '+']) => format!("{line} {line}\n"),
+        line => format!("{line}\n"),
+    };
+    let (gpus, processes) = TABLE_580.split_at(TABLE_580.find("\n\n").unwrap() + 2);
+    let gpus: String = gpus.lines().map(beside).collect();
+    assert_eq!(gpus.matches("Memory-Usage").count(), 2);
+    let shown = shown(format!("{gpus}{processes}").as_bytes(), &[628]);
+    assert!(shown.starts_with(&gpus), "{shown}");
+    assert_eq!(shown.matches("python3").count(), 1, "{shown}");
+}
+
+#[test]
 fn what_is_no_table_stays_as_it_is() {
     for text in [
         "No devices were found\n",
