@@ -1,11 +1,36 @@
 //! What is wrong, and what would be done about it.
 
+mod facts;
+mod freshness;
+mod history;
+mod hold;
+mod judge;
+mod ladder;
+mod limits;
+mod relief;
+mod rules;
+mod selector;
+#[cfg(test)]
+mod tests;
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::{DeviceIndex, HostSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Action, Config, Waiver};
+pub use history::{History, HistoryError};
+
+/// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no
+/// clock, and does not look at the mode. See [`History`] for what a cycle consists of.
+///
+/// Facts that did not change since the last cycle, are too old or are missing cause nothing: a violation that they show
+/// stays where it is.
+#[must_use]
+pub fn plan(input: &Input<'_>, history: &History) -> Plan {
+    judge::plan(input, history)
+}
 
 /// All that a plan depends on besides the history.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +117,20 @@ pub enum Subject {
         /// Device.
         index: DeviceIndex,
     },
+}
+
+impl Subject {
+    /// The host; absent where all hosts count together.
+    #[must_use]
+    pub fn hostname(&self) -> Option<&str> {
+        match self {
+            Self::Process { hostname, .. }
+            | Self::Environment { hostname, .. }
+            | Self::EnvironmentDevice { hostname, .. }
+            | Self::UserDevice { hostname, .. } => Some(hostname),
+            Self::User { hostname, .. } => hostname.as_deref(),
+        }
+    }
 }
 
 /// Something that breaks a rule.
@@ -198,6 +237,17 @@ pub struct AttachmentTarget {
     pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
     pub processes: Vec<ProcessTarget>,
+}
+
+impl AttachmentTarget {
+    /// What makes it the same one in the next cycle.
+    fn identity(&self) -> Subject {
+        Subject::EnvironmentDevice {
+            hostname: self.hostname.clone(),
+            eid: self.eid.clone(),
+            index: DeviceIndex::gpu(self.gpu),
+        }
+    }
 }
 
 /// One thing to do now.

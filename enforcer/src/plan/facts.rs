@@ -1,0 +1,367 @@
+//! The input, indexed once for all rules: hosts that tell something new or old, users, environments, attachments, and
+//! which process of whom uses which GPU.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+
+use genv_core::model::{Attribution, Device, Environment, Process, Snapshot};
+
+use super::freshness::{Freshness, HostFreshness, ReadTimes};
+use super::{History, Input};
+
+/// Positions in the lists of [`Facts`].
+pub(super) type HostId = usize;
+pub(super) type UserId = usize;
+pub(super) type EnvironmentId = usize;
+pub(super) type AttachmentId = usize;
+pub(super) type ProcessId = usize;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) hosts: Vec<HostFacts<'a>>,
+    pub(super) users: Vec<UserFacts<'a>>,
+    pub(super) environments: Vec<EnvironmentFacts<'a>>,
+    pub(super) attachments: Vec<AttachmentFacts>,
+    pub(super) processes: Vec<ProcessFacts<'a>>,
+    /// Each GPU that a process uses, by process.
+    pub(super) uses: Vec<UseFacts>,
+    /// Sorted by user, host and GPU.
+    pub(super) attachments_by_user: Vec<AttachmentId>,
+    /// Positions in `uses`, sorted by user, host and GPU; only of processes of which the user is known.
+    pub(super) uses_by_user: Vec<usize>,
+    /// Positions in `uses` of processes in an environment, sorted by it and GPU.
+    pub(super) uses_by_environment: Vec<usize>,
+    user_ids: HashMap<&'a str, UserId>,
+    host_ids: HashMap<&'a str, HostId>,
+}
+
+#[derive(Debug)]
+pub(super) struct HostFacts<'a> {
+    pub(super) hostname: &'a str,
+    /// Absent where it may not be looked at.
+    pub(super) snapshot: Option<&'a Snapshot>,
+    pub(super) freshness: HostFreshness,
+    pub(super) environments: Range<EnvironmentId>,
+    pub(super) processes: Range<ProcessId>,
+    /// GPUs that a process uses of which nobody knows where it belongs.
+    pub(super) gpus_with_unknown_processes: BTreeSet<u32>,
+    /// How many such processes there are.
+    pub(super) unknown_processes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct UserFacts<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: Option<u32>,
+    pub(super) groups: Option<&'a BTreeSet<String>>,
+    /// Out of reach of every rule.
+    pub(super) never: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct EnvironmentFacts<'a> {
+    pub(super) environment: &'a Environment,
+    pub(super) host: HostId,
+    pub(super) user: UserId,
+    pub(super) attachments: Range<AttachmentId>,
+    /// In [`Facts::uses_by_environment`].
+    pub(super) uses: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachmentFacts {
+    pub(super) environment: EnvironmentId,
+    pub(super) host: HostId,
+    pub(super) user: UserId,
+    pub(super) gpu: u32,
+    /// What it claims; absent: the whole device.
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) attached_seconds: Option<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct ProcessFacts<'a> {
+    pub(super) process: &'a Process,
+    pub(super) host: HostId,
+    /// For whom it runs; absent if that, or where it belongs, is unknown.
+    pub(super) user: Option<UserId>,
+    pub(super) environment: Option<EnvironmentId>,
+    pub(super) uses: Range<usize>,
+    /// It can be named without a doubt, and no rule is forbidden to end it.
+    pub(super) within_reach: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UseFacts {
+    pub(super) process: ProcessId,
+    pub(super) gpu: u32,
+    /// What was measured of it, on all MIG devices of the GPU.
+    pub(super) memory_bytes: u64,
+    /// Absent if it was not measured on any of them.
+    pub(super) utilization_ratio: Option<f64>,
+}
+
+impl<'a> Facts<'a> {
+    /// Indexes an input; the history says which facts are not new.
+    pub(super) fn new(input: &Input<'a>, history: &History) -> Self {
+        let mut facts = Self {
+            hosts: Vec::with_capacity(input.hosts.len()),
+            users: Vec::new(),
+            environments: Vec::new(),
+            attachments: Vec::new(),
+            processes: Vec::new(),
+            uses: Vec::new(),
+            attachments_by_user: Vec::new(),
+            uses_by_user: Vec::new(),
+            uses_by_environment: Vec::new(),
+            user_ids: HashMap::new(),
+            host_ids: HashMap::with_capacity(input.hosts.len()),
+        };
+        for host in input.hosts {
+            let read = history
+                .hosts
+                .get(&host.hostname)
+                .map_or_else(ReadTimes::default, |host| host.read);
+            let freshness = HostFreshness::of(host, read, input.config, input.now_seconds);
+            let snapshot = host
+                .snapshot
+                .as_deref()
+                .filter(|_| freshness.state > Freshness::Missing);
+            facts.add_host(input, &host.hostname, snapshot, freshness);
+        }
+        facts.sort();
+        facts
+    }
+
+    /// A host by its name.
+    pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
+        self.host_ids.get(hostname).copied()
+    }
+
+    /// An attachment by its host, environment and GPU.
+    pub(super) fn attachment(&self, hostname: &str, eid: &str, gpu: u32) -> Option<AttachmentId> {
+        let host = &self.hosts[self.host(hostname)?];
+        let mut environments = host.environments.clone();
+        let of = |id: EnvironmentId| &self.environments[id];
+        let environment = environments.find(|&id| of(id).environment.eid == eid)?;
+        let mut attachments = of(environment).attachments.clone();
+        attachments.find(|&id| self.attachments[id].gpu == gpu)
+    }
+
+    /// The longest gap of a host, or of all.
+    pub(super) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
+        let of = |host: &HostFacts<'_>| host.freshness.longest_gap_seconds;
+        match host {
+            Some(host) => of(&self.hosts[host]),
+            None => self.hosts.iter().map(of).fold(0.0, f64::max),
+        }
+    }
+
+    /// What the processes of an environment use, by GPU.
+    pub(super) fn uses_of(&self, environment: EnvironmentId) -> impl Iterator<Item = &UseFacts> {
+        let range = self.environments[environment].uses.clone();
+        self.uses_by_environment[range]
+            .iter()
+            .map(|&position| &self.uses[position])
+    }
+
+    /// The devices that an environment is attached to.
+    pub(super) fn attachments_of(&self, environment: EnvironmentId) -> &[AttachmentFacts] {
+        &self.attachments[self.environments[environment].attachments.clone()]
+    }
+
+    fn add_host(
+        &mut self,
+        input: &Input<'a>,
+        hostname: &'a str,
+        snapshot: Option<&'a Snapshot>,
+        freshness: HostFreshness,
+    ) {
+        let host = self.hosts.len();
+        self.host_ids.entry(hostname).or_insert(host);
+        let environments = self.environments.len();
+        let processes = self.processes.len();
+        self.hosts.push(HostFacts {
+            hostname,
+            snapshot,
+            freshness,
+            environments: environments..environments,
+            processes: processes..processes,
+            gpus_with_unknown_processes: BTreeSet::new(),
+            unknown_processes: 0,
+        });
+        let Some(snapshot) = snapshot else { return };
+        let mut by_eid = HashMap::with_capacity(snapshot.environments.len());
+        for environment in &snapshot.environments {
+            let id = self.add_environment(input, host, environment, &snapshot.devices);
+            by_eid.insert(environment.eid.as_str(), id);
+        }
+        if freshness.gpu > Freshness::Missing {
+            for process in &snapshot.processes {
+                self.add_process(input, host, process, &by_eid);
+            }
+        }
+        self.hosts[host].environments = environments..self.environments.len();
+        self.hosts[host].processes = processes..self.processes.len();
+    }
+
+    fn add_environment(
+        &mut self,
+        input: &Input<'a>,
+        host: HostId,
+        environment: &'a Environment,
+        devices: &[Device],
+    ) -> EnvironmentId {
+        let id = self.environments.len();
+        let user = self.add_user(input, &environment.username, environment.uid);
+        let first = self.attachments.len();
+        for held in environment.devices.iter().filter(|device| device.attached) {
+            let index = held.index.whole();
+            let device = devices.iter().find(|device| device.index == index);
+            let attachment = device.and_then(|device| {
+                let mut attachments = device.attachments.iter();
+                attachments.find(|attachment| attachment.eid == environment.eid)
+            });
+            let seconds = attachment.and_then(|attachment| attachment.attached_timestamp_seconds);
+            self.attachments.push(AttachmentFacts {
+                environment: id,
+                host,
+                user,
+                gpu: index.gpu,
+                memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
+                attached_seconds: seconds.filter(|seconds| seconds.is_finite()),
+            });
+        }
+        self.environments.push(EnvironmentFacts {
+            environment,
+            host,
+            user,
+            attachments: first..self.attachments.len(),
+            uses: 0..0,
+        });
+        id
+    }
+
+    fn add_process(
+        &mut self,
+        input: &Input<'a>,
+        host: HostId,
+        process: &'a Process,
+        by_eid: &HashMap<&str, EnvironmentId>,
+    ) {
+        let (environment, user) = match &process.attribution {
+            Attribution::Environment { eid } => {
+                let environment = by_eid.get(eid.as_str()).copied();
+                let user = environment.map(|id| self.environments[id].user);
+                (environment, user)
+            }
+            Attribution::Outside { .. } => {
+                let name = process.username.as_deref();
+                let user = name.map(|name| self.add_user(input, name, process.uid));
+                (None, user)
+            }
+            Attribution::Unknown { .. } => (None, None),
+        };
+        let id = self.processes.len();
+        let first = self.uses.len();
+        for device in &process.devices {
+            let gpu = device.index.gpu;
+            let memory_bytes = device.memory_used_bytes.unwrap_or(0);
+            let utilization = device.utilization_ratio.filter(|ratio| ratio.is_finite());
+            if let Some(known) = self.uses[first..].iter_mut().find(|known| known.gpu == gpu) {
+                known.memory_bytes = known.memory_bytes.saturating_add(memory_bytes);
+                let both = known.utilization_ratio.zip(utilization);
+                known.utilization_ratio = both.map(|(a, b)| a + b);
+            } else {
+                self.uses.push(UseFacts {
+                    process: id,
+                    gpu,
+                    memory_bytes,
+                    utilization_ratio: utilization,
+                });
+            }
+        }
+        if user.is_none() {
+            let facts = &mut self.hosts[host];
+            facts.unknown_processes += 1;
+            let gpus = self.uses[first..].iter().map(|used| used.gpu);
+            facts.gpus_with_unknown_processes.extend(gpus);
+        }
+        let never = &input.config.never.users;
+        let own_name_is_never = || {
+            let name = process.username.as_ref();
+            name.is_none_or(|name| never.contains(name))
+        };
+        // An empty container id would make uid 0 of the host look like uid 0 of a container.
+        let in_container = process
+            .container_id
+            .as_ref()
+            .is_some_and(|id| !id.is_empty());
+        let within_reach = user.is_some_and(|user| !self.users[user].never)
+            && process.pid > 1
+            && process.start_time_ticks.is_some()
+            && process.uid.is_some_and(|uid| uid != 0 || in_container)
+            && !own_name_is_never();
+        self.processes.push(ProcessFacts {
+            process,
+            host,
+            user,
+            environment,
+            uses: first..self.uses.len(),
+            within_reach,
+        });
+    }
+
+    fn add_user(&mut self, input: &Input<'a>, name: &'a str, uid: Option<u32>) -> UserId {
+        if let Some(&id) = self.user_ids.get(name) {
+            let known = &mut self.users[id].uid;
+            *known = known.or(uid);
+            return id;
+        }
+        let id = self.users.len();
+        self.user_ids.insert(name, id);
+        self.users.push(UserFacts {
+            name,
+            uid,
+            groups: input.groups.get(name),
+            never: input.config.never.users.contains(name),
+        });
+        id
+    }
+
+    fn sort(&mut self) {
+        self.attachments_by_user = (0..self.attachments.len()).collect();
+        let attachments = &self.attachments;
+        self.attachments_by_user.sort_by_key(|&id| {
+            let attachment = &attachments[id];
+            (attachment.user, attachment.host, attachment.gpu)
+        });
+        let processes = &self.processes;
+        let uses = &self.uses;
+        let of = |position: usize| &processes[uses[position].process];
+        let all = 0..uses.len();
+        let mut by_user: Vec<_> = all
+            .clone()
+            .filter(|&position| of(position).user.is_some())
+            .collect();
+        by_user.sort_by_key(|&position| {
+            let process = of(position);
+            (process.user, process.host, uses[position].gpu)
+        });
+        let mut by_environment: Vec<_> = all
+            .filter(|&position| of(position).environment.is_some())
+            .collect();
+        by_environment.sort_by_key(|&position| (of(position).environment, uses[position].gpu));
+        let mut first = 0;
+        for group in by_environment.chunk_by(|&a, &b| of(a).environment == of(b).environment) {
+            let end = first + group.len();
+            if let Some(environment) = of(group[0]).environment {
+                self.environments[environment].uses = first..end;
+            }
+            first = end;
+        }
+        self.uses_by_user = by_user;
+        self.uses_by_environment = by_environment;
+    }
+}

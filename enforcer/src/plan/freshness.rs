@@ -1,0 +1,175 @@
+//! Which facts of a host are new, and how long nothing may be heard before time stops to count.
+
+use genv_core::model::{HostSnapshot, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+
+/// Whether facts may be acted upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Freshness {
+    /// There are none, or they are too old.
+    Missing,
+    /// They are those of the last cycle.
+    Repeated,
+    /// They were read since the last cycle.
+    New,
+}
+
+/// When the facts of a host were read, by its own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReadTimes {
+    /// The snapshot was made, Unix time.
+    pub(super) snapshot_seconds: Option<f64>,
+    /// The driver was asked, Unix time.
+    pub(super) gpu_seconds: Option<f64>,
+    /// The processes were read, Unix time.
+    pub(super) processes_seconds: Option<f64>,
+    /// The state files were read, Unix time.
+    pub(super) state_seconds: Option<f64>,
+}
+
+impl ReadTimes {
+    fn of(snapshot: &Snapshot) -> Self {
+        let of = |collector: &str| {
+            let status = snapshot.collectors.get(collector);
+            status
+                .filter(|status| status.current)
+                .map(|status| status.timestamp_seconds)
+        };
+        // A collector that does not tell when it read was read for this snapshot.
+        let of = |collector| of(collector).map(|time| time.unwrap_or(snapshot.timestamp_seconds));
+        Self {
+            snapshot_seconds: Some(snapshot.timestamp_seconds).filter(|time| time.is_finite()),
+            gpu_seconds: of("gpu").filter(|time| time.is_finite()),
+            processes_seconds: of("processes").filter(|time| time.is_finite()),
+            state_seconds: of("state").filter(|time| time.is_finite()),
+        }
+    }
+}
+
+/// What may be concluded from the latest snapshot of a host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostFreshness {
+    /// Environments and attachments.
+    pub(super) state: Freshness,
+    /// Devices and the processes on them too.
+    pub(super) gpu: Freshness,
+    /// When they were read; empty where they are too old.
+    pub(super) read: ReadTimes,
+    /// What a gap between two observations may last for time to count through it.
+    pub(super) longest_gap_seconds: f64,
+}
+
+/// Three missed intervals, and never less than this, are a gap.
+const SHORTEST_GAP_SECONDS: f64 = 30.0;
+/// No collection is slower.
+const LONGEST_INTERVAL_SECONDS: f64 = 3600.0;
+
+impl HostFreshness {
+    /// Judges the latest snapshot of `host`, `last` being the times of the last cycle.
+    pub(super) fn of(
+        host: &HostSnapshot,
+        last: ReadTimes,
+        config: &Config,
+        now_seconds: f64,
+    ) -> Self {
+        let interval = config.interval.as_secs_f64();
+        let missing = |longest_gap_seconds| Self {
+            state: Freshness::Missing,
+            gpu: Freshness::Missing,
+            read: ReadTimes::default(),
+            longest_gap_seconds,
+        };
+        let gap = |interval: f64| (3.0 * interval).max(SHORTEST_GAP_SECONDS);
+        let Some(snapshot) = host.snapshot.as_ref().filter(|_| host.up) else {
+            return missing(gap(interval));
+        };
+        let told = snapshot.interval_seconds;
+        let told = if told.is_finite() {
+            told.clamp(0.0, LONGEST_INTERVAL_SECONDS)
+        } else {
+            0.0
+        };
+        let longest_gap_seconds = gap(interval.max(told));
+        let received = host
+            .received_timestamp_seconds
+            .unwrap_or(snapshot.timestamp_seconds);
+        // What comes from the future is as old as a clock that jumped: nobody knows.
+        let age = (now_seconds - received).abs();
+        if age.is_nan() || age > longest_gap_seconds {
+            return missing(longest_gap_seconds);
+        }
+        let read = ReadTimes::of(snapshot);
+        let freshness = |now: Option<f64>, last: Option<f64>| match now {
+            None => Freshness::Missing,
+            Some(_) if now == last => Freshness::Repeated,
+            Some(_) => Freshness::New,
+        };
+        let state = freshness(read.snapshot_seconds, last.snapshot_seconds)
+            .min(freshness(read.processes_seconds, last.processes_seconds))
+            .min(freshness(read.state_seconds, last.state_seconds));
+        Self {
+            state,
+            gpu: state.min(freshness(read.gpu_seconds, last.gpu_seconds)),
+            read,
+            longest_gap_seconds,
+        }
+    }
+
+    /// For a rule that looks at devices and processes, or at environments and attachments alone.
+    pub(super) fn for_rule(&self, needs_processes: bool) -> Freshness {
+        if needs_processes {
+            self.gpu
+        } else {
+            self.state
+        }
+    }
+}
+
+/// Time during which something was observed: neither gaps, nor waiting, nor a clock that is set back add to it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ObservedTime {
+    /// How much.
+    pub(super) seconds: f64,
+    /// Unix time up to which it was counted.
+    pub(super) until_seconds: f64,
+}
+
+impl ObservedTime {
+    /// Begins now.
+    pub(super) const fn begin(now_seconds: f64) -> Self {
+        Self {
+            seconds: 0.0,
+            until_seconds: now_seconds,
+        }
+    }
+
+    /// How much it is if it is observed now.
+    pub(super) fn at(&self, now_seconds: f64, longest_gap_seconds: f64) -> f64 {
+        let gap = now_seconds - self.until_seconds;
+        if (0.0..=longest_gap_seconds).contains(&gap) {
+            self.seconds + gap
+        } else {
+            self.seconds
+        }
+    }
+
+    /// How much it will be at a time, if it is observed until then.
+    pub(super) const fn when(&self, seconds: f64) -> f64 {
+        self.seconds + (seconds - self.until_seconds)
+    }
+
+    /// It is observed now.
+    pub(super) fn observe(&mut self, now_seconds: f64, longest_gap_seconds: f64) {
+        self.seconds = self.at(now_seconds, longest_gap_seconds);
+        self.until_seconds = now_seconds;
+    }
+
+    /// It waits now.
+    pub(super) const fn wait(&mut self, now_seconds: f64) {
+        self.until_seconds = now_seconds;
+    }
+}

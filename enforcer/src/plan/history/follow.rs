@@ -1,0 +1,193 @@
+//! What was seen in a cycle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{History, ViolationHistory};
+use crate::config::{Action, Rule, RuleKind};
+use crate::plan::facts::{Facts, HostId};
+use crate::plan::freshness::Freshness;
+use crate::plan::judge::is_open;
+use crate::plan::selector::View;
+use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation, hold, rules};
+
+impl History {
+    /// Notes what the plan of a cycle found: what is seen and since when, what is gone, and how busy attachments were. What
+    /// the input does not show now, because a host is silent, is kept as it is.
+    pub fn follow(&mut self, input: &Input<'_>, plan: &Plan) {
+        // Before the first publication nobody is there, and nobody is gone.
+        if input.hosts.is_empty() {
+            return;
+        }
+        let facts = Facts::new(input, self);
+        let views: BTreeMap<&str, View<'_, '_>> = input
+            .config
+            .rules
+            .iter()
+            .map(|rule| (rule.name.as_str(), View::new(&facts, rule)))
+            .collect();
+        self.follow_violations(input, &facts, &views, &plan.violations);
+        for host in 0..facts.hosts.len() {
+            self.follow_host(input, &facts, &views, host);
+        }
+        self.hosts
+            .retain(|hostname, _| facts.host(hostname).is_some());
+    }
+
+    fn follow_violations(
+        &mut self,
+        input: &Input<'_>,
+        facts: &Facts<'_>,
+        views: &BTreeMap<&str, View<'_, '_>>,
+        violations: &[Violation],
+    ) {
+        let now = input.now_seconds;
+        let mut seen: BTreeMap<Key, ViolationHistory> = BTreeMap::new();
+        for violation in violations {
+            let Some(view) = views.get(violation.key.rule.as_str()) else {
+                continue;
+            };
+            let rule = view.rule;
+            let known = self.violations.remove(&violation.key);
+            let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
+            known.since_seconds = violation.since_seconds;
+            let open = |target: &Target| is_open(facts, self, rule, target);
+            let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
+            if acted_before && wants_new_round(rule, &known, &violation.targets, open) {
+                known.begin_round(now);
+            }
+            let hostname = violation.hostname.as_deref();
+            let host = hostname.and_then(|hostname| facts.host(hostname));
+            if let Stage::Held { .. } = violation.stage {
+                known.seen.wait(now);
+                if hold::resets(rule, now, &input.config.timezone) {
+                    known.begin_round(now);
+                }
+            } else if view.freshness(host) == Freshness::New {
+                known.seen.observe(now, facts.longest_gap_seconds(host));
+            }
+            let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
+            if violation.stage == Stage::Due && acts_first {
+                let open = violation.targets.iter().filter(|target| open(target));
+                known.chosen.extend(open.map(Target::identity));
+            }
+            seen.insert(violation.key.clone(), known);
+        }
+        // The others are gone, unless nobody can tell.
+        for (key, known) in std::mem::take(&mut self.violations) {
+            let view = views.get(key.rule.as_str());
+            let is_silent = view.is_some_and(|view| match key.subject.hostname() {
+                Some(hostname) => view.missing_hosts.contains(&hostname),
+                None => !view.missing_hosts.is_empty(),
+            });
+            if is_silent {
+                seen.insert(key, known);
+            }
+        }
+        self.violations = seen;
+    }
+
+    fn follow_host(
+        &mut self,
+        input: &Input<'_>,
+        facts: &Facts<'_>,
+        views: &BTreeMap<&str, View<'_, '_>>,
+        id: HostId,
+    ) {
+        let host = &facts.hosts[id];
+        let freshness = &host.freshness;
+        if freshness.state == Freshness::Missing {
+            return;
+        }
+        let known = self.hosts.entry(host.hostname.to_owned()).or_default();
+        let last_gpu_seconds = known.read.gpu_seconds;
+        known.read = freshness.read;
+        known.read.gpu_seconds = freshness.read.gpu_seconds.or(last_gpu_seconds);
+
+        let environments = &facts.environments[host.environments.clone()];
+        if freshness.state == Freshness::New && !known.attachments.is_empty() {
+            let held: BTreeSet<(&str, u32)> = environments
+                .iter()
+                .flat_map(|environment| {
+                    let eid = environment.environment.eid.as_str();
+                    let attachments = &facts.attachments[environment.attachments.clone()];
+                    attachments
+                        .iter()
+                        .map(move |attachment| (eid, attachment.gpu))
+                })
+                .collect();
+            known.attachments.retain(|eid, gpus| {
+                gpus.retain(|gpu, _| held.contains(&(eid.as_str(), *gpu)));
+                !gpus.is_empty()
+            });
+        }
+        if freshness.gpu < Freshness::New {
+            return;
+        }
+        if !known.processes.is_empty() {
+            let running: BTreeSet<(u32, Option<u64>)> = facts.processes[host.processes.clone()]
+                .iter()
+                .map(|process| (process.process.pid, process.process.start_time_ticks))
+                .collect();
+            let (now, gap) = (input.now_seconds, freshness.longest_gap_seconds);
+            known.processes.retain(|pid, process| {
+                process.seen.observe(now, gap);
+                running.contains(&(*pid, Some(process.start_time_ticks)))
+            });
+        }
+        let mut idle = std::mem::take(&mut known.idle);
+        for (name, view) in views {
+            let RuleKind::Idle { over, .. } = &view.rule.kind else {
+                continue;
+            };
+            let mut last = idle.remove(*name).unwrap_or_default();
+            let mut windows: BTreeMap<String, BTreeMap<u32, super::IdleWindow>> = BTreeMap::new();
+            let attachments = environments
+                .iter()
+                .flat_map(|environment| &facts.attachments[environment.attachments.clone()]);
+            for attachment in attachments.filter(|attachment| view.sees_attachment(attachment)) {
+                let Some(sample) = rules::sample(facts, attachment) else {
+                    continue;
+                };
+                let eid = &facts.environments[attachment.environment].environment.eid;
+                let window = last
+                    .get_mut(eid)
+                    .and_then(|gpus| gpus.remove(&attachment.gpu));
+                let mut window = window.unwrap_or_default();
+                window.observe(sample, *over, freshness.longest_gap_seconds);
+                let gpus = windows.entry(eid.clone()).or_default();
+                gpus.insert(attachment.gpu, window);
+            }
+            if !windows.is_empty() {
+                known.idle.insert((*name).to_owned(), windows);
+            }
+        }
+    }
+}
+
+/// Whether all that a violation was for is done, and something came that nobody was warned of.
+pub(in crate::plan) fn wants_new_round(
+    rule: &Rule,
+    known: &ViolationHistory,
+    targets: &[Target],
+    is_open: impl Fn(&Target) -> bool,
+) -> bool {
+    if rule.action <= Action::Warn || known.acted_seconds.is_none() {
+        return false;
+    }
+    let mut open = targets.iter().filter(|target| is_open(target)).peekable();
+    open.peek().is_some() && open.all(|target| !known.chosen.contains(&target.identity()))
+}
+
+impl Target {
+    /// What makes it the same one in the next cycle.
+    pub(in crate::plan) fn identity(&self) -> Subject {
+        match self {
+            Self::Process(target) => Subject::Process {
+                hostname: target.hostname.clone(),
+                pid: target.pid,
+                start_time_ticks: target.start_time_ticks,
+            },
+            Self::Attachment(target) => target.identity(),
+        }
+    }
+}

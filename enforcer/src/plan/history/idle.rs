@@ -1,0 +1,169 @@
+//! How busy an attachment was over a window of time, in a few buckets whatever the window's length.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A window is cut into as many parts; it moves on by one of them.
+const PARTS: f32 = 12.0;
+
+/// The last samples, without a gap.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::plan) struct IdleWindow {
+    /// When the environment was attached, Unix time: who attaches anew begins anew.
+    attached_seconds: Option<f64>,
+    /// When the last sample was read, Unix time.
+    sampled_seconds: Option<f64>,
+    /// Seconds, and utilization × seconds; the oldest first.
+    buckets: VecDeque<(f32, f32)>,
+}
+
+/// A sample: the part of the time since the one before during which the environment's kernels ran.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::plan) struct Sample {
+    pub(in crate::plan) attached_seconds: Option<f64>,
+    pub(in crate::plan) sampled_seconds: f64,
+    pub(in crate::plan) utilization_ratio: f64,
+}
+
+impl IdleWindow {
+    /// Adds a sample; after a gap, or on a clock that was set back, the window begins anew.
+    pub(in crate::plan) fn observe(
+        &mut self,
+        sample: Sample,
+        over: Duration,
+        longest_gap_seconds: f64,
+    ) {
+        if self.attached_seconds != sample.attached_seconds {
+            *self = Self::default();
+            self.attached_seconds = sample.attached_seconds;
+        }
+        let before = self.sampled_seconds.replace(sample.sampled_seconds);
+        let Some(before) = before else { return };
+        let seconds = sample.sampled_seconds - before;
+        if !(seconds > 0.0 && seconds <= longest_gap_seconds) {
+            self.buckets.clear();
+            return;
+        }
+        let over = over.as_secs_f32();
+        let seconds = seconds as f32;
+        let utilized = sample.utilization_ratio.clamp(0.0, 1.0) as f32 * seconds;
+        match self.buckets.back_mut() {
+            Some(last) if last.0 + seconds <= over / PARTS => {
+                *last = (last.0 + seconds, last.1 + utilized);
+            }
+            _ => self.buckets.push_back((seconds, utilized)),
+        }
+        while let Some(&(oldest, _)) = self.buckets.front() {
+            if self.seconds() - oldest < over {
+                break;
+            }
+            self.buckets.pop_front();
+        }
+    }
+
+    /// The average over the window, if all of it was observed.
+    pub(in crate::plan) fn average(&self, over: Duration) -> Option<f64> {
+        let seconds = self.seconds();
+        let utilized: f32 = self.buckets.iter().map(|bucket| bucket.1).sum();
+        (seconds > 0.0 && seconds >= over.as_secs_f32()).then(|| f64::from(utilized / seconds))
+    }
+
+    fn seconds(&self) -> f32 {
+        self.buckets.iter().map(|bucket| bucket.0).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OVER: Duration = Duration::from_secs(600);
+
+    fn sample(sampled_seconds: f64, utilization_ratio: f64) -> Sample {
+        Sample {
+            attached_seconds: Some(0.0),
+            sampled_seconds,
+            utilization_ratio,
+        }
+    }
+
+    fn observed(samples: impl Iterator<Item = (f64, f64)>) -> IdleWindow {
+        let mut window = IdleWindow::default();
+        for (at, utilization) in samples {
+            window.observe(sample(at, utilization), OVER, 30.0);
+        }
+        window
+    }
+
+    #[test]
+    fn a_window_that_is_not_wholly_observed_has_no_average() {
+        let minutes =
+            |minutes: u32| observed((0..=minutes * 6).map(|i| (f64::from(i) * 10.0, 0.0)));
+        assert_eq!(minutes(9).average(OVER), None);
+        assert_eq!(minutes(10).average(OVER), Some(0.0));
+    }
+
+    #[test]
+    fn work_leaves_the_window_after_its_length_and_a_part() {
+        let at = |minutes: f64| {
+            observed(
+                (0..)
+                    .map(|i| f64::from(i) * 10.0)
+                    .take_while(|at| *at <= minutes * 60.0)
+                    .map(|at| (at, if at <= 600.0 { 1.0 } else { 0.0 })),
+            )
+        };
+        assert_eq!(at(10.0).average(OVER), Some(1.0));
+        let half = at(15.0).average(OVER).unwrap();
+        assert!((0.45..0.6).contains(&half), "{half}");
+        assert!(at(19.0).average(OVER).unwrap() > 0.0);
+        assert_eq!(at(21.0).average(OVER), Some(0.0));
+    }
+
+    #[test]
+    fn a_gap_a_clock_that_is_set_back_and_a_new_attachment_begin_anew() {
+        let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
+        for next in [
+            sample(631.0, 0.0),
+            sample(100.0, 0.0),
+            sample(600.0, 0.0),
+            Sample {
+                attached_seconds: Some(605.0),
+                ..sample(610.0, 0.0)
+            },
+        ] {
+            let mut window = idle();
+            assert_eq!(window.average(OVER), Some(0.0));
+            window.observe(next, OVER, 30.0);
+            assert_eq!(window.average(OVER), None, "{next:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_bounded_and_the_average_is_that_of_a_window_of_its_length(
+            gaps in prop::collection::vec(0.5_f64..30.0, 0..400),
+            busy in prop::collection::vec(0.0_f64..1.0, 400),
+        ) {
+            let mut at = 0.0;
+            let samples: Vec<(f64, f64)> = gaps.iter().zip(&busy).map(|(gap, &busy)| { at += gap; (at, busy) }).collect();
+            let window = observed(samples.iter().copied());
+            prop_assert!(window.buckets.len() <= 2 * PARTS as usize + 2, "{}", window.buckets.len());
+            let Some(average) = window.average(OVER) else {
+                prop_assert!(at - samples.first().map_or(0.0, |first| first.0) < 600.5);
+                return Ok(());
+            };
+            // The window ends now and is at least as long as asked, by at most a part and a gap longer.
+            let length = f64::from(window.seconds());
+            prop_assert!((599.9..=600.0 + 50.0 + 30.1).contains(&length), "{}", length);
+            let expected: f64 = samples.windows(2).filter(|pair| pair[0].0 >= at - length - 0.1)
+                .map(|pair| (pair[1].0 - pair[0].0) * pair[1].1).sum::<f64>() / length;
+            prop_assert!((average - expected).abs() < 1e-3, "{} {}", average, expected);
+        }
+    }
+}

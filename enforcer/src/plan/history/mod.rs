@@ -1,0 +1,246 @@
+//! What a plan remembers: since when each violation is seen, which warnings were given, what was ended, refused or
+//! detached, and how busy each attachment was.
+
+mod follow;
+mod idle;
+mod settle;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::freshness::{ObservedTime, ReadTimes};
+use super::{Key, Subject};
+pub(super) use follow::wants_new_round;
+pub(super) use idle::{IdleWindow, Sample};
+
+/// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
+/// [`History::parse`].
+///
+/// A cycle is: [`plan`](super::plan()), then [`History::follow`] with that plan, then [`History::settle`] for each of its
+/// steps that was tried.
+/// Before a plan of which the steps will be carried out, [`History::forget_rehearsal`]: a warning that was only said to
+/// the log is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    version: u32,
+    #[serde(with = "pairs")]
+    pub(super) violations: BTreeMap<Key, ViolationHistory>,
+    pub(super) hosts: BTreeMap<String, HostHistory>,
+}
+
+/// [`History::version`] of what is written.
+const VERSION: u32 = 1;
+
+/// A text that is not a history; whoever reads it sets it aside and begins anew.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// It is damaged.
+    #[error("cannot read the history of violations: it is damaged ({0})")]
+    Damaged(#[from] serde_json::Error),
+    /// It is of another version of this program.
+    #[error("cannot read the history of violations: it has version {0}, and this program knows 1")]
+    Version(u32),
+}
+
+/// How far a violation is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ViolationHistory {
+    /// First seen, Unix time.
+    pub(super) since_seconds: f64,
+    /// For how long it was seen, since the first time or since its round began.
+    pub(super) seen: ObservedTime,
+    pub(super) reported: bool,
+    pub(super) warnings_given: usize,
+    /// Of `seen`, when the last warning was given.
+    pub(super) warned_seen_seconds: f64,
+    /// Of `seen`, when the announced end comes.
+    pub(super) end_seen_seconds: Option<f64>,
+    /// Why the user could not be warned: without that nothing follows.
+    pub(super) not_warned: Option<String>,
+    /// When something was last done, Unix time.
+    pub(super) acted_seconds: Option<f64>,
+    /// What this round is for; whatever comes later needs warnings of its own.
+    pub(super) chosen: BTreeSet<Subject>,
+    /// Whether any of this was only rehearsed.
+    pub(super) rehearsed: bool,
+}
+
+/// What is remembered of one host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostHistory {
+    pub(super) read: ReadTimes,
+    /// By pid.
+    pub(super) processes: BTreeMap<u32, ProcessHistory>,
+    /// By eid and GPU.
+    pub(super) attachments: BTreeMap<String, BTreeMap<u32, AttachmentHistory>>,
+    /// By rule, eid and GPU.
+    pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
+}
+
+/// A process that was signalled, or may not be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessHistory {
+    pub(super) start_time_ticks: u64,
+    /// SIGTERM was sent, Unix time.
+    pub(super) terminated_seconds: Option<f64>,
+    /// How long it was seen since.
+    pub(super) seen: ObservedTime,
+    /// SIGKILL was sent, Unix time.
+    pub(super) killed_seconds: Option<f64>,
+    /// Why it may not be ended, for good.
+    pub(super) refused: Option<String>,
+    pub(super) rehearsed: bool,
+}
+
+/// An attachment that was detached, or may not be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AttachmentHistory {
+    /// Unix time.
+    pub(super) detached_seconds: Option<f64>,
+    /// Why it may not be detached, for good.
+    pub(super) refused: Option<String>,
+    pub(super) rehearsed: bool,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            violations: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+}
+
+impl History {
+    /// Reads what [`History::to_json`] wrote.
+    ///
+    /// # Errors
+    /// The text is damaged, or of another version.
+    pub fn parse(text: &str) -> Result<Self, HistoryError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let Version { version } = serde_json::from_str(text)?;
+        if version != VERSION {
+            return Err(HistoryError::Version(version));
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// For a file.
+    ///
+    /// # Errors
+    /// None that is known: everything in it has a form in JSON.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// Forgets all warnings and actions that were only said and not done, so that whatever follows from now on has its
+    /// full time and all its warnings. Costs nothing where there are none: call it before each plan that will be carried
+    /// out.
+    pub fn forget_rehearsal(&mut self) {
+        for violation in self.violations.values_mut() {
+            if violation.rehearsed {
+                let until = violation.seen.until_seconds;
+                violation.begin_round(until);
+            }
+        }
+        for host in self.hosts.values_mut() {
+            host.processes.retain(|_, process| !process.rehearsed);
+            for attachments in host.attachments.values_mut() {
+                attachments.retain(|_, attachment| !attachment.rehearsed);
+            }
+            host.attachments
+                .retain(|_, attachments| !attachments.is_empty());
+        }
+    }
+
+    /// A process that was signalled or refused.
+    pub(super) fn process(
+        &self,
+        hostname: &str,
+        pid: u32,
+        start_time_ticks: u64,
+    ) -> Option<&ProcessHistory> {
+        let process = self.hosts.get(hostname)?.processes.get(&pid)?;
+        (process.start_time_ticks == start_time_ticks).then_some(process)
+    }
+
+    /// An attachment that was detached or refused.
+    pub(super) fn attachment(
+        &self,
+        hostname: &str,
+        eid: &str,
+        gpu: u32,
+    ) -> Option<&AttachmentHistory> {
+        self.hosts.get(hostname)?.attachments.get(eid)?.get(&gpu)
+    }
+}
+
+impl ViolationHistory {
+    pub(super) const fn begin(now_seconds: f64) -> Self {
+        Self {
+            since_seconds: now_seconds,
+            seen: ObservedTime::begin(now_seconds),
+            reported: false,
+            warnings_given: 0,
+            warned_seen_seconds: 0.0,
+            end_seen_seconds: None,
+            not_warned: None,
+            acted_seconds: None,
+            chosen: BTreeSet::new(),
+            rehearsed: false,
+        }
+    }
+
+    /// Begins the ladder anew, without saying again that the rule is broken.
+    pub(super) fn begin_round(&mut self, now_seconds: f64) {
+        *self = Self {
+            since_seconds: self.since_seconds,
+            reported: self.reported,
+            ..Self::begin(now_seconds)
+        };
+    }
+}
+
+impl AttachmentHistory {
+    /// Whether it was detached, and what is attached now is still the same.
+    pub(super) fn is_detached(&self, attached_seconds: Option<f64>) -> bool {
+        // The files of genv tell times in whole seconds.
+        self.detached_seconds
+            .is_some_and(|detached| attached_seconds.is_none_or(|at| at.floor() + 1.0 <= detached))
+    }
+}
+
+/// Maps of which the keys are no texts, as lists of pairs.
+mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<K, V, S>(map: &BTreeMap<K, V>, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        K: Serialize,
+        V: Serialize,
+        S: Serializer,
+    {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Vec::deserialize(deserializer)?.into_iter().collect())
+    }
+}

@@ -1,0 +1,104 @@
+//! How the steps of a plan went.
+
+use super::{AttachmentHistory, History, ObservedTime, ProcessHistory, ViolationHistory};
+use crate::plan::{AttachmentTarget, Outcome, ProcessTarget, Step, StepKind};
+
+impl History {
+    /// Notes how a step went, so that it is not planned again, or is.
+    pub fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
+        let result = match outcome {
+            // It will be planned again.
+            Outcome::Refused { again: true, .. } => return,
+            Outcome::Done => Ok(false),
+            Outcome::Would => Ok(true),
+            Outcome::Refused { reason, .. } | Outcome::Failed { reason } => Err(reason),
+        };
+        let violation = self
+            .violations
+            .entry(step.key.clone())
+            .or_insert_with(|| ViolationHistory::begin(now_seconds));
+        violation.rehearsed |= result == Ok(true);
+        if let StepKind::Detach(target) = &step.kind {
+            // Whoever attaches again is warned again.
+            violation.chosen.remove(&target.identity());
+        }
+        match (&step.kind, result) {
+            (StepKind::Report, _) => violation.reported = true,
+            (StepKind::Warn { .. }, Err(reason)) => violation.not_warned = Some(reason.clone()),
+            (
+                StepKind::Warn {
+                    number,
+                    of,
+                    end_seconds,
+                },
+                Ok(rehearsed),
+            ) => {
+                if *number == 1 && violation.acted_seconds.is_some() {
+                    violation.begin_round(now_seconds);
+                    violation.rehearsed = rehearsed;
+                }
+                violation.warnings_given = *number;
+                let seen = violation.seen;
+                violation.warned_seen_seconds = seen.when(now_seconds);
+                violation.end_seen_seconds = end_seconds.map(|end| seen.when(end));
+                if end_seconds.is_none() && number >= of {
+                    violation.acted_seconds = Some(now_seconds);
+                }
+            }
+            (StepKind::Detach(target), Ok(rehearsed)) => {
+                violation.acted_seconds = Some(now_seconds);
+                self.attachment_mut(target).rehearsed = rehearsed;
+                self.attachment_mut(target).detached_seconds = Some(now_seconds);
+                for process in &target.processes {
+                    self.terminated(process, now_seconds, rehearsed);
+                }
+            }
+            (StepKind::Detach(target), Err(reason)) => {
+                self.attachment_mut(target).refused = Some(reason.clone());
+            }
+            (StepKind::Terminate(target), Ok(rehearsed)) => {
+                violation.acted_seconds = Some(now_seconds);
+                self.terminated(target, now_seconds, rehearsed);
+            }
+            (StepKind::Kill(target), Ok(rehearsed)) => {
+                violation.acted_seconds = Some(now_seconds);
+                let process = self.process_mut(target, now_seconds);
+                process.killed_seconds = Some(now_seconds);
+                process.rehearsed |= rehearsed;
+            }
+            (StepKind::Terminate(target) | StepKind::Kill(target), Err(reason)) => {
+                self.process_mut(target, now_seconds).refused = Some(reason.clone());
+            }
+        }
+    }
+
+    fn terminated(&mut self, target: &ProcessTarget, now_seconds: f64, rehearsed: bool) {
+        let process = self.process_mut(target, now_seconds);
+        process.terminated_seconds = Some(now_seconds);
+        process.seen = ObservedTime::begin(now_seconds);
+        process.rehearsed |= rehearsed;
+    }
+
+    fn process_mut(&mut self, target: &ProcessTarget, now_seconds: f64) -> &mut ProcessHistory {
+        let new = || ProcessHistory {
+            start_time_ticks: target.start_time_ticks,
+            terminated_seconds: None,
+            seen: ObservedTime::begin(now_seconds),
+            killed_seconds: None,
+            refused: None,
+            rehearsed: false,
+        };
+        let host = self.hosts.entry(target.hostname.clone()).or_default();
+        let process = host.processes.entry(target.pid).or_insert_with(new);
+        if process.start_time_ticks != target.start_time_ticks {
+            *process = new();
+        }
+        process
+    }
+
+    fn attachment_mut(&mut self, target: &AttachmentTarget) -> &mut AttachmentHistory {
+        let host = self.hosts.entry(target.hostname.clone()).or_default();
+        let attachments = host.attachments.entry(target.eid.clone()).or_default();
+        attachments.entry(target.gpu).or_default()
+    }
+}

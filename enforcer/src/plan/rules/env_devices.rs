@@ -1,0 +1,50 @@
+//! Processes on devices that their environment is not attached to.
+
+use super::non_env_processes::{processes, subject};
+use super::{Finding, process_unit};
+use crate::plan::facts::ProcessId;
+use crate::plan::selector::View;
+use crate::plan::words;
+
+pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
+    let facts = view.facts;
+    let elsewhere = |id: ProcessId| -> Vec<u32> {
+        let process = &facts.processes[id];
+        let Some(environment) = process.environment else {
+            return Vec::new();
+        };
+        let attached = facts.attachments_of(environment);
+        let gpus = facts.uses[process.uses.clone()].iter().map(|used| used.gpu);
+        gpus.filter(|&gpu| view.sees_gpu(gpu))
+            .filter(|&gpu| attached.iter().all(|attachment| attachment.gpu != gpu))
+            .collect()
+    };
+    processes(view, |id| !elsewhere(id).is_empty())
+        .map(|id| {
+            let process = &facts.processes[id];
+            let gpus = elsewhere(id);
+            let attached = process
+                .environment
+                .map_or(&[][..], |id| facts.attachments_of(id));
+            let what = words::process(process.process);
+            let commands: Vec<String> = gpus
+                .iter()
+                .map(|gpu| format!("genv attach --index {gpu}"))
+                .collect();
+            Finding {
+                subject: subject(view, id),
+                user: process.user.unwrap_or_default(),
+                host: Some(process.host),
+                found: format!(
+                    "{what} uses {}, which its environment is not attached to",
+                    words::devices(gpus)
+                ),
+                allowed: words::devices(attached.iter().map(|attachment| attachment.gpu)),
+                advice: format!("attach what it uses ({}), or end it", commands.join(", ")),
+                excess: 1,
+                units: vec![process_unit(facts, id, 1)],
+                held: None,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,162 @@
+//! Attached devices that their environment leaves idle: its processes there, if any, used less of it on average over a
+//! window than the rule asks for. What was not measured is not idle.
+
+use std::time::Duration;
+
+use genv_core::model::{Device, DeviceIndex};
+
+use super::{Finding, attachments_unit};
+use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
+use crate::plan::freshness::Freshness;
+use crate::plan::history::{IdleWindow, Sample};
+use crate::plan::selector::View;
+use crate::plan::{History, Subject, words};
+
+pub(super) struct Idle {
+    pub(super) below: f64,
+    pub(super) over: Duration,
+    pub(super) only_if_free_devices_below: Option<u64>,
+}
+
+impl Idle {
+    pub(super) fn findings(&self, view: &View<'_, '_>, history: &History) -> Vec<Finding> {
+        let facts = view.facts;
+        let mut findings = Vec::new();
+        for id in view.attachments() {
+            let attachment = &facts.attachments[id];
+            let Some(average) = self.average(view, history, attachment) else {
+                continue;
+            };
+            if average < self.below {
+                findings.push(self.finding(view, id, average));
+            }
+        }
+        findings
+    }
+
+    /// The average of the window that ends now, if all of it was observed.
+    fn average(
+        &self,
+        view: &View<'_, '_>,
+        history: &History,
+        attachment: &AttachmentFacts,
+    ) -> Option<f64> {
+        let facts = view.facts;
+        let host = &facts.hosts[attachment.host];
+        let eid = &facts.environments[attachment.environment].environment.eid;
+        let windows = history
+            .hosts
+            .get(host.hostname)?
+            .idle
+            .get(&view.rule.name)?;
+        let window = windows.get(eid)?.get(&attachment.gpu)?;
+        let sample = sample(facts, attachment)?;
+        if host.freshness.gpu < Freshness::New {
+            return window.average(self.over);
+        }
+        let mut window: IdleWindow = window.clone();
+        window.observe(sample, self.over, host.freshness.longest_gap_seconds);
+        window.average(self.over)
+    }
+
+    fn finding(&self, view: &View<'_, '_>, id: AttachmentId, average: f64) -> Finding {
+        let facts = view.facts;
+        let attachment = &facts.attachments[id];
+        let environment = facts.environments[attachment.environment].environment;
+        let hostname = facts.hosts[attachment.host].hostname;
+        let gpu = attachment.gpu;
+        let over = words::duration(self.over.as_secs());
+        let mut uses = facts.uses_of(attachment.environment);
+        let found = if uses.any(|used| used.gpu == gpu) {
+            let percent = average * 100.0;
+            format!("used device {gpu} at {percent:.1}% over the last {over}")
+        } else {
+            format!(
+                "holds device {gpu} without a process, used at {:.1}% over the last {over}",
+                average * 100.0
+            )
+        };
+        let held = self.only_if_free_devices_below.and_then(|below| {
+            let free = free_devices(facts, attachment.host);
+            let devices = words::count(free, "device");
+            let are = if free == 1 { "is" } else { "are" };
+            (free >= below).then(|| format!("{devices} {are} free on its host"))
+        });
+        Finding {
+            subject: Subject::EnvironmentDevice {
+                hostname: hostname.to_owned(),
+                eid: environment.eid.clone(),
+                index: DeviceIndex::gpu(gpu),
+            },
+            user: attachment.user,
+            host: Some(attachment.host),
+            found,
+            allowed: format!("at least {}% over {over}", self.below * 100.0),
+            advice: format!("use device {gpu}, or give it back"),
+            excess: 1,
+            units: vec![attachments_unit(facts, &[id])],
+            held,
+        }
+    }
+}
+
+/// How busy the environment's processes keep the device of an attachment now; absent if that is not wholly measured.
+pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -> Option<Sample> {
+    let host = &facts.hosts[attachment.host];
+    let gpu = attachment.gpu;
+    let sampled_seconds = host.freshness.read.gpu_seconds?;
+    let devices = &host.snapshot?.devices;
+    if host.gpus_with_unknown_processes.contains(&gpu) || !is_measured(devices, gpu) {
+        return None;
+    }
+    let mut utilization_ratio = 0.0;
+    for used in facts.uses_of(attachment.environment) {
+        if used.gpu == gpu {
+            utilization_ratio += used.utilization_ratio?;
+        }
+    }
+    Some(Sample {
+        attached_seconds: attachment.attached_seconds,
+        sampled_seconds,
+        utilization_ratio,
+    })
+}
+
+/// Whether the driver told all processes of a GPU: itself, or where it is split each of its parts.
+fn is_measured(devices: &[Device], gpu: u32) -> bool {
+    let whole = DeviceIndex::gpu(gpu);
+    let Some(device) = devices.iter().find(|device| device.index == whole) else {
+        return false;
+    };
+    if !device.mig_parent {
+        return device.up && device.processes_measured;
+    }
+    let mut parts = devices
+        .iter()
+        .filter(|part| part.index != whole && part.index.whole() == whole);
+    device.up && parts.all(|part| part.up && part.processes_measured)
+}
+
+/// Devices that somebody who waits could have; one of which the processes are unknown counts, so that nothing is
+/// taken without need.
+fn free_devices(facts: &Facts<'_>, host: HostId) -> u64 {
+    let host = &facts.hosts[host];
+    let Some(snapshot) = host.snapshot else {
+        return 0;
+    };
+    let is_used = |gpu: u32| {
+        let processes = &facts.processes[host.processes.clone()];
+        processes.iter().any(|process| {
+            facts.uses[process.uses.clone()]
+                .iter()
+                .any(|used| used.gpu == gpu)
+        })
+    };
+    let wholes = snapshot
+        .devices
+        .iter()
+        .filter(|device| device.index.mig.is_none());
+    let free = wholes
+        .filter(|device| device.up && device.attachments.is_empty() && !is_used(device.index.gpu));
+    free.count() as u64
+}

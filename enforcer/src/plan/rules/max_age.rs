@@ -1,0 +1,54 @@
+//! Environments that are older than the limit and hold or use a device.
+
+use super::{Finding, environment_unit};
+use crate::config::Limits;
+use crate::plan::Subject;
+use crate::plan::selector::View;
+use crate::plan::words;
+
+pub(super) fn findings<'a>(
+    view: &View<'_, 'a>,
+    limits: &'a Limits<u64>,
+    now_seconds: f64,
+) -> Vec<Finding> {
+    let facts = view.facts;
+    let mut findings = Vec::new();
+    for (id, environment) in facts.environments.iter().enumerate() {
+        if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
+            continue;
+        }
+        let Some(created) = environment.environment.created_timestamp_seconds else {
+            continue;
+        };
+        let Some(limit) = view.limit(limits, environment.user, Some(environment.host)) else {
+            continue;
+        };
+        let age = now_seconds - created;
+        if age.is_nan() || age <= limit.value as f64 {
+            continue;
+        }
+        let Some(unit) = environment_unit(view, id) else {
+            continue;
+        };
+        let eid = &environment.environment.eid;
+        findings.push(Finding {
+            subject: Subject::Environment {
+                hostname: facts.hosts[environment.host].hostname.to_owned(),
+                eid: eid.clone(),
+            },
+            user: environment.user,
+            host: Some(environment.host),
+            found: format!(
+                "environment {} is {} old and has devices",
+                words::name(eid),
+                words::duration(age as u64)
+            ),
+            allowed: format!("{} {limit}", words::duration(limit.value)),
+            advice: "give back its devices, and go on in a new environment".to_owned(),
+            excess: 1,
+            units: vec![unit],
+            held: None,
+        });
+    }
+    findings
+}

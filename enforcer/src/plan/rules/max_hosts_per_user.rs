@@ -1,0 +1,43 @@
+//! More hosts on which a user holds a device than the limit.
+
+use super::{Finding, Unit, attachments_unit};
+use crate::config::Limits;
+use crate::plan::Subject;
+use crate::plan::facts::AttachmentId;
+use crate::plan::selector::View;
+use crate::plan::words::count;
+
+pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>) -> Vec<Finding> {
+    let facts = view.facts;
+    let of = |id: AttachmentId| &facts.attachments[id];
+    let attachments: Vec<AttachmentId> = view.attachments().collect();
+    let mut findings = Vec::new();
+    for held in attachments.chunk_by(|&a, &b| of(a).user == of(b).user) {
+        let user = of(held[0]).user;
+        let Some(limit) = view.limit(limits, user, None) else {
+            continue;
+        };
+        let hosts = held.chunk_by(|&a, &b| of(a).host == of(b).host);
+        let number = hosts.clone().count() as u64;
+        if number <= limit.value {
+            continue;
+        }
+        let excess = number - limit.value;
+        let units: Vec<Unit> = hosts.map(|host| attachments_unit(facts, host)).collect();
+        findings.push(Finding {
+            subject: Subject::User {
+                username: facts.users[user].name.to_owned(),
+                hostname: None,
+            },
+            user,
+            host: None,
+            found: format!("holds devices on {}", count(number, "host")),
+            allowed: format!("{} {limit}", limit.value),
+            advice: format!("give back the devices of {}", count(excess, "host")),
+            excess,
+            units,
+            held: None,
+        });
+    }
+    findings
+}

@@ -1,0 +1,177 @@
+//! What breaks a rule: one file for each kind.
+
+mod env_devices;
+mod env_memory;
+mod idle;
+mod max_age;
+mod max_devices_per_user;
+mod max_environments_per_user;
+mod max_hosts_per_user;
+mod max_memory_per_user;
+mod max_processes_per_environment;
+mod non_env_processes;
+
+use super::facts::{AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId};
+use super::selector::View;
+use super::{History, Subject};
+use crate::config::RuleKind;
+
+/// Something that breaks a rule.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) subject: Subject,
+    pub(super) user: UserId,
+    /// Absent where all hosts count together.
+    pub(super) host: Option<HostId>,
+    pub(super) found: String,
+    pub(super) allowed: String,
+    /// How to end it, in words that the commands follow.
+    pub(super) advice: String,
+    /// By how much the limit is exceeded, in what the units weigh.
+    pub(super) excess: u64,
+    pub(super) units: Vec<Unit>,
+    /// Why it waits, if the kind itself says so.
+    pub(super) held: Option<String>,
+}
+
+/// What counts as one for a rule, and can be taken as one.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) weight: u64,
+    /// When it began; the larger the newer, in whatever the kind compares.
+    pub(super) newest: f64,
+    pub(super) pieces: Vec<Piece>,
+    /// Processes that must end for the unit to be gone.
+    pub(super) must_end: Vec<ProcessId>,
+}
+
+/// What can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Process(ProcessId),
+    Attachment(AttachmentId),
+}
+
+/// Everything that breaks a rule, in no order.
+pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64) -> Vec<Finding> {
+    match &view.rule.kind {
+        RuleKind::NonEnvProcesses => non_env_processes::findings(view),
+        RuleKind::EnvDevices => env_devices::findings(view),
+        RuleKind::EnvMemory => env_memory::findings(view),
+        RuleKind::MaxDevicesPerUser { limits, scope } => {
+            max_devices_per_user::findings(view, limits, *scope)
+        }
+        RuleKind::MaxEnvironmentsPerUser { limits, scope } => {
+            max_environments_per_user::findings(view, limits, *scope)
+        }
+        RuleKind::MaxHostsPerUser { limits } => max_hosts_per_user::findings(view, limits),
+        RuleKind::MaxProcessesPerEnvironment { limits } => {
+            max_processes_per_environment::findings(view, limits)
+        }
+        RuleKind::MaxMemoryPerUser { limits, per, scope } => {
+            max_memory_per_user::findings(view, limits, *per, *scope)
+        }
+        RuleKind::MaxAge { limits } => max_age::findings(view, limits, now_seconds),
+        RuleKind::Idle {
+            below,
+            over,
+            only_if_free_devices_below,
+        } => {
+            let idle = idle::Idle {
+                below: *below,
+                over: *over,
+                only_if_free_devices_below: *only_if_free_devices_below,
+            };
+            idle.findings(view, history)
+        }
+    }
+}
+
+pub(super) use idle::sample;
+
+/// A process alone.
+fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {
+    let started = facts.processes[process].process.start_time_ticks;
+    Unit {
+        weight,
+        newest: started.unwrap_or(0) as f64,
+        pieces: vec![Piece::Process(process)],
+        must_end: vec![process],
+    }
+}
+
+/// Attachments that count as one; it began with the first of them.
+fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
+    let attached = attachments.iter().map(|&id| {
+        // What is attached since nobody knows when is the oldest.
+        facts.attachments[id].attached_seconds.unwrap_or(f64::MIN)
+    });
+    Unit {
+        weight: 1,
+        newest: attached.fold(f64::MAX, f64::min),
+        pieces: attachments.iter().copied().map(Piece::Attachment).collect(),
+        must_end: Vec::new(),
+    }
+}
+
+/// Every device that an environment holds or uses, as far as the rule looks at them; absent if it holds and uses none.
+fn environment_unit(view: &View<'_, '_>, id: EnvironmentId) -> Option<Unit> {
+    let facts = view.facts;
+    let environment = &facts.environments[id];
+    if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
+        return None;
+    }
+    let attachments: Vec<AttachmentId> = environment
+        .attachments
+        .clone()
+        .filter(|&id| view.sees_gpu(facts.attachments[id].gpu))
+        .collect();
+    let held = |gpu: u32| {
+        attachments
+            .iter()
+            .any(|&id| facts.attachments[id].gpu == gpu)
+    };
+    let mut processes: Vec<ProcessId> = Vec::new();
+    let mut elsewhere: Vec<ProcessId> = Vec::new();
+    for used in facts.uses_of(id).filter(|used| view.sees_gpu(used.gpu)) {
+        processes.push(used.process);
+    }
+    processes.sort_unstable();
+    processes.dedup();
+    for &process in &processes {
+        let uses = &facts.uses[facts.processes[process].uses.clone()];
+        if !uses.iter().any(|used| held(used.gpu)) {
+            elsewhere.push(process);
+        }
+    }
+    if attachments.is_empty() && processes.is_empty() {
+        return None;
+    }
+    let pieces = attachments.iter().copied().map(Piece::Attachment);
+    let created = environment.environment.created_timestamp_seconds;
+    Some(Unit {
+        weight: 1,
+        newest: created.filter(|at| at.is_finite()).unwrap_or(f64::MIN),
+        pieces: pieces
+            .chain(elsewhere.into_iter().map(Piece::Process))
+            .collect(),
+        must_end: processes,
+    })
+}
+
+/// Uses by the same process are one after the other.
+fn by_process(uses: &[&UseFacts]) -> Vec<(ProcessId, u64)> {
+    let mut processes: Vec<(ProcessId, u64)> = uses
+        .iter()
+        .map(|used| (used.process, used.memory_bytes))
+        .collect();
+    processes.sort_unstable();
+    let mut sums: Vec<(ProcessId, u64)> = Vec::with_capacity(processes.len());
+    for (process, bytes) in processes {
+        match sums.last_mut() {
+            Some(last) if last.0 == process => last.1 = last.1.saturating_add(bytes),
+            _ => sums.push((process, bytes)),
+        }
+    }
+    sums
+}

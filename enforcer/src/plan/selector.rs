@@ -1,0 +1,136 @@
+//! What one rule looks at.
+
+use super::facts::{AttachmentFacts, Facts, HostId, UseFacts, UserFacts, UserId};
+use super::freshness::Freshness;
+use super::limits::{self, Applied};
+use crate::config::{Limits, Rule, RuleKind, Selector};
+
+/// The facts as one rule sees them: what its selector matches, without users who are out of reach and without hosts
+/// of which nothing is known.
+#[derive(Debug)]
+pub(super) struct View<'f, 'a> {
+    pub(super) facts: &'f Facts<'a>,
+    pub(super) rule: &'a Rule,
+    users: Vec<bool>,
+    hosts: Vec<bool>,
+    /// Hosts that it matches and of which the facts that it needs are missing.
+    pub(super) missing_hosts: Vec<&'a str>,
+    needs_processes: bool,
+}
+
+impl<'f, 'a> View<'f, 'a> {
+    pub(super) fn new(facts: &'f Facts<'a>, rule: &'a Rule) -> Self {
+        let needs_processes = needs_processes(&rule.kind);
+        let selector = &rule.selector;
+        let mut missing_hosts = Vec::new();
+        let hosts = facts.hosts.iter().map(|host| {
+            let matches = matches_host(selector, host.hostname);
+            let missing = host.freshness.for_rule(needs_processes) == Freshness::Missing;
+            if matches && missing {
+                missing_hosts.push(host.hostname);
+            }
+            matches && !missing
+        });
+        let hosts = hosts.collect();
+        let users = facts.users.iter();
+        let users = users.map(|user| !user.never && matches_user(selector, user));
+        Self {
+            facts,
+            rule,
+            users: users.collect(),
+            hosts,
+            missing_hosts,
+            needs_processes,
+        }
+    }
+
+    pub(super) fn sees_user(&self, user: UserId) -> bool {
+        self.users[user]
+    }
+
+    pub(super) fn sees_host(&self, host: HostId) -> bool {
+        self.hosts[host]
+    }
+
+    pub(super) fn sees_gpu(&self, gpu: u32) -> bool {
+        let selector = &self.rule.selector;
+        let listed = selector.devices.as_ref();
+        listed.is_none_or(|devices| devices.contains(&gpu))
+            && !selector.except_devices.contains(&gpu)
+    }
+
+    /// Attachments, sorted by user, host and GPU.
+    pub(super) fn attachments(&self) -> impl Iterator<Item = usize> {
+        let ids = self.facts.attachments_by_user.iter().copied();
+        ids.filter(|&id| self.sees_attachment(&self.facts.attachments[id]))
+    }
+
+    pub(super) fn sees_attachment(&self, attachment: &AttachmentFacts) -> bool {
+        self.users[attachment.user] && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
+    }
+
+    /// Uses by processes of which the user is known, sorted by user, host and GPU.
+    pub(super) fn uses(&self) -> impl Iterator<Item = &'f UseFacts> {
+        let positions = self.facts.uses_by_user.iter();
+        let uses = positions.map(|&position| &self.facts.uses[position]);
+        uses.filter(|used| {
+            let process = &self.facts.processes[used.process];
+            process.user.is_some_and(|user| self.users[user])
+                && self.hosts[process.host]
+                && self.sees_gpu(used.gpu)
+        })
+    }
+
+    /// The limit of a user, on a host or over all.
+    pub(super) fn limit(
+        &self,
+        limits: &'a Limits<u64>,
+        user: UserId,
+        host: Option<HostId>,
+    ) -> Option<Applied<'a>> {
+        let host = host.map(|host| self.facts.hosts[host].hostname);
+        limits::applied(limits, &self.facts.users[user], host)
+    }
+
+    /// How fresh the facts are that a violation is concluded from, on a host or over all.
+    pub(super) fn freshness(&self, host: Option<HostId>) -> Freshness {
+        let of = |host: HostId| {
+            let freshness = &self.facts.hosts[host].freshness;
+            freshness.for_rule(self.needs_processes)
+        };
+        match host {
+            Some(host) => of(host),
+            None => {
+                let seen = (0..self.hosts.len()).filter(|&host| self.hosts[host]);
+                seen.map(of).max().unwrap_or(Freshness::Missing)
+            }
+        }
+    }
+}
+
+/// Whether a kind looks at more than environments and attachments, which need no driver.
+const fn needs_processes(kind: &RuleKind) -> bool {
+    !matches!(
+        kind,
+        RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. }
+    )
+}
+
+fn matches_host(selector: &Selector, hostname: &str) -> bool {
+    let listed = selector.hosts.as_ref();
+    listed.is_none_or(|hosts| hosts.0.contains(hostname))
+        && (selector.except_hosts.0.is_empty() || !selector.except_hosts.0.contains(hostname))
+}
+
+fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {
+    let in_any = |names: &std::collections::BTreeSet<String>| {
+        let groups = user.groups;
+        groups.is_some_and(|groups| !groups.is_disjoint(names))
+    };
+    let listed = selector.users.as_ref();
+    let grouped = selector.groups.as_ref();
+    listed.is_none_or(|users| users.contains(user.name))
+        && grouped.is_none_or(in_any)
+        && !selector.except_users.contains(user.name)
+        && !in_any(&selector.except_groups)
+}

@@ -1,0 +1,5 @@
+//! Tests of whole plans.
+
+mod kinds;
+mod lab;
+mod ladder;

@@ -1,0 +1,98 @@
+//! How findings are said to people: amounts, names that may hold anything, commands.
+
+use genv_core::model::Process;
+
+/// `1 device`, `2 devices`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    match (number, noun) {
+        (1, noun) => format!("1 {noun}"),
+        (number, "process") => format!("{number} processes"),
+        (number, noun) => format!("{number} {noun}s"),
+    }
+}
+
+/// `80 GiB`, `1.5 GiB`, `512 MiB`.
+pub(super) fn memory(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+    let (unit, name) = match bytes {
+        GIB.. => (GIB, "GiB"),
+        MIB.. => (MIB, "MiB"),
+        _ => return count(bytes, "byte"),
+    };
+    let text = format!("{:.1}", bytes as f64 / unit as f64);
+    format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+/// `7d`, `7d 2h`, `90s`: the two largest units.
+pub(super) fn duration(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let mut rest = seconds;
+    let mut words = Vec::new();
+    for (unit, name) in UNITS {
+        if rest >= unit && words.len() < 2 {
+            words.push(format!("{}{name}", rest / unit));
+            rest %= unit;
+        }
+    }
+    if words.is_empty() {
+        return "0s".to_owned();
+    }
+    words.join(" ")
+}
+
+/// `device 1`, `devices 1 and 2`; a GPU once.
+pub(super) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
+    let mut gpus: Vec<u32> = gpus.into_iter().collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let names: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    match names.split_last() {
+        None => "no device".to_owned(),
+        Some((only, [])) => format!("device {only}"),
+        Some((last, others)) => format!("devices {} and {last}", others.join(", ")),
+    }
+}
+
+/// `process 4242 (python)`.
+pub(super) fn process(process: &Process) -> String {
+    match &process.comm {
+        Some(comm) => format!("process {} ({})", process.pid, name(comm)),
+        None => format!("process {}", process.pid),
+    }
+}
+
+/// The most of a name that is said.
+const LONGEST_NAME: usize = 64;
+
+/// A name that somebody chose: on one line, without control characters, and not without end.
+pub(super) fn name(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST_NAME).collect();
+    short.escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_said_in_their_largest_units() {
+        assert_eq!(memory(80 << 30), "80 GiB");
+        assert_eq!(memory(3 << 29), "1.5 GiB");
+        assert_eq!(memory(512 << 20), "512 MiB");
+        assert_eq!(memory(1), "1 byte");
+        assert_eq!(duration(7 * 86_400), "7d");
+        assert_eq!(duration(7 * 86_400 + 7_261), "7d 2h");
+        assert_eq!(duration(90), "1m 30s");
+        assert_eq!(duration(0), "0s");
+        assert_eq!(count(1, "process"), "1 process");
+        assert_eq!(count(2, "process"), "2 processes");
+        assert_eq!(devices([2, 1, 2, 0]), "devices 0, 1 and 2");
+    }
+
+    #[test]
+    fn a_hostile_name_is_no_line_of_its_own() {
+        assert_eq!(name("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
+        assert_eq!(name(&"x".repeat(9999)).len(), 64);
+    }
+}
