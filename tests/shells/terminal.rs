@@ -220,6 +220,31 @@ fn control_c_ends_waiting_and_nothing_else() -> Result<()> {
 }
 
 #[test]
+fn control_c_ends_a_script_that_waits_and_what_comes_after_it() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (_holder, mut terminal) = all_held(&account, shell)?;
+        let wait = "genv activate --gpus 1 --wait";
+        let script = format!("{}\n{wait}\necho went on\n", shell.setup());
+        fs::write(account.home().join("script"), script)?;
+        for line in [
+            format!("{shell} script"),
+            match shell {
+                Shell::Bash | Shell::Zsh => format!("while :; do {wait}; echo went on; done"),
+                Shell::Fish => format!("while true; {wait}; echo went on; end"),
+            },
+        ] {
+            terminal.type_line(&line)?;
+            terminal.wait("waiting")?;
+            terminal.press_control('c')?;
+            let shown = terminal.wait(PROMPT)?;
+            ensure!(!shown.contains("went on"), "{shell}: {line}: {shown}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn two_windows_share_an_environment_that_ends_with_the_last_of_them() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;

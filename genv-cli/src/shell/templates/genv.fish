@@ -27,6 +27,10 @@ function __genv_call
         command genv $argv 9>&1 >&8 8>&- | builtin source
         builtin set code $pipestatus[1]
     end 8>&1
+    # It ends what was typed after this too, as with any program.
+    if builtin test $code = 130
+        command kill -INT $fish_pid
+    end
     return $code
 end
 

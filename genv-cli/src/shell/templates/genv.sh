@@ -28,13 +28,18 @@ function __genv_call {
     IFS=' ' \builtin read -r __genv_pid __genv_rest </proc/self/stat || __genv_pid=$$
     if [[ $- == *i* ]]; then
         __genv_kind=interactive
+        @zsh@ # Ctrl-C would end this function with 1. The user's trap is back after it.
+        @zsh@ \builtin trap : INT
     fi
-    @zsh@ # Ctrl-C is for the program, whose exit code then tells of it. The user's trap is back after this function.
-    @zsh@ \builtin trap : INT
     {
         __genv_code=$(GENV_CALLER="@PROTOCOL@ @SHELL@ $__genv_pid $__genv_kind" \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
     } 8>&1 || __genv_status=$?
     \builtin eval "$__genv_code"
+    @zsh@ if [[ $__genv_status$__genv_kind == 130interactive ]]; then
+    @zsh@     # It ends what was typed after this too, as with any program.
+    @zsh@     \builtin trap - INT
+    @zsh@     \builtin kill -INT $__genv_pid
+    @zsh@ fi
     \builtin return "$__genv_status"
 }
 
