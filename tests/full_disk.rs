@@ -73,6 +73,7 @@ genv.lock
 0 genv envs
 0 genv devices
 0 genv devices find --eid e
+1 genv doctor
 ";
 
 /// Sees to it that each failure was told in one line, which says this.
@@ -88,32 +89,33 @@ fn told(said: &str, part: &str) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn on_a_full_disk_nothing_is_lost_and_all_goes_on_when_there_is_room() -> Result<()> {
-    let (printed, said) = on_a_small_disk(
-        "head -c 1000000 /dev/zero >disk/fill 2>/dev/null
+/// `spoil` makes the disk one on which nothing can be written, for this reason, and `mend` takes that back.
+fn nothing_is_lost_and_all_goes_on(spoil: &str, mend: &str, reason: &str) -> Result<()> {
+    let (printed, said) = on_a_small_disk(&format!(
+        "{spoil}
         all_fail
-        rm disk/fill
-        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e && genv doctor >/dev/null && echo well",
-    )?;
-    assert_eq!(printed, format!("{FAIL}1 genv doctor\n\nwell\n"), "{said}");
-    told(
-        &said,
+        {mend}
+        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e
+        genv doctor >/dev/null && echo well"
+    ))?;
+    assert_eq!(printed, format!("{FAIL}\nwell\n"), "{said}");
+    told(&said, reason)
+}
+
+#[test]
+fn on_a_full_disk() -> Result<()> {
+    nothing_is_lost_and_all_goes_on(
+        "head -c 1000000 /dev/zero >disk/fill 2>/dev/null",
+        "rm disk/fill",
         "No space left on device (os error 28): make room on its file system",
     )
 }
 
 #[test]
-fn on_a_read_only_file_system_nothing_is_lost_and_all_goes_on_when_it_is_writable() -> Result<()> {
-    let (printed, said) = on_a_small_disk(
-        "mount -o remount,ro disk
-        all_fail
-        mount -o remount,rw disk
-        genv config name after && genv attach --count 2 && genv deactivate && genv devices find --eid e && genv doctor >/dev/null && echo well",
-    )?;
-    assert_eq!(printed, format!("{FAIL}1 genv doctor\n\nwell\n"), "{said}");
-    told(
-        &said,
+fn on_a_read_only_file_system() -> Result<()> {
+    nothing_is_lost_and_all_goes_on(
+        "mount -o remount,ro disk",
+        "mount -o remount,rw disk",
         "mounted read-only: set GENV_TMPDIR to another directory",
     )
 }

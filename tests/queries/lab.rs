@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::patience::output;
 use genv_tests::process::program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -107,7 +108,7 @@ impl Lab {
 
     /// Asks `genv`.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Said> {
-        let output = self.command(program("genv")?).args(arguments).output()?;
+        let output = output(self.command(program("genv")?).args(arguments))?;
         Ok(Said {
             code: output.status.code().context("ended by a signal")?,
             stdout: String::from_utf8(output.stdout)?,

@@ -10,6 +10,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 pub use crate::exporter::PATIENCE;
 
+/// How long a program may take to its end: a whole script may, on a machine that is busy with other tests.
+const END_PATIENCE: Duration = Duration::from_secs(300);
+
 /// How often something is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -17,8 +20,12 @@ const POLL: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// It never is, or cannot be told.
-pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until(what: &str, is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    within(PATIENCE, what, is_so)
+}
+
+fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + patience;
     while !is_so().with_context(|| what.to_owned())? {
         ensure!(Instant::now() < deadline, "waited in vain until {what}");
         thread::sleep(POLL);
@@ -32,7 +39,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> 
 /// It does not.
 pub fn ended(child: &mut Child) -> Result<ExitStatus> {
     let mut status = None;
-    let waited = until("a program has ended", || {
+    let waited = within(END_PATIENCE, "a program has ended", || {
         status = child.try_wait()?;
         Ok(status.is_some())
     });

@@ -1,11 +1,11 @@
 //! Programs that change the state.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
+use crate::patience::Lines;
 use crate::tools::build_folder;
 
 /// A running `state_client`; it is killed with the value.
@@ -43,10 +43,8 @@ impl StateClient {
     /// It fails.
     pub fn answer(&mut self) -> Result<String> {
         let output = self.child.stdout.take().context("it was asked already")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        ensure!(!line.is_empty(), "state_client failed");
-        Ok(line.trim_end().to_owned())
+        let line = Lines::of(output).next_line();
+        line.context("state_client says nothing")
     }
 }
 
