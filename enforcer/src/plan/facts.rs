@@ -54,6 +54,7 @@ pub(super) struct HostFacts<'a> {
 pub(super) struct UserFacts<'a> {
     pub(super) name: &'a str,
     pub(super) uid: Option<u32>,
+    /// Absent if they could not be told: the user may be in any.
     pub(super) groups: Option<&'a BTreeSet<String>>,
     /// Out of reach of every rule.
     pub(super) never: bool,
@@ -77,7 +78,8 @@ pub(super) struct AttachmentFacts {
     pub(super) gpu: u32,
     /// What it claims; absent: the whole device.
     pub(super) memory_bytes: Option<u64>,
-    pub(super) attached_seconds: Option<f64>,
+    /// Unix time, in whole seconds as the state has it.
+    pub(super) attached_seconds: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -137,16 +139,6 @@ impl<'a> Facts<'a> {
     /// A host by its name.
     pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
         self.host_ids.get(hostname).copied()
-    }
-
-    /// An attachment by its host, environment and GPU.
-    pub(super) fn attachment(&self, hostname: &str, eid: &str, gpu: u32) -> Option<AttachmentId> {
-        let host = &self.hosts[self.host(hostname)?];
-        let mut environments = host.environments.clone();
-        let of = |id: EnvironmentId| &self.environments[id];
-        let environment = environments.find(|&id| of(id).environment.eid == eid)?;
-        let mut attachments = of(environment).attachments.clone();
-        attachments.find(|&id| self.attachments[id].gpu == gpu)
     }
 
     /// The longest gap of a host, or of all.
@@ -230,7 +222,7 @@ impl<'a> Facts<'a> {
                 user,
                 gpu: index.gpu,
                 memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
-                attached_seconds: seconds.filter(|seconds| seconds.is_finite()),
+                attached_seconds: seconds.map(|seconds| seconds as i64),
             });
         }
         self.environments.push(EnvironmentFacts {

@@ -78,7 +78,7 @@ impl Judge<'_, '_> {
         let known = self.history.violations.get(&key);
         let since_seconds = known.map_or(now, |known| known.since_seconds.min(now));
         let freshness = view.freshness(finding.host);
-        let is_open = |target: &Target| is_open(self.facts, self.history, rule, target);
+        let is_open = |target: &Target| is_open(self.history, rule, target);
         let known = known.filter(|known| !wants_new_round(rule, known, &targets, is_open));
         let longest_gap = self.facts.longest_gap_seconds(finding.host);
         let seen_seconds = known.map_or(0.0, |known| match freshness {
@@ -352,14 +352,16 @@ impl Judge<'_, '_> {
     ) -> Option<&super::history::AttachmentHistory> {
         let environment = self.facts.environments[attachment.environment].environment;
         let hostname = self.facts.hosts[attachment.host].hostname;
-        self.history
-            .attachment(hostname, &environment.eid, attachment.gpu)
+        self.history.attachment(
+            hostname,
+            &environment.eid,
+            attachment.gpu,
+            attachment.attached_seconds,
+        )
     }
 
     fn detached_seconds(&self, attachment: &AttachmentFacts) -> Option<f64> {
-        let known = self.attachment_history(attachment)?;
-        let detached = known.is_detached(attachment.attached_seconds);
-        known.detached_seconds.filter(|_| detached)
+        self.attachment_history(attachment)?.detached_seconds
     }
 
     /// Processes that end when their environment loses the device.
@@ -414,6 +416,7 @@ impl Judge<'_, '_> {
             eid: environment.eid.clone(),
             username: environment.username.clone(),
             gpu: attachment.gpu,
+            attached_seconds: attachment.attached_seconds,
             processes: processes.collect(),
         }
     }
@@ -458,7 +461,7 @@ impl Position<'_> {
 }
 
 /// Whether something is left to do about a target.
-pub(super) fn is_open(facts: &Facts<'_>, history: &History, rule: &Rule, target: &Target) -> bool {
+pub(super) fn is_open(history: &History, rule: &Rule, target: &Target) -> bool {
     match target {
         Target::Process(target) => {
             let known = history.process(&target.hostname, target.pid, target.start_time_ticks);
@@ -469,10 +472,8 @@ pub(super) fn is_open(facts: &Facts<'_>, history: &History, rule: &Rule, target:
         }
         Target::Attachment(target) => {
             let (hostname, eid, gpu) = (&target.hostname, &target.eid, target.gpu);
-            let attachment = facts.attachment(hostname, eid, gpu);
-            let attached = attachment.and_then(|id| facts.attachments[id].attached_seconds);
-            let known = history.attachment(hostname, eid, gpu);
-            known.is_none_or(|known| !known.is_detached(attached))
+            let known = history.attachment(hostname, eid, gpu, target.attached_seconds);
+            known.is_none_or(|known| known.detached_seconds.is_none())
         }
     }
 }

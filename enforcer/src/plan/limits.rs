@@ -62,12 +62,19 @@ pub(super) fn applied<'a>(
     }
     let own_groups = own.into_iter().flat_map(|limit| limit.groups.keys());
     let names = own_groups.chain(base.groups.keys());
-    let member = names.filter(|name| user.groups.is_some_and(|groups| groups.contains(*name)));
-    let largest = member
+    let largest = names
+        .filter(|name| user.groups.is_none_or(|groups| groups.contains(*name)))
         .filter_map(|name| Some((name, pick(&|limit| limit.groups.get(name).copied())?)))
         .max_by(|(a_name, a), (b_name, b)| a.0.cmp(&b.0).then_with(|| b_name.cmp(a_name)));
+    let default = pick(&|limit| limit.default).map(|found| with(By::Default, found));
     if let Some((name, found)) = largest {
-        return Some(with(By::Group(name), found));
+        let of_group = with(By::Group(name), found);
+        // Who may be a member, or not, has the larger one.
+        let larger = default.filter(|default| default.value > of_group.value);
+        return match user.groups {
+            Some(_) => Some(of_group),
+            None => Some(larger.unwrap_or(of_group)),
+        };
     }
-    pick(&|limit| limit.default).map(|found| with(By::Default, found))
+    default
 }

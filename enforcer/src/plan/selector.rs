@@ -1,5 +1,7 @@
 //! What one rule looks at.
 
+use std::collections::BTreeSet;
+
 use super::facts::{AttachmentFacts, Facts, HostId, UseFacts, UserFacts, UserId};
 use super::freshness::Freshness;
 use super::limits::{self, Applied};
@@ -123,14 +125,13 @@ fn matches_host(selector: &Selector, hostname: &str) -> bool {
 }
 
 fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {
-    let in_any = |names: &std::collections::BTreeSet<String>| {
-        let groups = user.groups;
-        groups.is_some_and(|groups| !groups.is_disjoint(names))
-    };
+    let is_in_any = |names: &BTreeSet<String>| Some(!user.groups?.is_disjoint(names));
     let listed = selector.users.as_ref();
     let grouped = selector.groups.as_ref();
     listed.is_none_or(|users| users.contains(user.name))
-        && grouped.is_none_or(in_any)
+        // Nobody is matched, or not excepted, because of groups that could not be told.
+        && grouped.is_none_or(|names| is_in_any(names).unwrap_or(false))
         && !selector.except_users.contains(user.name)
-        && !in_any(&selector.except_groups)
+        && (selector.except_groups.is_empty()
+            || !is_in_any(&selector.except_groups).unwrap_or(true))
 }

@@ -50,7 +50,7 @@ impl History {
             let known = self.violations.remove(&violation.key);
             let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
             known.since_seconds = violation.since_seconds;
-            let open = |target: &Target| is_open(facts, self, rule, target);
+            let open = |target: &Target| is_open(self, rule, target);
             let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
             if acted_before && wants_new_round(rule, &known, &violation.targets, open) {
                 known.begin_round(now);

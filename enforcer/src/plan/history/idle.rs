@@ -13,7 +13,7 @@ const PARTS: f32 = 12.0;
 #[serde(deny_unknown_fields)]
 pub(in crate::plan) struct IdleWindow {
     /// When the environment was attached, Unix time: who attaches anew begins anew.
-    attached_seconds: Option<f64>,
+    attached_seconds: Option<i64>,
     /// When the last sample was read, Unix time.
     sampled_seconds: Option<f64>,
     /// Seconds, and utilization × seconds; the oldest first.
@@ -23,7 +23,7 @@ pub(in crate::plan) struct IdleWindow {
 /// A sample: the part of the time since the one before during which the environment's kernels ran.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::plan) struct Sample {
-    pub(in crate::plan) attached_seconds: Option<f64>,
+    pub(in crate::plan) attached_seconds: Option<i64>,
     pub(in crate::plan) sampled_seconds: f64,
     pub(in crate::plan) utilization_ratio: f64,
 }
@@ -86,7 +86,7 @@ mod tests {
 
     fn sample(sampled_seconds: f64, utilization_ratio: f64) -> Sample {
         Sample {
-            attached_seconds: Some(0.0),
+            attached_seconds: Some(0),
             sampled_seconds,
             utilization_ratio,
         }
@@ -133,7 +133,7 @@ mod tests {
             sample(100.0, 0.0),
             sample(600.0, 0.0),
             Sample {
-                attached_seconds: Some(605.0),
+                attached_seconds: Some(605),
                 ..sample(610.0, 0.0)
             },
         ] {

@@ -101,6 +101,8 @@ pub(super) struct ProcessHistory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AttachmentHistory {
+    /// When it was attached, Unix time: one that was made since is another.
+    pub(super) attached_seconds: Option<i64>,
     /// Unix time.
     pub(super) detached_seconds: Option<f64>,
     /// Why it may not be detached, for good.
@@ -180,8 +182,11 @@ impl History {
         hostname: &str,
         eid: &str,
         gpu: u32,
+        attached_seconds: Option<i64>,
     ) -> Option<&AttachmentHistory> {
-        self.hosts.get(hostname)?.attachments.get(eid)?.get(&gpu)
+        let attachments = &self.hosts.get(hostname)?.attachments;
+        let attachment = attachments.get(eid)?.get(&gpu)?;
+        (attachment.attached_seconds == attached_seconds).then_some(attachment)
     }
 }
 
@@ -208,15 +213,6 @@ impl ViolationHistory {
             reported: self.reported,
             ..Self::begin(now_seconds)
         };
-    }
-}
-
-impl AttachmentHistory {
-    /// Whether it was detached, and what is attached now is still the same.
-    pub(super) fn is_detached(&self, attached_seconds: Option<f64>) -> bool {
-        // The files of genv tell times in whole seconds.
-        self.detached_seconds
-            .is_some_and(|detached| attached_seconds.is_none_or(|at| at.floor() + 1.0 <= detached))
     }
 }
 

@@ -99,6 +99,14 @@ impl History {
     fn attachment_mut(&mut self, target: &AttachmentTarget) -> &mut AttachmentHistory {
         let host = self.hosts.entry(target.hostname.clone()).or_default();
         let attachments = host.attachments.entry(target.eid.clone()).or_default();
-        attachments.entry(target.gpu).or_default()
+        let new = || AttachmentHistory {
+            attached_seconds: target.attached_seconds,
+            ..AttachmentHistory::default()
+        };
+        let attachment = attachments.entry(target.gpu).or_insert_with(new);
+        if attachment.attached_seconds != target.attached_seconds {
+            *attachment = new();
+        }
+        attachment
     }
 }

@@ -104,7 +104,8 @@ fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {
 fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
     let attached = attachments.iter().map(|&id| {
         // What is attached since nobody knows when is the oldest.
-        facts.attachments[id].attached_seconds.unwrap_or(f64::MIN)
+        let attached = facts.attachments[id].attached_seconds;
+        attached.map_or(f64::MIN, |seconds| seconds as f64)
     });
     Unit {
         weight: 1,

@@ -67,6 +67,7 @@ impl Lab {
 
     /// An environment `eid` of a user on a host, activated an hour before noon.
     pub(super) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
+        self.groups.entry(username.to_owned()).or_default();
         let environments = &mut self.host(hostname).environments;
         environments.push(Environment {
             eid: eid.to_owned(),
@@ -129,6 +130,7 @@ impl Lab {
         eid: Option<&str>,
         uses: &[(u32, u64)],
     ) -> Self {
+        self.groups.entry(username.to_owned()).or_default();
         let attribution = match eid {
             Some(eid) => Attribution::Environment {
                 eid: eid.to_owned(),
