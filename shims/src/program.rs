@@ -106,7 +106,8 @@ fn identity(metadata: &fs::Metadata) -> (u64, u64) {
 /// The first program of that name on `path` that comes after the shim itself, or else before it.
 ///
 /// Of two shims on one PATH the first finds the second, and the second the real program behind it. Whatever is
-/// in the shim's own folder is left out, also under the name of another folder.
+/// in the shim's own folder is left out, also under the name of another folder, and so is what any genv, 1.x too, has
+/// in a folder of shims: that of 1.x takes this one for the real program.
 fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> {
     let found: Vec<(PathBuf, (u64, u64))> = env::split_paths(path)
         .map(|folder| {
@@ -119,7 +120,9 @@ fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> 
         .filter_map(|folder| {
             let program = folder.join(name);
             let metadata = fs::metadata(&program).ok()?;
-            is_executable(&program, &metadata).then(|| (program, identity(&metadata)))
+            let file = identity(&metadata);
+            let is_found = Some(file) == own || !holds_shims(&folder);
+            (is_found && is_executable(&program, &metadata)).then_some((program, file))
         })
         .collect();
     let after = found
@@ -131,6 +134,11 @@ fn search(name: &str, path: &OsStr, own: Option<(u64, u64)>) -> Option<PathBuf> 
     others
         .find(|(_, file)| Some(*file) != own)
         .map(|(program, _)| program.clone())
+}
+
+/// Whether a folder is one that genv puts first on PATH: `lib/genv/shims`, or `site-packages/genv/shims` of 1.x.
+fn holds_shims(folder: &Path) -> bool {
+    fs::canonicalize(folder).is_ok_and(|folder| folder.ends_with("genv/shims"))
 }
 
 fn is_executable(program: &Path, metadata: &fs::Metadata) -> bool {

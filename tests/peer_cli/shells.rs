@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::peer::{Peer, Shell};
-use genv_tests::process::{Sleeper, wait_for_lock};
+use genv_tests::process::{Sleeper, program, wait_for_lock};
 
 use crate::lab::{file, holders, lab, members, peer_reads};
 
@@ -211,4 +211,33 @@ fn our_lock_and_theirs_exclude_each_other() -> Result<()> {
     let eid = shell.pid().to_string();
     lock_excludes(&peer, &eid, true)?;
     lock_excludes(&peer, &eid, false)
+}
+
+#[test]
+fn the_stand_ins_of_both_on_one_path_find_the_real_program() -> Result<()> {
+    let (_simulation, peer) = lab(3)?;
+    let shims = peer.folder().join("lib/genv/shims");
+    std::fs::create_dir_all(&shims)?;
+    std::os::unix::fs::symlink(program("genv-shim")?, shims.join("nvidia-smi"))?;
+    let shims = shims.display();
+    let mut shell = peer.shell()?;
+    shell.run("genv activate --gpus 2")?;
+    let theirs = shell.run("type -p nvidia-smi")?;
+    ensure!(
+        theirs
+            .trim_end()
+            .ends_with("site-packages/genv/shims/nvidia-smi")
+    );
+    // Entering the environment from there puts ours in front, and entering from ours theirs.
+    for path in [
+        format!("{shims}:$PATH"),
+        format!("${{PATH%%:*}}:{shims}:${{PATH#*:}}"),
+    ] {
+        let query = "nvidia-smi --query-gpu=index --format=csv,noheader";
+        let shown = shell.run(&format!("PATH={path} {query}"))?;
+        ensure!(shown == "0\n1\n", "{path}: {shown}");
+        let table = shell.run(&format!("PATH={path} nvidia-smi"))?;
+        ensure!(table.matches("MiB / ").count() == 2, "{path}: {table}");
+    }
+    Ok(())
 }

@@ -52,6 +52,15 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
     let copied = stage.folder().join("copied");
     fs::create_dir(&copied)?;
     copy_program("genv-shim", &copied.join("nvidia-smi"))?;
+    // So is that of genv 1.x, which runs the first program of that name on PATH that is not in its own folder.
+    let older = stage.folder().join("site-packages/genv/shims");
+    fs::create_dir_all(&older)?;
+    write_script(
+        &older.join("nvidia-smi"),
+        "#!/bin/sh\nexec nvidia-smi \"$@\"\n",
+    )?;
+    let older_alias = stage.folder().join("older-alias");
+    symlink(&older, &older_alias)?;
     // Neither what cannot be executed nor a folder is a program.
     let unusable = stage.folder().join("unusable");
     fs::create_dir_all(unusable.join("folder/nvidia-smi"))?;
@@ -63,6 +72,8 @@ fn no_shim_is_taken_for_the_real_program() -> Result<()> {
         &alias,
         &shims,
         &copied,
+        &older,
+        &older_alias,
         &unusable,
         &unusable.join("folder"),
     ];
