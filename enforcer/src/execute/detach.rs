@@ -1,0 +1,128 @@
+//! Taking a device from an environment.
+
+use genv_core::proc::ProcessSource;
+use genv_core::state::{DeviceState, EnvironmentState, StoreError};
+
+use super::audit::{Action, Record};
+use super::evidence::{later, never};
+use super::never::user_out_of_reach;
+use super::{Cause, Executor};
+use crate::config::Mode;
+use crate::plan::{AttachmentTarget, Outcome, Target};
+
+/// Why nothing was changed.
+enum NotDetached {
+    Refused(Outcome),
+    Store(StoreError),
+}
+
+impl From<StoreError> for NotDetached {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Executor {
+    /// Detaches, if environment and attachment are still those of the plan, then ends the processes that it says. The outcome
+    /// is the detaching's; what became of each process the audit tells.
+    pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
+        let named = Target::Attachment(target.clone());
+        let mut record = self.record(Action::Detach, &named, cause);
+        let outcome = match self.may_detach(target) {
+            Ok(()) if self.policy.mode == Mode::DryRun => Outcome::Would,
+            Ok(()) => self.take_device(target, &mut record),
+            Err(outcome) => outcome,
+        };
+        self.conclude(record, named, &outcome);
+        if matches!(outcome, Outcome::Done | Outcome::Would) {
+            let gpu = [target.gpu].into();
+            for process in &target.processes {
+                self.signal(Action::Terminate, process, Some(&gpu), cause);
+            }
+        }
+        outcome
+    }
+
+    fn may_detach(&mut self, target: &AttachmentTarget) -> Result<(), Outcome> {
+        if target.hostname != self.hostname {
+            return Err(never("it is on another host"));
+        }
+        let state = self.evidence.state()?;
+        let processes = self.evidence.processes.as_mut();
+        let uid = still_attached(target, &state.environments, &state.devices, processes)?;
+        if uid == 0 {
+            return Err(never("it is root's"));
+        }
+        if let Some(why) = user_out_of_reach(uid, &target.username, &self.policy.never) {
+            return Err(never(&why));
+        }
+        Ok(())
+    }
+
+    fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
+        // Before the device is taken, lest its processes go on without it.
+        let signals = if self.may_signal {
+            target.processes.len()
+        } else {
+            0
+        };
+        let prepared = self.ask_breaker(signals).and_then(|()| self.intend(record));
+        if let Err(outcome) = prepared {
+            return outcome;
+        }
+        let processes = self.evidence.processes.as_mut();
+        let detached = self.store.update(|state| {
+            still_attached(target, state.environments(), state.devices(), processes)
+                .map_err(NotDetached::Refused)?;
+            let detached = state.detach(&target.eid, Some(target.gpu));
+            detached.map_err(|error| NotDetached::Refused(later(error.to_string())))
+        });
+        for notice in self.store.take_notices() {
+            tracing::warn!(notice, "genv's state was repaired");
+        }
+        match detached {
+            Ok(_) => Outcome::Done,
+            Err(NotDetached::Refused(outcome)) => outcome,
+            Err(NotDetached::Store(error)) => later(error.to_string()),
+        }
+    }
+}
+
+/// Whose environment it is, if it and its attachment are still those of the plan.
+fn still_attached(
+    target: &AttachmentTarget,
+    environments: &[EnvironmentState],
+    devices: &[DeviceState],
+    processes: &mut dyn ProcessSource,
+) -> Result<u32, Outcome> {
+    let environment = environments.iter().find(|it| it.eid == target.eid);
+    let Some(environment) = environment else {
+        return Err(later("the environment has ended".to_owned()));
+    };
+    if processes.username(environment.uid) != target.username {
+        return Err(later("the environment is another user's now".to_owned()));
+    }
+    let attachment = devices
+        .iter()
+        .filter(|device| device.index == target.gpu)
+        .flat_map(|device| &device.attachments)
+        .find(|attachment| attachment.eid == target.eid);
+    let Some(attachment) = attachment else {
+        return Err(later(
+            "the environment is not attached to it any more".to_owned(),
+        ));
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "clocks show less than the year 9999"
+    )]
+    let attached = attachment
+        .attached_timestamp_seconds
+        .map(|seconds| seconds.floor() as i64);
+    match (attached, target.attached_seconds) {
+        (Some(now), Some(then)) if now != then => Err(later(
+            "the environment was attached to it anew since".to_owned(),
+        )),
+        _ => Ok(environment.uid),
+    }
+}

@@ -1,0 +1,386 @@
+//! Carrying out steps on this host: the only code that signals.
+//!
+//! A process is opened first (pidfd_open(2)), then everything that made it a target is read again, and only then, if the
+//! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
+//! else can be hit. Before anything is done the intention is on the disk in [`audit`]. The [`breaker`] holds whatever the rules say.
+
+pub mod audit;
+pub mod breaker;
+mod detach;
+mod evidence;
+mod never;
+mod signal;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use genv_core::state::StateStore;
+
+use crate::config::{BreakerLimits, Config, Mode, Never};
+use crate::directory::{DirectoryLock, FileError, RuntimeDirectory};
+use crate::plan::{Outcome, Plan, ProcessTarget, Step, StepKind, Subject, Target};
+use audit::{Action, Audit, Record};
+use breaker::Breaker;
+pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
+use signal::Held;
+
+/// Held while anything is done, so that two programs do not exceed together what each may do.
+const LOCK_FILE: &str = "execute.lock";
+
+/// How long one program waits for another, and for genv's state.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a configuration says of acting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Whether anything is done.
+    pub mode: Mode,
+    /// Who and what is out of reach.
+    pub never: Never,
+    /// When to stop.
+    pub breaker: BreakerLimits,
+}
+
+impl From<&Config> for Policy {
+    fn from(config: &Config) -> Self {
+        Self {
+            mode: config.mode,
+            never: config.never.clone(),
+            breaker: config.breaker,
+        }
+    }
+}
+
+/// Where an executor acts.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// This host, as snapshots call it.
+    pub hostname: String,
+    /// genv's state directory.
+    pub genv_directory: PathBuf,
+    /// The enforcer's own directory.
+    pub state_directory: PathBuf,
+}
+
+/// Carries out steps.
+pub struct Executor {
+    hostname: String,
+    policy: Policy,
+    /// Whether the environment variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
+    may_signal: bool,
+    directory: RuntimeDirectory,
+    store: StateStore,
+    evidence: Evidence,
+    clock: Box<dyn Fn() -> f64 + Send>,
+    breaker: Breaker,
+    audit: Audit,
+    /// Intentions of this executor so far.
+    intentions: u64,
+    /// Processes that were signalled and have not ended, by pid and start time.
+    held: HashMap<(u32, u64), Held>,
+    /// Why each step was refused last, so that one which is tried every cycle fills no disk.
+    refused: BTreeMap<(String, Action, Target), String>,
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor")
+            .field("hostname", &self.hostname)
+            .field("policy", &self.policy)
+            .field("breaker", &self.breaker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the beginning of a cycle found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CycleNotes {
+    /// Why the breaker opened, or in dry-run would have.
+    pub tripped: Option<String>,
+    /// Processes that did not end by SIGKILL, each told once.
+    pub unkillable: Vec<ProcessTarget>,
+}
+
+/// What is the same for all that one step does.
+struct Cause<'a> {
+    rule: &'a str,
+    why: &'a str,
+}
+
+impl Executor {
+    /// Opens the enforcer's directory, and reads whether the breaker was open.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub fn open(place: Place, policy: Policy, evidence: Evidence) -> Result<Self, FileError> {
+        let directory = RuntimeDirectory::open(place.state_directory)?;
+        let mut executor = Self {
+            hostname: place.hostname,
+            policy,
+            may_signal: may_signal(std::env::var("GENV_TERMINATE_PROCESSES").ok().as_deref()),
+            directory,
+            store: StateStore::new(place.genv_directory).patience(LOCK_PATIENCE),
+            evidence,
+            clock: Box::new(now_seconds),
+            breaker: Breaker::default(),
+            audit: Audit::default(),
+            intentions: 0,
+            held: HashMap::new(),
+            refused: BTreeMap::new(),
+        };
+        executor.breaker = Breaker::load(&executor.directory, executor.now());
+        Ok(executor)
+    }
+
+    /// Goes by another clock, which tells Unix time in seconds.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Fn() -> f64 + Send + 'static) -> Self {
+        self.clock = Box::new(clock);
+        self
+    }
+
+    /// Follows another policy from now on.
+    pub fn follow(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// The mode that is in force: dry-run, too, while the breaker is open.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        if self.breaker.open.is_some() {
+            Mode::DryRun
+        } else {
+            self.policy.mode
+        }
+    }
+
+    /// The breaker, as it was when something was done last.
+    #[must_use]
+    pub fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    /// Begins a cycle that will hit some of all users who use or hold a device: sees whether they are too many, and which
+    /// processes did not end although they were killed.
+    pub fn begin_cycle(&mut self, hit: &BTreeSet<String>, all: &BTreeSet<String>) -> CycleNotes {
+        let mut notes = CycleNotes {
+            tripped: None,
+            unkillable: self.look_after_signalled(),
+        };
+        let _lock = match self.lock() {
+            Ok(lock) => lock,
+            // Whatever is done needs the lock, too.
+            Err(_) => return notes,
+        };
+        if self.breaker.open.is_none()
+            && let Some(why) = breaker::too_many_users(&self.policy.breaker, hit, all)
+        {
+            notes.tripped = Some(why.clone());
+            if self.policy.mode == Mode::Enforce {
+                self.trip(why);
+            }
+        }
+        notes
+    }
+
+    /// Carries out a step that detaches, terminates or kills, for a violation that is told in one clause.
+    pub fn carry_out(&mut self, step: &Step, why: &str) -> Outcome {
+        let _lock = match self.lock() {
+            Ok(lock) => lock,
+            Err(error) => return evidence::later(error.to_string()),
+        };
+        let cause = Cause {
+            rule: &step.key.rule,
+            why,
+        };
+        let gpus = device_of(&step.key.subject);
+        match &step.kind {
+            StepKind::Detach(target) => self.detach(target, &cause),
+            StepKind::Terminate(target) => {
+                self.signal(Action::Terminate, target, gpus.as_ref(), &cause)
+            }
+            StepKind::Kill(target) => self.signal(Action::Kill, target, gpus.as_ref(), &cause),
+            StepKind::Report | StepKind::Warn { .. } => {
+                evidence::never("there is nothing to carry out")
+            }
+        }
+    }
+
+    /// Keeps other programs from acting, and reads what they may have changed.
+    fn lock(&mut self) -> Result<DirectoryLock, FileError> {
+        let lock = self.directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
+        self.breaker = Breaker::load(&self.directory, self.now());
+        Ok(lock)
+    }
+
+    /// Opens the breaker. Where that cannot be written down it stays open here.
+    fn trip(&mut self, why: String) {
+        let now = self.now();
+        self.breaker.trip(now, why);
+        if let Err(error) = self.breaker.save(&self.directory) {
+            tracing::error!(%error, "the breaker opened, and a restart would forget it");
+        }
+    }
+
+    /// Why nothing may be done now, if so many signals are meant to be sent.
+    fn ask_breaker(&mut self, signals: usize) -> Result<(), Outcome> {
+        let now = self.now();
+        let was_open = self.breaker.open.is_some();
+        self.breaker.ask(&self.policy.breaker, now, signals);
+        match self.breaker.open.clone() {
+            None => Ok(()),
+            Some(open) => {
+                if !was_open {
+                    self.trip(open.why.clone());
+                }
+                Err(evidence::later(format!(
+                    "the breaker is open: {}: see to it, then 'genv-enforcer reset'",
+                    open.why
+                )))
+            }
+        }
+    }
+
+    fn now(&self) -> f64 {
+        (self.clock)()
+    }
+
+    /// A line of the audit, of which the details are still to be filled in.
+    fn record(&mut self, action: Action, target: &Target, cause: &Cause<'_>) -> Record {
+        self.intentions += 1;
+        let now = self.now();
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "milliseconds fit for millions of years"
+        )]
+        let milliseconds = (now * 1000.0) as i64;
+        let mut record = Record {
+            time: String::new(),
+            id: format!("{milliseconds}-{}-{}", std::process::id(), self.intentions),
+            result: audit::Result::Intended,
+            reason: None,
+            action,
+            mode: match self.policy.mode {
+                Mode::DryRun => "dry-run",
+                Mode::Enforce => "enforce",
+            },
+            rule: cause.rule.to_owned(),
+            why: cause.why.to_owned(),
+            hostname: self.hostname.clone(),
+            username: String::new(),
+            uid: None,
+            pid: None,
+            start_time_ticks: None,
+            comm: None,
+            eid: None,
+            gpu: None,
+        };
+        match target {
+            Target::Process(target) => {
+                record.username.clone_from(&target.username);
+                record.uid = Some(target.uid);
+                record.pid = Some(target.pid);
+                record.start_time_ticks = Some(target.start_time_ticks);
+                record.comm.clone_from(&target.comm);
+                record.eid.clone_from(&target.eid);
+            }
+            Target::Attachment(target) => {
+                record.username.clone_from(&target.username);
+                record.eid = Some(target.eid.clone());
+                record.gpu = Some(target.gpu);
+            }
+        }
+        record
+    }
+
+    /// Writes down what is about to be done; without that nothing is.
+    fn intend(&mut self, record: &mut Record) -> Result<(), Outcome> {
+        record.result = audit::Result::Intended;
+        record.time = audit::time(self.now());
+        let written = self.audit.write(&self.directory, record);
+        written.map_err(|error| evidence::later(error.to_string()))
+    }
+
+    /// Writes down how it went. A refusal that is the same as in the last cycle was written then.
+    fn conclude(&mut self, mut record: Record, target: Target, outcome: &Outcome) {
+        let (result, reason) = match outcome {
+            Outcome::Done => (audit::Result::Done, None),
+            Outcome::Would => (audit::Result::Would, None),
+            Outcome::Refused { reason, .. } => (audit::Result::Refused, Some(reason)),
+            Outcome::Failed { reason } => (audit::Result::Failed, Some(reason)),
+        };
+        let key = (record.rule.clone(), record.action, target);
+        match reason {
+            Some(reason) if result == audit::Result::Refused => {
+                let last = self.refused.insert(key, reason.clone());
+                if last.as_ref() == Some(reason) {
+                    return;
+                }
+                if self.refused.len() > MOST_REFUSALS {
+                    self.refused.clear();
+                }
+            }
+            _ => {
+                self.refused.remove(&key);
+            }
+        }
+        record.result = result;
+        record.reason = reason.cloned();
+        record.time = audit::time(self.now());
+        if let Err(error) = self.audit.write(&self.directory, &record) {
+            // The next intention is refused for the same cause.
+            tracing::error!(%error, "what was done is not in the audit");
+        }
+    }
+}
+
+/// Refusals remembered at once.
+const MOST_REFUSALS: usize = 10_000;
+
+/// The users whom a plan's steps hit, other than by words.
+#[must_use]
+pub fn users_hit(plan: &Plan) -> BTreeSet<String> {
+    let hit = plan.steps.iter().filter_map(|step| match &step.kind {
+        StepKind::Detach(target) => Some(target.username.clone()),
+        StepKind::Terminate(target) | StepKind::Kill(target) => Some(target.username.clone()),
+        StepKind::Report | StepKind::Warn { .. } => None,
+    });
+    hit.collect()
+}
+
+/// Whether genv's variable lets processes be signalled: `0` does not, and what is no number does not either.
+fn may_signal(variable: Option<&str>) -> bool {
+    match variable.map(str::trim) {
+        None | Some("") => true,
+        Some(text) => text.parse().is_ok_and(|number: i64| number != 0),
+    }
+}
+
+/// The device that a violation is about, if it is about one.
+fn device_of(subject: &Subject) -> Option<BTreeSet<u32>> {
+    match subject {
+        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => {
+            Some([index.gpu].into())
+        }
+        Subject::Process { .. } | Subject::Environment { .. } | Subject::User { .. } => None,
+    }
+}
+
+fn now_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+/// Closes the breaker of a directory; returns why it was open, if it was.
+///
+/// # Errors
+/// That cannot be written down.
+pub fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
+    let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
+    let open = Breaker::load(directory, now_seconds()).open;
+    Breaker::default().save(directory)?;
+    Ok(open)
+}

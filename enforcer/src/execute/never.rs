@@ -1,0 +1,176 @@
+//! Who and what no rule can reach.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use genv_core::proc::ProcessTable;
+
+use super::evidence::Witnessed;
+use crate::config::Never;
+
+/// Where sshd and the programs that it splits into are, as distributions install them.
+const SSH_SERVERS: [&str; 9] = [
+    "/usr/sbin/sshd",
+    "/usr/local/sbin/sshd",
+    "/usr/lib/openssh/sshd-session",
+    "/usr/lib/openssh/sshd-auth",
+    "/usr/lib/ssh/sshd-session",
+    "/usr/lib/ssh/sshd-auth",
+    "/usr/libexec/openssh/sshd-session",
+    "/usr/libexec/openssh/sshd-auth",
+    "/usr/libexec/sshd-session",
+];
+
+/// What the kernel adds to the name of a program that was removed or replaced while it runs (proc_pid_exe(5)).
+const DELETED: &[u8] = b" (deleted)";
+
+/// Which program a process runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Executable {
+    path: PathBuf,
+    deleted: bool,
+    device: u64,
+    inode: u64,
+    owner: u32,
+}
+
+/// Why a process is out of reach of every rule, in one clause; nothing if it is not.
+pub(super) fn out_of_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Option<String> {
+    let facts = &witnessed.facts;
+    if pid == 1 {
+        return Some("pid 1 is never ended".to_owned());
+    }
+    if lineage(&witnessed.table, std::process::id()).contains(&pid) {
+        return Some("it is the enforcer, or started it".to_owned());
+    }
+    match facts.uid {
+        // Of a rootless container, anybody can have made up the name.
+        Some(0) if facts.container_id.is_none() || facts.container_owner.is_some() => {
+            return Some("it is root's, outside of containers".to_owned());
+        }
+        None => return Some("its user cannot be read".to_owned()),
+        Some(uid) => {
+            if let Some(why) = user_out_of_reach(uid, &witnessed.username, never) {
+                return Some(why);
+            }
+        }
+    }
+    // Kernel threads have none.
+    let Some(executable) = Executable::of(pid) else {
+        return Some("it cannot be read which program it runs".to_owned());
+    };
+    let ssh_servers = SSH_SERVERS.iter().map(Path::new);
+    let configured = never.executables.iter().map(PathBuf::as_path);
+    let protected = configured.chain(ssh_servers);
+    let mut protected = protected.filter(|path| executable.is(path));
+    let path = protected.next()?;
+    Some(format!("it runs {}, which is never ended", path.display()))
+}
+
+/// Why a user is out of reach.
+pub(super) fn user_out_of_reach(uid: u32, username: &str, never: &Never) -> Option<String> {
+    let listed = never.users.contains(username) || never.users.contains(&format!("uid:{uid}"));
+    listed.then(|| "its user is listed under never".to_owned())
+}
+
+/// A process and all that it descends from.
+fn lineage(table: &ProcessTable, pid: u32) -> HashSet<u32> {
+    let mut found = HashSet::new();
+    let mut current = Some(pid);
+    while let Some(pid) = current.filter(|pid| found.insert(*pid)) {
+        current = table.lineage.get(&pid).map(|lineage| lineage.parent);
+    }
+    found
+}
+
+impl Executable {
+    fn of(pid: u32) -> Option<Self> {
+        let link = format!("/proc/{pid}/exe");
+        let target = fs::read_link(&link).ok()?;
+        // Through the link the kernel opens the file itself, whatever has its name now.
+        let file = fs::metadata(&link).ok()?;
+        let name = target.as_os_str().as_bytes();
+        let stripped = name.strip_suffix(DELETED);
+        Some(Self {
+            path: PathBuf::from(OsStr::from_bytes(stripped.unwrap_or(name))),
+            deleted: stripped.is_some(),
+            device: file.dev(),
+            inode: file.ino(),
+            owner: file.uid(),
+        })
+    }
+
+    /// Whether it is the program that has this path now or, having been replaced by an update, had it. Only files that root
+    /// owns count: a user's mount namespace can give any path to his own.
+    fn is(&self, path: &Path) -> bool {
+        if self.owner != 0 {
+            return false;
+        }
+        let found = fs::metadata(path).ok().filter(|file| file.uid() == 0);
+        match found {
+            Some(file) if (file.dev(), file.ino()) == (self.device, self.inode) => true,
+            Some(file) => {
+                let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                self.deleted && file.dev() == self.device && self.path == real
+            }
+            None => self.deleted && self.path == path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn executable(path: &str) -> Executable {
+        let file = fs::metadata(path).unwrap();
+        Executable {
+            path: fs::canonicalize(path).unwrap(),
+            deleted: false,
+            device: file.dev(),
+            inode: file.ino(),
+            owner: file.uid(),
+        }
+    }
+
+    #[test]
+    fn promise_06_a_program_is_known_by_its_file_and_not_by_its_name() {
+        let sleep = executable("/bin/sleep");
+        assert!(sleep.is(Path::new("/bin/sleep")));
+        assert!(!sleep.is(Path::new("/bin/sh")));
+        let named_alike = Executable {
+            inode: sleep.inode + 1,
+            ..sleep.clone()
+        };
+        assert!(!named_alike.is(Path::new("/bin/sleep")));
+        let own = Executable {
+            owner: 1000,
+            ..sleep.clone()
+        };
+        assert!(!own.is(Path::new("/bin/sleep")));
+    }
+
+    #[test]
+    fn promise_06_a_program_that_was_updated_while_it_runs_stays_protected() {
+        let updated = Executable {
+            deleted: true,
+            inode: 1,
+            ..executable("/bin/sleep")
+        };
+        assert!(updated.is(Path::new("/bin/sleep")));
+        let elsewhere = Executable {
+            device: updated.device + 1,
+            ..updated.clone()
+        };
+        assert!(!elsewhere.is(Path::new("/bin/sleep")));
+        let removed = Executable {
+            path: "/usr/lib/xorg/Removed".into(),
+            ..updated
+        };
+        assert!(removed.is(Path::new("/usr/lib/xorg/Removed")));
+    }
+}
