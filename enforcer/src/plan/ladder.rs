@@ -1,5 +1,7 @@
 //! How far a violation is: seen, `for`, warnings, the end.
 
+use std::time::Duration;
+
 use super::StepKind;
 use super::history::ViolationHistory;
 use crate::config::{Action, Rule};
@@ -48,54 +50,43 @@ pub(super) fn rung(
             until_seconds: now_seconds + (for_seconds - seen_seconds),
         };
     }
-    let warn: Vec<f64> = match rule.action {
-        Action::Report => Vec::new(),
-        // Telling the user is all that it does.
-        Action::Warn if rule.warn.is_empty() => vec![0.0],
-        _ => rule.warn.iter().map(|warn| warn.as_secs_f64()).collect(),
-    };
     if let Some(reason) = history.and_then(|history| history.not_warned.as_ref()) {
-        return Rung::NotWarned {
-            reason: reason.clone(),
-        };
+        let reason = reason.clone();
+        return Rung::NotWarned { reason };
     }
-    let last = warn.last().copied().unwrap_or(0.0);
-    let warned = history.map_or(0.0, |history| history.warned_seen_seconds);
-    let announced = history.and_then(|history| history.end_seen_seconds);
-    // Without an announced end, as of warnings that nothing follows, they keep their distances.
-    let before = given.checked_sub(1).and_then(|given| warn.get(given));
-    let end_seen = announced.unwrap_or_else(|| warned + before.copied().unwrap_or(0.0));
-    let end_seconds = now_seconds + (end_seen - seen_seconds);
-
-    if let Some(&next) = warn.get(given) {
-        if given > 0 && seen_seconds < end_seen - next {
+    let follows = rule.action > Action::Warn;
+    let warn: &[Duration] = match rule.action {
+        Action::Report => &[],
+        // Nothing comes after it.
+        Action::Warn => &[Duration::ZERO],
+        _ => &rule.warn,
+    };
+    // What was announced holds; a rule that was given warnings meanwhile announces an end with the next.
+    let end_seen = history.and_then(|history| history.end_seen_seconds);
+    let end_seconds = end_seen.map(|end_seen| now_seconds + (end_seen - seen_seconds));
+    if let Some(next) = warn.get(given).map(Duration::as_secs_f64) {
+        let due = end_seen.is_none_or(|end_seen| seen_seconds >= end_seen - next);
+        // Who is warned late has his full time all the same.
+        let latest = now_seconds + next;
+        let end_seconds = end_seconds.map_or(latest, |end| if due { end.max(latest) } else { end });
+        if !due {
             return Rung::Warned { given, end_seconds };
         }
-        // Who is warned late has his full time all the same.
-        let end_seconds = match given {
-            0 => now_seconds + next,
-            _ => end_seconds.max(now_seconds + next),
+        let step = StepKind::Warn {
+            number: given + 1,
+            of: warn.len(),
+            end_seconds: follows.then_some(end_seconds),
         };
-        let follows = rule.action > Action::Warn;
         return Rung::Warning {
-            step: StepKind::Warn {
-                number: given + 1,
-                of: warn.len(),
-                end_seconds: follows.then_some(end_seconds),
-            },
+            step,
             given,
             end_seconds,
         };
     }
-    let waits = rule.action > Action::Warn && !warn.is_empty();
-    // A configuration that was reloaded may have fewer warnings than were given.
-    let end_seen = if announced.is_some() {
-        end_seen
-    } else {
-        warned + last
-    };
-    if waits && seen_seconds < end_seen {
-        return Rung::Warned { given, end_seconds };
+    match end_seconds {
+        Some(end_seconds) if follows && end_seconds > now_seconds => {
+            Rung::Warned { given, end_seconds }
+        }
+        _ => Rung::End,
     }
-    Rung::End
 }

@@ -11,7 +11,7 @@ pub(super) struct Applied<'a> {
     pub(super) value: u64,
     by: By<'a>,
     /// The host that has a limit of its own.
-    host: Option<&'a str>,
+    pub(super) host: Option<&'a str>,
 }
 
 /// Whose limit it is.

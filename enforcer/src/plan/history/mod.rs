@@ -54,8 +54,6 @@ pub(super) struct ViolationHistory {
     pub(super) seen: ObservedTime,
     pub(super) reported: bool,
     pub(super) warnings_given: usize,
-    /// Of `seen`, when the last warning was given.
-    pub(super) warned_seen_seconds: f64,
     /// Of `seen`, when the announced end comes.
     pub(super) end_seen_seconds: Option<f64>,
     /// Why the user could not be warned: without that nothing follows.
@@ -197,7 +195,6 @@ impl ViolationHistory {
             seen: ObservedTime::begin(now_seconds),
             reported: false,
             warnings_given: 0,
-            warned_seen_seconds: 0.0,
             end_seen_seconds: None,
             not_warned: None,
             acted_seconds: None,

@@ -28,8 +28,8 @@ impl History {
             (
                 StepKind::Warn {
                     number,
-                    of,
                     end_seconds,
+                    ..
                 },
                 Ok(rehearsed),
             ) => {
@@ -39,9 +39,8 @@ impl History {
                 }
                 violation.warnings_given = *number;
                 let seen = violation.seen;
-                violation.warned_seen_seconds = seen.when(now_seconds);
                 violation.end_seen_seconds = end_seconds.map(|end| seen.when(end));
-                if end_seconds.is_none() && number >= of {
+                if end_seconds.is_none() {
                     violation.acted_seconds = Some(now_seconds);
                 }
             }

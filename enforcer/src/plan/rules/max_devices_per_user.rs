@@ -2,9 +2,8 @@
 //!
 //! A device counts once, however many of the user's environments share it, and is taken from all of them.
 
-use super::{Finding, Unit, attachments_unit};
+use super::{Finding, Unit, attachments_unit, counted, user_subject};
 use crate::config::{Limits, Scope};
-use crate::plan::Subject;
 use crate::plan::facts::AttachmentId;
 use crate::plan::selector::View;
 use crate::plan::words::count;
@@ -17,20 +16,13 @@ pub(super) fn findings<'a>(
     let facts = view.facts;
     let of = |id: AttachmentId| &facts.attachments[id];
     let attachments: Vec<AttachmentId> = view.attachments().collect();
-    let counted_together = |&a: &AttachmentId, &b: &AttachmentId| {
-        of(a).user == of(b).user && (scope == Scope::AllHosts || of(a).host == of(b).host)
-    };
+    let same_device =
+        |&a: &AttachmentId, &b: &AttachmentId| (of(a).host, of(a).gpu) == (of(b).host, of(b).gpu);
     let mut findings = Vec::new();
-    for held in attachments.chunk_by(counted_together) {
-        let first = of(held[0]);
-        let host = (scope == Scope::Host).then_some(first.host);
-        let Some(limit) = view.limit(limits, first.user, host) else {
-            continue;
-        };
-        let same_device = |&a: &AttachmentId, &b: &AttachmentId| {
-            (of(a).host, of(a).gpu) == (of(b).host, of(b).gpu)
-        };
-        let devices = held.chunk_by(same_device);
+    let place = |&id: &AttachmentId| (of(id).user, of(id).host);
+    for held in counted(view, limits, scope, &attachments, place) {
+        let limit = held.limit;
+        let devices = held.items.chunk_by(same_device);
         let number = devices.clone().count() as u64;
         if number <= limit.value {
             continue;
@@ -40,12 +32,9 @@ pub(super) fn findings<'a>(
             .map(|device| attachments_unit(facts, device))
             .collect();
         findings.push(Finding {
-            subject: Subject::User {
-                username: facts.users[first.user].name.to_owned(),
-                hostname: host.map(|host| facts.hosts[host].hostname.to_owned()),
-            },
-            user: first.user,
-            host,
+            subject: user_subject(facts, held.user, held.host),
+            user: held.user,
+            host: held.host,
             found: format!("holds {}", count(number, "device")),
             allowed: format!("{} {limit}", limit.value),
             advice: format!("detach {}", count(excess, "device")),

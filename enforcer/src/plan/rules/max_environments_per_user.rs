@@ -1,8 +1,7 @@
 //! More environments of a user that hold or use a device than the limit.
 
-use super::{Finding, Unit, environment_unit};
+use super::{Finding, Unit, counted, environment_unit, user_subject};
 use crate::config::{Limits, Scope};
-use crate::plan::Subject;
 use crate::plan::facts::EnvironmentId;
 use crate::plan::selector::View;
 use crate::plan::words::count;
@@ -19,20 +18,15 @@ pub(super) fn findings<'a>(
     let of = |id: EnvironmentId| &facts.environments[id];
     // Environments are listed by host.
     ids.sort_by_key(|&id| of(id).user);
-    let counted_together = |&a: &EnvironmentId, &b: &EnvironmentId| {
-        of(a).user == of(b).user && (scope == Scope::AllHosts || of(a).host == of(b).host)
-    };
+    let place = |&id: &EnvironmentId| (of(id).user, of(id).host);
     let mut findings = Vec::new();
-    for environments in ids.chunk_by(counted_together) {
-        let first = of(environments[0]);
-        let host = (scope == Scope::Host).then_some(first.host);
-        let Some(limit) = view.limit(limits, first.user, host) else {
-            continue;
-        };
-        if environments.len() as u64 <= limit.value {
+    for counted in counted(view, limits, scope, &ids, place) {
+        let limit = counted.limit;
+        if counted.items.len() as u64 <= limit.value {
             continue;
         }
-        let units: Vec<Unit> = environments
+        let units: Vec<Unit> = counted
+            .items
             .iter()
             .filter_map(|&id| environment_unit(view, id))
             .collect();
@@ -42,12 +36,9 @@ pub(super) fn findings<'a>(
         }
         let excess = number - limit.value;
         findings.push(Finding {
-            subject: Subject::User {
-                username: facts.users[first.user].name.to_owned(),
-                hostname: host.map(|host| facts.hosts[host].hostname.to_owned()),
-            },
-            user: first.user,
-            host,
+            subject: user_subject(facts, counted.user, counted.host),
+            user: counted.user,
+            host: counted.host,
             found: format!(
                 "has {} that hold or use a device",
                 count(number, "environment")

@@ -1,8 +1,7 @@
 //! More hosts on which a user holds a device than the limit.
 
-use super::{Finding, Unit, attachments_unit};
-use crate::config::Limits;
-use crate::plan::Subject;
+use super::{Finding, Unit, attachments_unit, counted, user_subject};
+use crate::config::{Limits, Scope};
 use crate::plan::facts::AttachmentId;
 use crate::plan::selector::View;
 use crate::plan::words::count;
@@ -12,12 +11,10 @@ pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>) -> Vec<
     let of = |id: AttachmentId| &facts.attachments[id];
     let attachments: Vec<AttachmentId> = view.attachments().collect();
     let mut findings = Vec::new();
-    for held in attachments.chunk_by(|&a, &b| of(a).user == of(b).user) {
-        let user = of(held[0]).user;
-        let Some(limit) = view.limit(limits, user, None) else {
-            continue;
-        };
-        let hosts = held.chunk_by(|&a, &b| of(a).host == of(b).host);
+    let place = |&id: &AttachmentId| (of(id).user, of(id).host);
+    for held in counted(view, limits, Scope::AllHosts, &attachments, place) {
+        let (limit, user) = (held.limit, held.user);
+        let hosts = held.items.chunk_by(|&a, &b| of(a).host == of(b).host);
         let number = hosts.clone().count() as u64;
         if number <= limit.value {
             continue;
@@ -25,12 +22,9 @@ pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>) -> Vec<
         let excess = number - limit.value;
         let units: Vec<Unit> = hosts.map(|host| attachments_unit(facts, host)).collect();
         findings.push(Finding {
-            subject: Subject::User {
-                username: facts.users[user].name.to_owned(),
-                hostname: None,
-            },
+            subject: user_subject(facts, user, held.host),
             user,
-            host: None,
+            host: held.host,
             found: format!("holds devices on {}", count(number, "host")),
             allowed: format!("{} {limit}", limit.value),
             advice: format!("give back the devices of {}", count(excess, "host")),

@@ -12,9 +12,10 @@ mod max_processes_per_environment;
 mod non_env_processes;
 
 use super::facts::{AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId};
+use super::limits::Applied;
 use super::selector::View;
 use super::{History, Subject};
-use crate::config::RuleKind;
+use crate::config::{Limits, RuleKind, Scope};
 
 /// Something that breaks a rule.
 #[derive(Debug)]
@@ -88,6 +89,61 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
 }
 
 pub(super) use idle::sample;
+
+/// What counts together, and the limit that it is held against.
+struct Counted<'i, 'a, T> {
+    items: &'i [T],
+    user: UserId,
+    /// Absent where all hosts count together.
+    host: Option<HostId>,
+    limit: Applied<'a>,
+}
+
+/// Cuts items that are sorted by user and host into what counts together, as far as there is a limit. Where all hosts
+/// count together, what is on a host with a limit of its own is held against that besides.
+fn counted<'i, 'a, T>(
+    view: &View<'_, 'a>,
+    limits: &'a Limits<u64>,
+    scope: Scope,
+    items: &'i [T],
+    place: impl Fn(&T) -> (UserId, HostId),
+) -> Vec<Counted<'i, 'a, T>> {
+    let mut all = Vec::new();
+    if scope == Scope::AllHosts {
+        for items in items.chunk_by(|a, b| place(a).0 == place(b).0) {
+            let (user, _) = place(&items[0]);
+            all.extend(view.limit(limits, user, None).map(|limit| Counted {
+                items,
+                user,
+                host: None,
+                limit,
+            }));
+        }
+        if limits.overrides.is_empty() {
+            return all;
+        }
+    }
+    for items in items.chunk_by(|a, b| place(a) == place(b)) {
+        let (user, host) = place(&items[0]);
+        let limit = view.limit(limits, user, Some(host));
+        let limit = limit.filter(|limit| scope == Scope::Host || limit.host.is_some());
+        all.extend(limit.map(|limit| Counted {
+            items,
+            user,
+            host: Some(host),
+            limit,
+        }));
+    }
+    all
+}
+
+/// A user on a host, or over all.
+fn user_subject(facts: &Facts<'_>, user: UserId, host: Option<HostId>) -> Subject {
+    Subject::User {
+        username: facts.users[user].name.to_owned(),
+        hostname: host.map(|host| facts.hosts[host].hostname.to_owned()),
+    }
+}
 
 /// A process alone.
 fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {

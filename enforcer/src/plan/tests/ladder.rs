@@ -57,7 +57,7 @@ fn without_warnings_the_end_comes_after_for() {
     let mut warn = Daemon::new(vec![warned_rule(Action::Warn)]);
     assert_eq!(
         told(&warn.run(&outside(), 1000)),
-        ["60 report", "60 warn 1/2", "130 warn 2/2"]
+        ["60 report", "60 warn 1/1"]
     );
     let mut report = Daemon::new(vec![warned_rule(Action::Report)]);
     assert_eq!(told(&report.run(&outside(), 1000)), ["60 report"]);
