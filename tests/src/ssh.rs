@@ -17,7 +17,7 @@ use crate::process::{signal, write_script};
 use crate::shell::installed;
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
-/// with it who is logged in.
+/// its connections with it.
 #[derive(Debug)]
 pub struct SshServer {
     child: Child,
