@@ -9,6 +9,7 @@ pub mod breaker;
 mod detach;
 mod evidence;
 mod never;
+pub mod report;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -188,24 +189,27 @@ impl Executor {
 
     /// Carries out a step that detaches, terminates or kills, for a violation that is told in one clause.
     pub fn carry_out(&mut self, step: &Step, why: &str) -> Outcome {
-        let _lock = match self.lock() {
-            Ok(lock) => lock,
-            Err(error) => return evidence::later(error.to_string()),
-        };
         let cause = Cause {
             rule: &step.key.rule,
             why,
         };
         let gpus = device_of(&step.key.subject);
-        match &step.kind {
-            StepKind::Detach(target) => self.detach(target, &cause),
-            StepKind::Terminate(target) => {
-                self.signal(Action::Terminate, target, gpus.as_ref(), &cause)
-            }
-            StepKind::Kill(target) => self.signal(Action::Kill, target, gpus.as_ref(), &cause),
+        let gpus = gpus.as_ref();
+        self.locked(|executor| match &step.kind {
+            StepKind::Detach(target) => executor.detach(target, &cause),
+            StepKind::Terminate(target) => executor.signal(Action::Terminate, target, gpus, &cause),
+            StepKind::Kill(target) => executor.signal(Action::Kill, target, gpus, &cause),
             StepKind::Report | StepKind::Warn { .. } => {
                 evidence::never("there is nothing to carry out")
             }
+        })
+    }
+
+    /// Does something while no other program acts.
+    fn locked(&mut self, act: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+        match self.lock() {
+            Ok(_lock) => act(self),
+            Err(error) => evidence::later(error.to_string()),
         }
     }
 

@@ -1,0 +1,101 @@
+//! When nothing is done any more.
+
+use super::*;
+
+#[test]
+fn promise_08_the_breaker_stops_at_its_number_and_stays_open() {
+    let mut victims: Vec<Victim> = (0..4).map(|_| Victim::new()).collect();
+    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
+    stage.policy.breaker.signals_per_minute = 2;
+    let steps: Vec<Step> = victims
+        .iter()
+        .map(|victim| terminate(&victim.target()))
+        .collect();
+    let mut executor = stage.executor().clock(|| 1000.0);
+    assert_eq!(executor.carry_out(&steps[0], "why"), Outcome::Done);
+    assert_eq!(executor.carry_out(&steps[1], "why"), Outcome::Done);
+    refused(
+        &executor.carry_out(&steps[2], "why"),
+        "the breaker is open",
+        true,
+    );
+    assert_eq!(executor.mode(), Mode::DryRun);
+    // Neither time nor a restart closes it.
+    let mut later = stage.executor().clock(|| 9000.0);
+    assert_eq!(later.mode(), Mode::DryRun);
+    refused(
+        &later.carry_out(&steps[3], "why"),
+        "the breaker is open",
+        true,
+    );
+    let directory = RuntimeDirectory::open(stage.own.path()).unwrap();
+    let open = reset_breaker(&directory).unwrap().unwrap();
+    assert!(open.why.contains("more than 2 signals"), "{open:?}");
+    assert_eq!(reset_breaker(&directory).unwrap(), None);
+    assert!(victims[2].runs() && victims[3].runs());
+    // Also the other program sees that it was reset.
+    assert_eq!(executor.carry_out(&steps[3], "why"), Outcome::Done);
+    assert_eq!(victims[3].ended_by(), 15);
+    assert!(victims[2].runs());
+}
+
+#[test]
+fn promise_08_two_programs_count_together() {
+    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
+    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
+    stage.policy.breaker.signals_per_minute = 2;
+    let (mut one, mut other) = (stage.executor(), stage.executor());
+    let steps: Vec<Step> = victims
+        .iter()
+        .map(|victim| terminate(&victim.target()))
+        .collect();
+    assert_eq!(one.carry_out(&steps[0], "why"), Outcome::Done);
+    assert_eq!(other.carry_out(&steps[1], "why"), Outcome::Done);
+    refused(
+        &one.carry_out(&steps[2], "why"),
+        "the breaker is open",
+        true,
+    );
+    assert!(victims[2].runs());
+}
+
+#[test]
+fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
+    let mut victim = Victim::new();
+    let mut stage = Stage::new(&[&victim]);
+    let users = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let (hit, all) = (users(&["a", "b", "c"]), users(&["a", "b", "c", "d", "e"]));
+    stage.policy.mode = Mode::DryRun;
+    let mut executor = stage.executor();
+    let notes = executor.begin_cycle(&hit, &all);
+    assert!(notes.tripped.unwrap().contains("3 of 5 users"));
+    assert_eq!(
+        executor.breaker().open,
+        None,
+        "nothing was about to be done"
+    );
+    executor.follow(policy());
+    assert!(executor.begin_cycle(&hit, &all).tripped.is_some());
+    refused(
+        &executor.carry_out(&terminate(&victim.target()), "why"),
+        "3 of 5 users",
+        true,
+    );
+    assert_eq!(executor.begin_cycle(&hit, &all).tripped, None, "told once");
+    assert!(victim.runs());
+}
+
+#[test]
+fn a_damaged_breaker_is_an_open_one() {
+    let mut victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    fs::write(stage.own.path().join("breaker.json"), "{").unwrap();
+    let mut executor = stage.executor();
+    assert_eq!(executor.mode(), Mode::DryRun);
+    refused(
+        &executor.carry_out(&terminate(&victim.target()), "why"),
+        "breaker.json is damaged",
+        true,
+    );
+    assert!(victim.runs());
+}

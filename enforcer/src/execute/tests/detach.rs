@@ -1,0 +1,144 @@
+//! Taking devices from environments.
+
+use super::*;
+
+fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
+    let mut state = StateDirectory::new(stage.genv.path());
+    let state = genv_core::state::StateSource::read(&mut state).unwrap();
+    let attached = state.devices[0].attachments[0]
+        .attached_timestamp_seconds
+        .unwrap();
+    AttachmentTarget {
+        hostname: "here".to_owned(),
+        eid: "E".to_owned(),
+        username: ProcReader::new().username(uid),
+        gpu: 0,
+        #[expect(clippy::cast_possible_truncation, reason = "a time of this century")]
+        attached_seconds: Some(attached as i64),
+        processes: Vec::new(),
+    }
+}
+
+fn detach(target: &AttachmentTarget) -> Step {
+    step(StepKind::Detach(target.clone()))
+}
+
+#[test]
+fn detaching_takes_the_device_and_ends_the_processes_on_it() {
+    let mut member = Victim::new();
+    let mut victim = Victim::claiming("E");
+    let stage = Stage::new(&[&victim]);
+    let uid = victim.target().uid;
+    stage.environment("E", uid, member.pid());
+    let process = ProcessTarget {
+        eid: Some("E".to_owned()),
+        ..victim.target()
+    };
+    let target = AttachmentTarget {
+        processes: vec![process],
+        ..attachment(&stage, uid)
+    };
+    let mut dry = stage.executor();
+    dry.follow(Policy {
+        mode: Mode::DryRun,
+        ..policy()
+    });
+    assert_eq!(dry.carry_out(&detach(&target), "why"), Outcome::Would);
+    assert!(stage.attached());
+    assert_eq!(
+        stage.executor().carry_out(&detach(&target), "why"),
+        Outcome::Done
+    );
+    assert!(!stage.attached());
+    assert_eq!(victim.ended_by(), 15);
+    assert!(member.runs());
+    assert_eq!(
+        stage.results(),
+        ["would", "would", "intended", "done", "intended", "done"]
+    );
+}
+
+#[test]
+fn processes_that_may_stay_are_left_alone() {
+    let mut victim = Victim::claiming("E");
+    let stage = Stage::new(&[&victim]);
+    let uid = victim.target().uid;
+    stage.environment("E", uid, victim.pid());
+    let outcome = stage
+        .executor()
+        .carry_out(&detach(&attachment(&stage, uid)), "why");
+    assert_eq!(outcome, Outcome::Done);
+    assert!(!stage.attached());
+    assert!(victim.runs());
+}
+
+#[test]
+fn what_changed_since_the_plan_is_not_detached() {
+    let member = Victim::new();
+    let stage = Stage::new(&[]);
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let target = attachment(&stage, uid);
+    let mut executor = stage.executor();
+    let newer = AttachmentTarget {
+        attached_seconds: target.attached_seconds.map(|seconds| seconds - 1),
+        ..target.clone()
+    };
+    refused(
+        &executor.carry_out(&detach(&newer), "why"),
+        "attached to it anew",
+        true,
+    );
+    stage.environment("E", uid + 1, member.pid());
+    refused(
+        &executor.carry_out(&detach(&target), "why"),
+        "another user's",
+        true,
+    );
+    stage.environment("F", uid, member.pid());
+    refused(
+        &executor.carry_out(&detach(&target), "why"),
+        "has ended",
+        true,
+    );
+    stage.environment("E", uid, member.pid());
+    executor.policy.never.users = [format!("uid:{uid}")].into();
+    refused(
+        &executor.carry_out(&detach(&target), "why"),
+        "listed under never",
+        false,
+    );
+    executor.policy.never.users.clear();
+    let other_device = AttachmentTarget {
+        gpu: 1,
+        ..target.clone()
+    };
+    refused(
+        &executor.carry_out(&detach(&other_device), "why"),
+        "not attached",
+        true,
+    );
+    assert!(stage.attached());
+    assert_eq!(executor.carry_out(&detach(&target), "why"), Outcome::Done);
+}
+
+#[test]
+fn promise_08_a_device_is_not_taken_if_its_processes_would_be_too_many() {
+    let member = Victim::new();
+    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::claiming("E")).collect();
+    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
+    stage.policy.breaker.signals_per_minute = 2;
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let target = AttachmentTarget {
+        processes: victims.iter().map(Victim::target).collect(),
+        ..attachment(&stage, uid)
+    };
+    refused(
+        &stage.executor().carry_out(&detach(&target), "why"),
+        "the breaker is open",
+        true,
+    );
+    assert!(stage.attached());
+    assert!(victims.iter_mut().all(Victim::runs));
+}

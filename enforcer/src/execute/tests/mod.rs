@@ -1,0 +1,239 @@
+//! Real processes, and what becomes of them.
+
+mod audit;
+mod breaker;
+mod detach;
+mod never;
+mod report;
+mod signals;
+mod unkillable;
+mod verification;
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use genv_core::model::DeviceIndex;
+use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use genv_core::state::StateDirectory;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::plan::{AttachmentTarget, Key};
+
+/// A user who is not root, and has no name.
+const STRANGER: u32 = 54_321;
+
+/// For what should happen soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that may be ended; it ends with the value.
+struct Victim(Child);
+
+impl Victim {
+    fn new() -> Self {
+        Self::of(Command::new("sleep").arg("1000000"), &[("A", "1")])
+    }
+
+    fn claiming(eid: &str) -> Self {
+        let command = &mut Command::new("sleep");
+        Self::of(command.arg("1000000"), &[("GENV_ENVIRONMENT_ID", eid)])
+    }
+
+    /// Waits for the kernel to give it its environ.
+    fn of(command: &mut Command, environment: &[(&str, &str)]) -> Self {
+        command.env_clear().envs(environment.iter().copied());
+        let victim = Self::spawn(command.env("PATH", "/usr/bin:/bin"));
+        let environ = format!("/proc/{}/environ", victim.pid());
+        until("it has an environ", || {
+            !fs::read(&environ).unwrap().is_empty()
+        });
+        victim
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        if rustix::process::geteuid().is_root() {
+            command.uid(STRANGER).gid(STRANGER);
+        }
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn runs(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    /// The signal that it ended by.
+    fn ended_by(&mut self) -> i32 {
+        use std::os::unix::process::ExitStatusExt as _;
+        until("it ends", || !self.runs());
+        self.0.wait().unwrap().signal().unwrap_or_default()
+    }
+
+    fn target(&self) -> ProcessTarget {
+        process(self.pid())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A process outside of all environments, as it is now.
+fn process(pid: u32) -> ProcessTarget {
+    let mut reader = ProcReader::new();
+    let mut table = reader.read(&ProcessRequest {
+        processes: vec![pid],
+        members: Vec::new(),
+    });
+    let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
+        panic!("{pid} is not there");
+    };
+    let uid = facts.uid.unwrap();
+    ProcessTarget {
+        hostname: "here".to_owned(),
+        pid,
+        start_time_ticks: facts.start_time_ticks,
+        uid,
+        username: reader.username(uid),
+        comm: Some(facts.comm),
+        eid: None,
+        container_id: None,
+    }
+}
+
+fn step(kind: StepKind) -> Step {
+    let key = Key {
+        rule: "rule".to_owned(),
+        subject: Subject::User {
+            username: "somebody".to_owned(),
+            hostname: None,
+        },
+    };
+    Step { key, kind }
+}
+
+fn terminate(target: &ProcessTarget) -> Step {
+    step(StepKind::Terminate(target.clone()))
+}
+
+fn kill(target: &ProcessTarget) -> Step {
+    step(StepKind::Kill(target.clone()))
+}
+
+fn policy() -> Policy {
+    Policy {
+        mode: Mode::Enforce,
+        never: Never::default(),
+        breaker: BreakerLimits {
+            signals_per_minute: 20,
+            share_of_users: 0.5,
+            at_least_users: 3,
+        },
+    }
+}
+
+/// Two directories, and who uses GPU 0.
+struct Stage {
+    own: TempDir,
+    genv: TempDir,
+    gpu_use: Arc<Mutex<GpuUse>>,
+    policy: Policy,
+}
+
+impl Stage {
+    fn new(users: &[&Victim]) -> Self {
+        let pids = users.iter().map(|victim| victim.pid());
+        Self {
+            own: tempfile::tempdir().unwrap(),
+            genv: tempfile::tempdir().unwrap(),
+            gpu_use: Arc::new(Mutex::new(pids.map(|pid| (pid, [0].into())).collect())),
+            policy: policy(),
+        }
+    }
+
+    fn executor(&self) -> Executor {
+        let shared = Arc::clone(&self.gpu_use);
+        self.asking(Box::new(move || Ok(shared.lock().unwrap().clone())))
+    }
+
+    fn asking(&self, gpu_use: AskGpuUse) -> Executor {
+        let place = Place {
+            hostname: "here".to_owned(),
+            genv_directory: self.genv.path().to_owned(),
+            state_directory: self.own.path().to_owned(),
+        };
+        let evidence = Evidence {
+            gpu_use,
+            processes: Box::new(ProcReader::new()),
+            state: Box::new(StateDirectory::new(self.genv.path())),
+        };
+        Executor::open(place, self.policy.clone(), evidence).unwrap()
+    }
+
+    fn audit(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.own.path().join("audit.jsonl")).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    }
+
+    /// The results in the audit, in order.
+    fn results(&self) -> Vec<String> {
+        let results = self.audit().into_iter();
+        results
+            .map(|line| line["result"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// Writes one environment, attached to GPU 0 at noon.
+    fn environment(&self, eid: &str, uid: u32, member: u32) {
+        let time = "20/11/2026 12:00:00";
+        let envs = json!({"envs": [
+            {"eid": eid, "uid": uid, "creation": time, "username": "somebody",
+             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": []},
+        ]});
+        let devices = json!({"devices": [
+            {"index": 0, "total_memory": "81920mi", "attachments": [{"eid": eid, "gpu_memory": null, "time": time}]},
+        ]});
+        let write = |name: &str, content: Value| {
+            fs::write(self.genv.path().join(name), content.to_string()).unwrap();
+        };
+        write("envs.json", envs);
+        write("devices.json", devices);
+    }
+
+    fn attached(&self) -> bool {
+        let text = fs::read_to_string(self.genv.path().join("devices.json")).unwrap();
+        let devices: Value = serde_json::from_str(&text).unwrap();
+        devices["devices"][0]["attachments"] != json!([])
+    }
+}
+
+#[track_caller]
+fn refused(outcome: &Outcome, part: &str, expected_again: bool) {
+    match outcome {
+        Outcome::Refused { reason, again } => {
+            assert!(reason.contains(part), "{reason}");
+            assert_eq!(*again, expected_again, "{reason}");
+        }
+        other => panic!("{other:?} is no refusal with '{part}'"),
+    }
+}

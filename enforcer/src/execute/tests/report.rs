@@ -1,0 +1,136 @@
+//! Reports of genv 1.4.3.
+
+use super::super::report::{Deed, Report};
+use super::*;
+
+/// As genv 1.4.3 writes it.
+fn report(pids: &[(u32, Option<&str>)], environment: Option<(&str, u32)>) -> Report {
+    let processes: Vec<Value> = pids
+        .iter()
+        .map(|(pid, eid)| {
+            json!({"pid": pid, "used_gpu_memory": [{"index": 0, "gpu_memory": "100mi"}], "eid": eid})
+        })
+        .collect();
+    let environments = environment.iter().map(|(eid, uid)| {
+        json!({"eid": eid, "uid": uid, "creation": "20/11/2026 12:00:00", "username": "alice",
+               "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [4711], "kernel_ids": []})
+    });
+    let detach = match environments.collect::<Vec<_>>() {
+        none if none.is_empty() => json!({}),
+        environments => json!({"0": {"envs": environments}}),
+    };
+    let report = json!({"terminate": {"processes": processes}, "detach": detach});
+    Report::parse(report.to_string().as_bytes()).unwrap()
+}
+
+fn outcomes(deeds: &[Deed]) -> Vec<&Outcome> {
+    deeds.iter().map(|deed| &deed.outcome).collect()
+}
+
+#[test]
+fn a_report_ends_processes_and_detaches_environments() {
+    let mut member = Victim::new();
+    let mut victim = Victim::claiming("E");
+    let mut outside = Victim::new();
+    let stage = Stage::new(&[&victim, &outside]);
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let report = report(
+        &[(victim.pid(), Some("E")), (outside.pid(), None)],
+        Some(("E", uid)),
+    );
+    let (notes, deeds) = stage.executor().execute_report(&report, &BTreeSet::new());
+    assert_eq!(notes, CycleNotes::default());
+    assert_eq!(outcomes(&deeds), [&Outcome::Done; 3]);
+    assert_eq!(victim.ended_by(), 15);
+    assert_eq!(outside.ended_by(), 15);
+    assert!(!stage.attached());
+    assert!(member.runs());
+    let audit = stage.audit();
+    assert_eq!(audit.len(), 6);
+    assert!(audit.iter().all(|line| line["rule"] == "execute-report"));
+}
+
+#[test]
+fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() {
+    let mut member = Victim::new();
+    let mut inside = Victim::claiming("E");
+    let mut off_the_device = Victim::new();
+    let mut listed = Victim::of(
+        Command::new("sh").args(["-c", "echo; while :; do sleep 0.01; done"]),
+        &[("A", "1")],
+    );
+    let ended = {
+        let ended = Victim::new();
+        ended.pid()
+    };
+    let mut stage = Stage::new(&[&inside, &listed]);
+    stage
+        .gpu_use
+        .lock()
+        .unwrap()
+        .insert(off_the_device.pid(), [1].into());
+    stage.gpu_use.lock().unwrap().insert(1, [0].into());
+    stage.environment("E", member.target().uid, member.pid());
+    stage.policy.never.executables = [fs::canonicalize("/bin/sh").unwrap()].into();
+    let report = report(
+        &[
+            (ended, None),
+            (u32::MAX, None),
+            (inside.pid(), None),
+            (off_the_device.pid(), None),
+            (listed.pid(), None),
+            (1, None),
+        ],
+        Some(("E", STRANGER + 1)),
+    );
+    let (_, deeds) = stage.executor().execute_report(&report, &BTreeSet::new());
+    let expected = [
+        ("it ended by itself", false),
+        ("it ended by itself", false),
+        ("not in the same environment", true),
+        ("does not use the device", true),
+        ("which is never ended", false),
+        ("pid 1 is never ended", false),
+        ("another user's", true),
+    ];
+    assert_eq!(deeds.len(), expected.len());
+    for (deed, (part, again)) in deeds.iter().zip(expected) {
+        refused(&deed.outcome, part, again);
+    }
+    let settled: Vec<bool> = deeds.iter().map(Deed::is_settled).collect();
+    assert_eq!(settled, [true, true, false, false, false, false, false]);
+    for victim in [&mut member, &mut inside, &mut off_the_device, &mut listed] {
+        assert!(victim.runs());
+    }
+    assert!(stage.attached());
+    assert_eq!(stage.results(), ["refused"; 7]);
+}
+
+#[test]
+fn promise_08_a_report_that_hits_too_much_is_stopped() {
+    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
+    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
+    stage.policy.breaker.signals_per_minute = 2;
+    let pids: Vec<_> = victims.iter().map(|victim| (victim.pid(), None)).collect();
+    let (_, deeds) = stage
+        .executor()
+        .execute_report(&report(&pids, None), &BTreeSet::new());
+    assert_eq!(outcomes(&deeds[..2]), [&Outcome::Done; 2]);
+    refused(&deeds[2].outcome, "the breaker is open", true);
+    assert!(victims[2].runs());
+}
+
+#[test]
+fn what_is_no_report_is_refused_as_a_whole() {
+    for text in [
+        "",
+        "[]",
+        "{}",
+        r#"{"terminate": {"processes": [{"pid": -1, "used_gpu_memory": [], "eid": null}]}, "detach": {}}"#,
+        r#"{"terminate": {"processes": []}, "detach": {"x": {"envs": []}}}"#,
+    ] {
+        let error = Report::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the report: "), "{error}");
+    }
+}

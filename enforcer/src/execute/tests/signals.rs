@@ -1,0 +1,172 @@
+//! Which signal goes out, and whether.
+
+use super::*;
+
+#[test]
+fn sigterm_then_sigkill_through_the_same_descriptor() {
+    let mut victim = Victim::of(
+        Command::new("sh").args(["-c", "trap '' TERM; while :; do sleep 0.01; done"]),
+        &[("A", "1")],
+    );
+    let target = victim.target();
+    // Until it ignores SIGTERM.
+    let status = format!("/proc/{}/status", victim.pid());
+    until("it ignores SIGTERM", || {
+        let status = fs::read_to_string(&status).unwrap();
+        let ignored = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .unwrap();
+        u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << 14) != 0
+    });
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    assert_eq!(
+        executor.carry_out(&terminate(&target), "why"),
+        Outcome::Done
+    );
+    // Once is enough, whichever rule asks.
+    assert_eq!(
+        executor.carry_out(&terminate(&target), "why"),
+        Outcome::Done
+    );
+    assert!(victim.runs());
+    assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Done);
+    assert_eq!(victim.ended_by(), 9);
+    let sent: Vec<Value> = stage.audit();
+    let sent = sent.iter().filter(|line| line["result"] == "intended");
+    let sent: Vec<&Value> = sent.map(|line| &line["action"]).collect();
+    assert_eq!(sent, ["SIGTERM", "SIGKILL"]);
+    refused(
+        &executor.carry_out(&kill(&target), "why"),
+        "killed already",
+        false,
+    );
+    assert_eq!(
+        executor.begin_cycle(&BTreeSet::new(), &BTreeSet::new()),
+        CycleNotes::default()
+    );
+    refused(
+        &executor.carry_out(&kill(&target), "why"),
+        "it ended by itself",
+        false,
+    );
+}
+
+#[test]
+fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
+    let mut victim = Victim::new();
+    let mut stage = Stage::new(&[&victim]);
+    stage.policy.mode = Mode::DryRun;
+    let mut executor = stage.executor();
+    let target = victim.target();
+    assert_eq!(
+        executor.carry_out(&terminate(&target), "why"),
+        Outcome::Would
+    );
+    assert_eq!(executor.carry_out(&kill(&target), "why"), Outcome::Would);
+    let reused = ProcessTarget {
+        start_time_ticks: 1,
+        ..target
+    };
+    refused(
+        &executor.carry_out(&terminate(&reused), "why"),
+        "another process",
+        false,
+    );
+    assert!(victim.runs());
+    assert_eq!(stage.results(), ["would", "would", "refused"]);
+    assert_eq!(stage.audit()[0]["mode"], "dry-run");
+}
+
+#[test]
+fn genvs_variable_keeps_everybody_alive() {
+    for (value, expected) in [
+        (None, true),
+        (Some(""), true),
+        (Some("1"), true),
+        (Some("0"), false),
+        (Some(" 00 "), false),
+        (Some("no"), false),
+    ] {
+        assert_eq!(may_signal(value), expected, "{value:?}");
+    }
+    let mut victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    executor.may_signal = false;
+    for step in [terminate(&victim.target()), kill(&victim.target())] {
+        refused(
+            &executor.carry_out(&step, "why"),
+            "GENV_TERMINATE_PROCESSES=0",
+            true,
+        );
+    }
+    assert!(victim.runs());
+}
+
+/// Denies one system call to this thread with this error.
+fn deny(call: i64, errno: rustix::io::Errno) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+    let architecture: TargetArch = std::env::consts::ARCH.try_into().unwrap();
+    let denied = SeccompAction::Errno(errno.raw_os_error().cast_unsigned());
+    let filter = SeccompFilter::new(
+        [(call, Vec::new())].into(),
+        SeccompAction::Allow,
+        denied,
+        architecture,
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    apply_filter(&program).unwrap();
+}
+
+#[test]
+fn promise_02_no_pidfd_no_signal() {
+    for errno in [rustix::io::Errno::PERM, rustix::io::Errno::NOSYS] {
+        let mut victim = Victim::new();
+        let stage = Stage::new(&[&victim]);
+        let target = victim.target();
+        let outcomes = std::thread::scope(|scope| {
+            let filtered = scope.spawn(|| {
+                deny(libc::SYS_pidfd_open, errno);
+                let mut executor = stage.executor();
+                [terminate(&target), kill(&target)].map(|step| executor.carry_out(&step, "why"))
+            });
+            filtered.join().unwrap()
+        });
+        for outcome in outcomes {
+            let Outcome::Failed { reason } = outcome else {
+                panic!("{outcome:?}");
+            };
+            assert!(reason.contains("pidfd_open"), "{reason}");
+        }
+        assert!(victim.runs());
+        assert_eq!(stage.results(), ["failed"; 2]);
+        // Without the filter it would have been ended.
+        assert_eq!(
+            stage.executor().carry_out(&terminate(&target), "why"),
+            Outcome::Done
+        );
+        assert_eq!(victim.ended_by(), 15);
+    }
+}
+
+#[test]
+fn who_may_not_signal_fails_once_and_says_so() {
+    let mut victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    let target = victim.target();
+    let outcome = std::thread::scope(|scope| {
+        let filtered = scope.spawn(|| {
+            deny(libc::SYS_pidfd_send_signal, rustix::io::Errno::PERM);
+            stage.executor().carry_out(&terminate(&target), "why")
+        });
+        filtered.join().unwrap()
+    });
+    let Outcome::Failed { reason } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(reason.contains("may not be signalled"), "{reason}");
+    assert!(victim.runs());
+    assert_eq!(stage.results(), ["intended", "failed"]);
+}
