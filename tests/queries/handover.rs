@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::{PATIENCE, free_port};
 use genv_tests::http;
+use genv_tests::patience::output;
 use genv_tests::process::{copy_program, program};
 
 use crate::lab::Lab;
@@ -164,5 +165,40 @@ fn the_enforcer_is_found_beside_genv_then_on_path() -> Result<()> {
         (code, stdout.as_str()),
         (Some(0), "own execute-report\na report")
     );
+    Ok(())
+}
+
+#[test]
+fn exec_of_an_old_tool_becomes_its_stand_in() -> Result<()> {
+    let lab = Lab::new()?;
+    let installed = lab.folder().join("installed");
+    fs::create_dir_all(installed.join("bin"))?;
+    copy_program("genv", &installed.join("bin/genv"))?;
+    let run = |line: &str| -> Result<(Option<i32>, String, String)> {
+        let mut command = lab.command(installed.join("bin/genv"));
+        let done = output(command.args(line.split(' ')))?;
+        let (stdout, stderr) = (
+            String::from_utf8(done.stdout)?,
+            String::from_utf8(done.stderr)?,
+        );
+        Ok((done.status.code(), stdout, stderr))
+    };
+    let (code, _, stderr) = run("exec nvidia-smi")?;
+    ensure!(
+        code == Some(127) && stderr.contains("Install genv again"),
+        "{stderr}"
+    );
+    stand_in(&installed.join("lib/genv/shims/nvidia-smi"), "stand-in")?;
+    assert_eq!(
+        run("exec nvidia-smi -L --id=0")?,
+        (Some(0), "stand-in -L --id=0\n".to_owned(), String::new())
+    );
+    let (code, _, stderr) = run("exec docker ps")?;
+    ensure!(
+        code == Some(127) && stderr.contains("cannot run"),
+        "{stderr}"
+    );
+    // It ran in no environment of its own.
+    ensure!(!lab.state().exists());
     Ok(())
 }
