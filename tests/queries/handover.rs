@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -72,6 +72,20 @@ fn files_of_others_are_kept_and_metrics_are_served_all_the_same() -> Result<()> 
     fs::write(&file, "# of genv 1.4.3\n")?;
     let _running = monitor(&lab, None, free_port()?)?;
     assert_eq!(fs::read_to_string(&file)?, "# of genv 1.4.3\n");
+    let log = fs::read_to_string(lab.folder().join("monitor.log"))?;
+    ensure!(log.contains("Metrics are served all the same"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_link_that_somebody_put_in_the_folders_place_is_not_followed() -> Result<()> {
+    let lab = Lab::simulated("{devices: [{count: 1, memory: 40gi}]}")?;
+    let elsewhere = lab.folder().join("elsewhere");
+    fs::create_dir(&elsewhere)?;
+    fs::create_dir(lab.state())?;
+    symlink(&elsewhere, lab.state().join("metrics"))?;
+    let _running = monitor(&lab, None, free_port()?)?;
+    assert_eq!(fs::read_dir(&elsewhere)?.count(), 0);
     let log = fs::read_to_string(lab.folder().join("monitor.log"))?;
     ensure!(log.contains("Metrics are served all the same"), "{log}");
     Ok(())

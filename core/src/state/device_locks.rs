@@ -27,8 +27,8 @@ pub fn lock_devices(
     patience: Option<Duration>,
 ) -> Result<DeviceLocks, StoreError> {
     let path = state_directory.join("devices");
-    directory::open_or_create(state_directory, true)?;
-    let folder = directory::open_or_create(&path, false)?;
+    let directory = directory::open_or_create(state_directory)?;
+    let folder = directory::open_or_create_within(directory.as_fd(), "devices", &path)?;
     let lock = |index: &u32| {
         let name = format!("{index}.lock");
         LockFile {

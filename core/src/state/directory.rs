@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, mkdirat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -138,19 +138,16 @@ fn unopened(path: &Path, errno: Errno) -> StateError {
     }
 }
 
-/// Opens a directory that is there.
+/// Opens the state directory for change, if it is there. See [`open_or_create`].
 pub(super) fn open(path: &Path) -> Result<OwnedFd, StateError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))
+    Place::of(path).open()
 }
 
-/// Opens a directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
+/// Opens the state directory for change. One that is made belongs to everybody, whatever the umask, as genv 1.4.3 has it.
 ///
-/// A symbolic link is followed only if it may be `linked`, and only if root or the caller put it there, as Linux does in
-/// directories like `/var/tmp` (proc_sys_fs(5), `protected_symlinks`).
-pub(super) fn open_or_create(path: &Path, linked: bool) -> Result<OwnedFd, StateError> {
-    let unopened = |errno| unopened(path, errno);
-    let everybody = Mode::from_raw_mode(0o777);
+/// A symbolic link is followed only if root or the caller put it there, as Linux does in directories like `/var/tmp`
+/// (proc_sys_fs(5), `protected_symlinks`).
+pub(super) fn open_or_create(path: &Path) -> Result<OwnedFd, StateError> {
     if let Some(parent) = path
         .parent()
         .filter(|_| statat(CWD, path, AtFlags::empty()).is_err())
@@ -158,30 +155,83 @@ pub(super) fn open_or_create(path: &Path, linked: bool) -> Result<OwnedFd, State
         // What is wrong with it shows below.
         let _ = std::fs::create_dir_all(parent);
     }
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match mkdirat(CWD, path, everybody) {
-        Ok(()) => {
-            let own = OFlags::RDONLY | OFlags::NOFOLLOW | flags;
-            let directory = openat(CWD, path, own, Mode::empty()).map_err(unopened)?;
-            fchmod(&directory, everybody).map_err(unopened)?;
-            return Ok(directory);
+    Place::of(path).open_or_create()
+}
+
+/// Opens a directory within the state directory for change, as [`open_or_create`], but no link is followed.
+pub(super) fn open_or_create_within(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    path: &Path,
+) -> Result<OwnedFd, StateError> {
+    let place = Place {
+        directory,
+        name: name.into(),
+        path,
+        linked: false,
+    };
+    place.open_or_create()
+}
+
+/// Where a directory is to be.
+struct Place<'a> {
+    directory: BorrowedFd<'a>,
+    name: PathBuf,
+    /// Its whole path.
+    path: &'a Path,
+    /// Whether it may be a link.
+    linked: bool,
+}
+
+impl<'a> Place<'a> {
+    fn of(path: &'a Path) -> Self {
+        Self {
+            directory: CWD,
+            // A slash at the end would follow any link.
+            name: path.components().collect(),
+            path,
+            linked: true,
         }
-        Err(Errno::EXIST) => {}
-        Err(errno) => return Err(unopened(errno)),
     }
-    let found = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(unopened)?;
-    let trusted = linked && (found.st_uid == 0 || found.st_uid == geteuid().as_raw());
-    if FileType::from_raw_mode(found.st_mode) == FileType::Symlink && !trusted {
-        return Err(StateError {
-            message: format!(
-                "cannot open the state directory {}: it is a symbolic link, made by uid {}, that is not \
-                 followed: remove it, and genv makes a directory",
-                path.display(),
-                found.st_uid
-            ),
-        });
+
+    fn open_or_create(&self) -> Result<OwnedFd, StateError> {
+        let unopened = |errno| unopened(self.path, errno);
+        let everybody = Mode::from_raw_mode(0o777);
+        match mkdirat(self.directory, &self.name, everybody) {
+            Ok(()) => {
+                let own = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let directory = openat(self.directory, &self.name, own, Mode::empty());
+                let directory = directory.map_err(unopened)?;
+                fchmod(&directory, everybody).map_err(unopened)?;
+                Ok(directory)
+            }
+            Err(Errno::EXIST) => self.open(),
+            Err(errno) => Err(unopened(errno)),
+        }
     }
-    openat(CWD, path, OFlags::PATH | flags, Mode::empty()).map_err(unopened)
+
+    fn open(&self) -> Result<OwnedFd, StateError> {
+        let unopened = |errno| unopened(self.path, errno);
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let open = |more| openat(self.directory, &self.name, flags | more, Mode::empty());
+        // What is judged is what is used, whoever replaces it meanwhile.
+        let found = open(OFlags::NOFOLLOW).map_err(unopened)?;
+        let stat = fstat(&found).map_err(unopened)?;
+        let trusted = self.linked && (stat.st_uid == 0 || stat.st_uid == geteuid().as_raw());
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(found),
+            FileType::Symlink if trusted => open(OFlags::DIRECTORY).map_err(unopened),
+            FileType::Symlink => Err(StateError {
+                message: format!(
+                    "cannot open the state directory {}: it is a symbolic link, made by uid {}, that is not \
+                     followed: remove it, and genv makes a directory",
+                    self.path.display(),
+                    stat.st_uid
+                ),
+            }),
+            _ => Err(unopened(Errno::NOTDIR)),
+        }
+    }
 }
 
 impl StateSource for StateDirectory {

@@ -181,7 +181,7 @@ impl StateStore {
         &mut self,
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
     ) -> Result<T, E> {
-        let directory = directory::open_or_create(&self.path, true).map_err(StoreError::from)?;
+        let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
         let directory = directory.as_fd();
         let (lock, mut loaded, ended) = self.load(directory)?;
         let processes = &mut self.machine.processes;

@@ -1,11 +1,15 @@
 //! `genv monitor`
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 use clap::Args;
 use genv_core::state::StoreError;
+use rustix::process::geteuid;
 
 use crate::handover;
 use crate::machine::{Machine, tell};
@@ -30,6 +34,21 @@ pub(crate) struct Monitor {
     /// Seconds between two collections.
     #[arg(short, long, value_name = "SECONDS", default_value = "10")]
     interval: u32,
+}
+
+/// Sees to it that nobody put a folder of his own, or a link to another one, where everybody may.
+fn check(folder: &Path) -> anyhow::Result<()> {
+    let found = match fs::symlink_metadata(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.with_context(|| folder.display().to_string())?,
+    };
+    let trusted = [0, geteuid().as_raw()].contains(&found.uid());
+    anyhow::ensure!(
+        found.is_dir() && trusted,
+        "{} is a link, or belongs to another user",
+        folder.display()
+    );
+    Ok(())
 }
 
 impl Monitor {
@@ -60,6 +79,7 @@ impl Monitor {
                 if !machine.state_directory().exists() {
                     machine.update(|_| Ok::<_, StoreError>(()))?;
                 }
+                check(&folder)?;
                 folder
             }
         };
