@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::check;
+use serde::Deserialize;
+
 use super::definition::Scenario;
+use super::{check, format};
 use crate::sources::machine_name;
 use crate::yaml;
 
@@ -51,6 +53,11 @@ impl Stamp {
     }
 }
 
+/// A scenario as it is written, for files that have one in them: see [`Engine::within`].
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct WrittenScenario(format::File);
+
 /// Why a scenario cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
@@ -82,8 +89,20 @@ impl Engine {
     /// # Errors
     /// The text is not a scenario.
     pub fn from_text(source_name: &str, text: &str) -> Result<Self, ScenarioError> {
-        let scenario =
-            check::scenario(source_name, text, &machine_name()).map_err(ScenarioError::Invalid)?;
+        let scenario = parse(source_name, text).map_err(ScenarioError::Invalid)?;
+        Ok(Self::new(None, scenario, None))
+    }
+
+    /// Takes a scenario that stands within another file; `text` is all of that file.
+    ///
+    /// # Errors
+    /// It does not hold together.
+    pub fn within(
+        source_name: &str,
+        text: &str,
+        written: &WrittenScenario,
+    ) -> Result<Self, yaml::Error> {
+        let scenario = check::scenario(source_name, text, &machine_name(), &written.0)?;
         Ok(Self::new(None, scenario, None))
     }
 
@@ -176,7 +195,11 @@ fn load(path: &Path) -> Result<(Scenario, Option<Stamp>), ScenarioError> {
     // The stamp is taken before the text, so that a change in between is seen the next time.
     let stamp = Stamp::of(path).map_err(unreadable)?;
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let scenario = check::scenario(&path.display().to_string(), &text, &machine_name())
-        .map_err(ScenarioError::Invalid)?;
+    let scenario = parse(&path.display().to_string(), &text).map_err(ScenarioError::Invalid)?;
     Ok((scenario, stamp))
+}
+
+fn parse(source_name: &str, text: &str) -> Result<Scenario, yaml::Error> {
+    let file = yaml::parse(source_name, text)?;
+    check::scenario(source_name, text, &machine_name(), &file)
 }

@@ -20,7 +20,7 @@ pub use definition::{
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Engine, ScenarioError};
+pub use engine::{Engine, ScenarioError, WrittenScenario};
 pub use nvml::{Measurement, NvmlError, ThrottleReason};
 pub use pattern::{Level, Pattern, Window};
 pub use sources::{Clock, RealSources, sources};

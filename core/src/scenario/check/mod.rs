@@ -15,13 +15,13 @@ use crate::yaml::{self, Located, Place};
 /// 2026-01-01T00:00:00Z: a fixed default, so that two programs agree without agreeing on anything.
 const DEFAULT_EPOCH_MILLISECONDS: i64 = 1_767_225_600_000;
 
-/// Reads a scenario.
+/// Checks a scenario that was read from `text`.
 pub(super) fn scenario(
     source_name: &str,
     text: &str,
     machine_name: &str,
+    file: &File,
 ) -> Result<Scenario, yaml::Error> {
-    let file: File = yaml::parse(source_name, text)?;
     Checker {
         source_name,
         text,
@@ -30,7 +30,7 @@ pub(super) fn scenario(
             .epoch
             .map_or(DEFAULT_EPOCH_MILLISECONDS, |epoch| epoch.0),
     }
-    .scenario(&file)
+    .scenario(file)
 }
 
 struct Checker<'a> {

@@ -239,3 +239,29 @@ fn a_file_that_is_not_there_says_what_to_do() {
     let error = Engine::open(std::path::Path::new("/nonexistent/lab.yaml")).unwrap_err();
     insta::assert_snapshot!(error, @"cannot read the scenario /nonexistent/lab.yaml: No such file or directory (os error 2); name a readable file with --gpu.scenario or GENV_SCENARIO");
 }
+
+#[test]
+fn a_scenario_within_another_file_points_into_that_file() {
+    #[derive(Debug, serde::Deserialize)]
+    struct Outer {
+        scenario: WrittenScenario,
+    }
+    let engine = |hosts: &str| {
+        let text = format!("scenario:\n  version: 1\n  hosts: {hosts}\n");
+        let outer: Outer = crate::yaml::parse("outer.yaml", &text)?;
+        Engine::within("outer.yaml", &text, &outer.scenario)
+    };
+    assert_eq!(engine("[{name: a}]").unwrap().scenario().hosts[0].name, "a");
+    let errors = ["[{nam: a}]", "[{name: a}, {name: a}]"]
+        .map(|hosts| engine(hosts).unwrap_err().to_string());
+    insta::assert_snapshot!(errors.join("\n"), @r"
+    outer.yaml:3:12: unknown field `nam`, expected one of name, driver_version, cuda_version, devices, environments, processes, faults
+     2 |   version: 1
+     3 |   hosts: [{nam: a}]
+       |            ^
+    outer.yaml:3:29: host a is there twice: give each its own name
+     2 |   version: 1
+     3 |   hosts: [{name: a}, {name: a}]
+       |                             ^
+    ");
+}
