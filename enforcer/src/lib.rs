@@ -10,3 +10,4 @@ pub mod config;
 pub mod directory;
 pub mod execute;
 pub mod plan;
+pub mod rule_test;

@@ -21,6 +21,18 @@ impl Config {
         resolve::config(source_name, text, &file(source_name, text)?)
     }
 
+    /// Takes a configuration that stands within another file; `text` is all of that file.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn within(
+        source_name: &str,
+        text: &str,
+        written: &WrittenConfig,
+    ) -> Result<Self, yaml::Error> {
+        resolve::config(source_name, text, &written.0)
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors
@@ -30,6 +42,11 @@ impl Config {
         Self::parse(&source_name, &read(path)?)
     }
 }
+
+/// A configuration as it is written, for files that have one in them: see [`Config::within`].
+#[derive(Debug, serde::Deserialize)]
+#[serde(transparent)]
+pub struct WrittenConfig(format::File);
 
 /// The configuration as it is written, unchecked.
 pub(super) fn file(source_name: &str, text: &str) -> Result<format::File, yaml::Error> {

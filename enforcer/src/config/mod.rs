@@ -3,7 +3,7 @@
 
 mod accounts;
 mod check;
-mod format;
+pub(crate) mod format;
 mod load;
 mod peer_flags;
 mod resolve;
@@ -21,7 +21,7 @@ use jiff::tz::TimeZone;
 
 pub use accounts::{AccountTable, Accounts, NameService};
 pub use check::check;
-pub use load::read;
+pub use load::{WrittenConfig, read};
 pub use peer_flags::{ParseUserMaximumError, PeerFlags, UserMaximum};
 pub use summary::Summary;
 pub use warnings::Warning;

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope};
 use genv_core::yaml::Located;
 
-pub(super) use values::{Count, Days, LimitEntry, Pairs, Ratio, Span, Text, given, span};
+pub(crate) use values::{Count, Pairs, Span, Text, given};
+pub(super) use values::{Days, LimitEntry, Ratio, span};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -11,7 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// A value that may be left out, but not be nothing: `users:` without users must not mean everybody.
-pub(in crate::config) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     match Option::deserialize(deserializer)? {
@@ -30,7 +30,7 @@ macro_rules! scalar {
     ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
-        pub(in crate::config) struct $name(pub(in crate::config) $inner);
+        pub(crate) struct $name(pub(crate) $inner);
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -96,7 +96,7 @@ pub(in crate::config) fn span(text: &str) -> Result<Duration, String> {
 
 /// The pairs of a mapping, in its order, each with its places.
 #[derive(Debug)]
-pub(in crate::config) struct Pairs<T>(pub(in crate::config) Vec<(Located<String>, Located<T>)>);
+pub(crate) struct Pairs<T>(pub(crate) Vec<(Located<String>, Located<T>)>);
 
 impl<T> Default for Pairs<T> {
     fn default() -> Self {

@@ -1,0 +1,108 @@
+//! What happened, or is to happen, as keys and texts.
+
+use std::fmt;
+
+use crate::plan::{Stage, Step, StepKind, Subject, Target, Violation};
+
+/// Keys with their values, in the order in which people read them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fact(Vec<(&'static str, String)>);
+
+impl Fact {
+    #[must_use]
+    pub(super) fn with(mut self, key: &'static str, value: impl ToString) -> Self {
+        self.0.push((key, value.to_string()));
+        self
+    }
+
+    #[must_use]
+    pub(super) fn with_some(self, key: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
+    /// Whether this says all that `expected` does.
+    pub(super) fn is(&self, expected: &Self) -> bool {
+        expected.0.iter().all(|pair| self.0.contains(pair))
+    }
+}
+
+/// As it would be written in a file of tests.
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (position, (key, value)) in self.0.iter().enumerate() {
+            let comma = if position > 0 { ", " } else { "" };
+            write!(f, "{comma}{key}: {}", value.escape_debug())?;
+        }
+        f.write_str("}")
+    }
+}
+
+pub(super) fn violation(violation: &Violation) -> Fact {
+    let stage = match violation.stage {
+        Stage::Pending { .. } => "pending",
+        Stage::Warned { .. } => "warned",
+        Stage::Due => "due",
+        Stage::Acted { .. } => "acted",
+        Stage::Held { .. } => "held",
+    };
+    let fact = Fact::default()
+        .with("stage", stage)
+        .with("rule", &violation.key.rule)
+        .with("user", &violation.username)
+        .with_some("host", violation.hostname.as_ref());
+    match &violation.key.subject {
+        Subject::Process { pid, .. } => fact.with("pid", pid),
+        Subject::Environment { eid, .. } => fact.with("eid", eid),
+        Subject::EnvironmentDevice { eid, index, .. } => {
+            fact.with("eid", eid).with("device", index)
+        }
+        Subject::UserDevice { index, .. } => fact.with("device", index),
+        Subject::User { .. } => fact,
+    }
+}
+
+/// What a step tells or does; nothing for a step that only reports. `violation` is what it is for.
+pub(super) enum Happened {
+    Warning(Fact),
+    Action(Fact),
+}
+
+pub(super) fn happened(step: &Step, violation: Option<&Violation>) -> Option<Happened> {
+    let target = match &step.kind {
+        StepKind::Report => return None,
+        StepKind::Warn { number, .. } => {
+            let fact = Fact::default()
+                .with("rule", &step.key.rule)
+                .with_some("user", violation.map(|violation| &violation.username))
+                .with_some(
+                    "host",
+                    violation.and_then(|violation| violation.hostname.as_ref()),
+                )
+                .with("number", number);
+            return Some(Happened::Warning(fact));
+        }
+        StepKind::Detach(target) => ("detach", Target::Attachment(target.clone())),
+        StepKind::Terminate(target) => ("terminate", Target::Process(target.clone())),
+        StepKind::Kill(target) => ("kill", Target::Process(target.clone())),
+    };
+    let (action, target) = target;
+    let fact = Fact::default()
+        .with("action", action)
+        .with("rule", &step.key.rule);
+    Some(Happened::Action(match target {
+        Target::Attachment(target) => fact
+            .with("user", target.username)
+            .with("host", target.hostname)
+            .with("eid", target.eid)
+            .with("device", target.gpu),
+        Target::Process(target) => fact
+            .with("user", target.username)
+            .with("host", target.hostname)
+            .with_some("eid", target.eid)
+            .with("pid", target.pid),
+    }))
+}

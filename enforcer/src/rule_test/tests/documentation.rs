@@ -1,0 +1,53 @@
+//! What the documentation says of tests of rules is whole and true.
+
+use super::*;
+
+const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
+
+/// The documented file of tests, and the configuration that goes with it.
+fn documented_example() -> (&'static str, &'static str) {
+    let (_, section) = DOCUMENTATION.split_once("## Tests of rules").unwrap();
+    let mut blocks = section
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```").unwrap().0);
+    (blocks.next().unwrap(), blocks.next().unwrap())
+}
+
+#[test]
+fn the_documented_tests_pass() {
+    let (tests, config) = documented_example();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules_test.yaml");
+    fs::write(folder.path().join("enforcer.yaml"), config).unwrap();
+    let tests = tests.replace("/etc/genv/enforcer.yaml", "enforcer.yaml");
+    fs::write(&file, tests).unwrap();
+    let mut out = Vec::new();
+    let passed = test(&[file], &mut out).unwrap();
+    let printed = String::from_utf8(out).unwrap();
+    assert!(passed, "{printed}");
+    assert!(printed.ends_with("\n2 tests, 0 failed\n"), "{printed}");
+}
+
+#[test]
+fn every_key_of_the_format_is_documented_and_in_the_example() {
+    let (tests, _) = documented_example();
+    let (_, section) = DOCUMENTATION.split_once("## Tests of rules").unwrap();
+    let mut keys = 0;
+    for line in include_str!("../file.rs").lines() {
+        let field = line.trim().strip_prefix("pub(super) ");
+        let Some((key, _)) = field.and_then(|field| field.split_once(": ")) else {
+            continue;
+        };
+        keys += 1;
+        assert!(
+            tests.contains(&format!("{key}:")),
+            "the example lacks {key}"
+        );
+        assert!(
+            section.contains(&format!("`{key}`")),
+            "no table tells of {key}"
+        );
+    }
+    assert!(keys > 25, "{keys}");
+}
