@@ -3,6 +3,7 @@
 mod completion;
 mod inherited;
 mod init;
+mod prompt;
 mod quoting;
 mod scenario;
 mod scenarios;

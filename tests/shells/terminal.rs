@@ -1,65 +1,14 @@
-//! Shells in a real terminal: prompts, Ctrl-C, windows.
+//! Shells in a real terminal: Ctrl-C, Ctrl-Z, windows.
 
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
-use crate::inherited::{INHERITED, own_uid, with_environment};
+use crate::inherited::INHERITED;
 
-/// What writes the prompt to a file, as it is.
-fn prompt_to(shell: Shell, file: &str) -> String {
-    match shell {
-        Shell::Bash | Shell::Zsh => format!("printf %s \"$PS1\" >{file}"),
-        Shell::Fish => format!("functions --no-details fish_prompt >{file}"),
-    }
-}
-
-/// Two files of the home directory are equal.
-fn same(account: &Account, before: &str, after: &str) -> Result<()> {
-    let read = |name| fs::read_to_string(account.home().join(name));
-    let (before, after) = (read(before)?, read(after)?);
-    ensure!(before == after, "{before:?} became {after:?}");
-    Ok(())
-}
-
-const MARK: &str = "(genv) ";
-
-/// A shell that was started within an environment, and that shows it in its prompt.
-fn inside(account: &Account, shell: Shell) -> Result<Terminal> {
-    let mut inherited = INHERITED.to_vec();
-    inherited[3].1 = "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES= PROMPT";
-    let mut terminal = Terminal::start(account, shell, &inherited)?;
-    terminal.wait(&format!("{MARK}{PROMPT}"))?;
-    Ok(terminal)
-}
-
-#[test]
-fn the_prompt_shows_an_environment_that_is_joined_and_is_as_before_after_it() -> Result<()> {
-    for shell in Shell::ALL {
-        let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
-        start_up(&account, shell, &prompt_to(shell, "before"), "")?;
-        let mut terminal = inside(&account, shell)?;
-        // It is not handed to programs, nor is the code below it lost.
-        let (shown, code) = terminal.run("env | grep PS1")?;
-        ensure!(code == 1, "{shell} exports its prompt: {shown}");
-        terminal.run("genv shell --reattach")?;
-        terminal.wait(&format!("{MARK}{PROMPT}"))?;
-
-        terminal.run(&shell.set("GENV_ENVIRONMENT_ID", "gone"))?;
-        let (shown, code) = terminal.run("genv shell --reattach")?;
-        ensure!(
-            code == 0 && shown.contains("environment gone has ended"),
-            "{shell}: {code} {shown}"
-        );
-        terminal.run(&prompt_to(shell, "after"))?;
-        same(&account, "before", "after").with_context(|| shell.to_string())?;
-        let shown = terminal.wait(PROMPT)?;
-        ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
-    }
-    Ok(())
-}
+pub(crate) const MARK: &str = "(genv) ";
 
 #[test]
 fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()> {
@@ -75,104 +24,25 @@ fn whoever_types_into_a_shell_is_told_that_its_environment_ended() -> Result<()>
     Ok(())
 }
 
-#[test]
-fn a_prompt_that_others_changed_meanwhile_loses_the_mark_only() -> Result<()> {
-    let changed = [
-        // As conda does.
-        (Shell::Bash, "PS1=\"(base) $PS1\"", "(base) "),
-        (Shell::Zsh, "PS1=\"(base) $PS1\"", "(base) "),
-        (
-            Shell::Fish,
-            "functions -e fish_prompt; function fish_prompt; echo -n '(base) READY> '; end",
-            "(base) ",
-        ),
-        (Shell::Bash, "PS1='plain READY> '", "plain "),
-        (
-            Shell::Zsh,
-            "setopt prompt_subst; PS1='$(echo plain) READY> '",
-            "plain ",
-        ),
-    ];
-    for (shell, change, start) in changed {
-        let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
-        start_up(&account, shell, "", "")?;
-        let mut terminal = inside(&account, shell)?;
-        terminal.run(change)?;
-        terminal.run(&shell.set("GENV_ENVIRONMENT_ID", "gone"))?;
-        terminal.run("genv shell --reattach")?;
-        terminal.wait(PROMPT)?;
-        terminal.run("true")?;
-        let shown = terminal.wait(PROMPT)?;
-        ensure!(
-            shown.ends_with(start) && !shown.contains(MARK),
-            "{shell} after {change}: {shown:?}"
-        );
-    }
-    Ok(())
-}
-
-#[test]
-fn a_prompt_still_sees_the_last_exit_code() -> Result<()> {
-    let (account, _member) = with_environment(INHERITED[0].1, own_uid())?;
-    let prompt = "function fish_prompt; echo -n \"$status READY> \"; end";
-    start_up(&account, Shell::Fish, prompt, "")?;
-    let mut inherited = INHERITED.to_vec();
-    inherited[3].1 = "PROMPT";
-    let mut terminal = Terminal::start(&account, Shell::Fish, &inherited)?;
-    terminal.wait(&format!("{MARK}0 {PROMPT}"))?;
-    terminal.type_line("sh -c 'exit 42'")?;
-    terminal.wait(&format!("{MARK}42 {PROMPT}"))?;
-    Ok(())
-}
-
 /// An account whose start-up file sets genv up.
-fn set_up(shell: Shell) -> Result<Account> {
+pub(crate) fn set_up(shell: Shell) -> Result<Account> {
     let account = Account::new()?;
     start_up(&account, shell, "", "")?;
     Ok(account)
 }
 
 /// A shell with genv, at its prompt.
-fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
+pub(crate) fn ready(account: &Account, shell: Shell) -> Result<Terminal> {
     let mut terminal = Terminal::start(account, shell, &[])?;
     terminal.wait(PROMPT)?;
     Ok(terminal)
 }
 
 /// Runs a line that succeeds.
-fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
+pub(crate) fn succeed(terminal: &mut Terminal, line: &str) -> Result<String> {
     let (shown, code) = terminal.run(line)?;
     ensure!(code == 0, "{terminal:?}: {line}: {code} {shown}");
     Ok(shown)
-}
-
-#[test]
-fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<()> {
-    for shell in Shell::ALL {
-        let account = set_up(shell)?;
-        let mut terminal = ready(&account, shell)?;
-        succeed(&mut terminal, &prompt_to(shell, "before"))?;
-        succeed(&mut terminal, "env | sort >variables-before")?;
-        for _ in 0..2 {
-            terminal.wait(PROMPT)?;
-            terminal.type_line("genv activate --gpus 1")?;
-            terminal.wait(&format!("{MARK}{PROMPT}"))?;
-            terminal.type_line("genv config name x")?;
-            let shown = terminal.wait(PROMPT)?;
-            ensure!(shown.matches(MARK).count() == 1, "{shell}: {shown}");
-            succeed(&mut terminal, "genv deactivate")?;
-        }
-        succeed(&mut terminal, &prompt_to(shell, "after"))?;
-        succeed(&mut terminal, "env | sort >variables-after")?;
-        for (before, after) in [("before", "after"), ("variables-before", "variables-after")] {
-            same(&account, before, after).with_context(|| shell.to_string())?;
-        }
-        terminal.wait(PROMPT)?;
-        succeed(&mut terminal, "genv activate --no-prompt")?;
-        let shown = terminal.wait(PROMPT)?;
-        ensure!(!shown.contains(MARK), "{shell}: {shown}");
-    }
-    Ok(())
 }
 
 /// A shell that has all devices, and another one.

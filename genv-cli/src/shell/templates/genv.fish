@@ -47,10 +47,12 @@ function __genv_prompt
             end
         end
     else if builtin functions --query __genv_user_prompt
-        # Somebody else's prompt may have come meanwhile.
-        if builtin functions fish_prompt | builtin string match --quiet '*__genv_user_prompt*'
-            builtin functions --erase fish_prompt
-            builtin functions --copy __genv_user_prompt fish_prompt
+        # Somebody else's prompt may have come meanwhile. The second is what Python's virtual environments bring back.
+        for prompt in fish_prompt _old_fish_prompt
+            if builtin functions $prompt | builtin string match --quiet '*__genv_user_prompt*'
+                builtin functions --erase $prompt
+                builtin functions --copy __genv_user_prompt $prompt
+            end
         end
         builtin functions --erase __genv_user_prompt
     end

@@ -43,18 +43,21 @@ function __genv_call {
     \builtin return "$__genv_status"
 }
 
-# The mark is found wherever others have put theirs before it meanwhile.
+# The mark is found wherever others have put theirs before it meanwhile. It is put there again after they have made
+# the prompt anew, and a prompt that begins with the same word as it is the user's.
 function __genv_prompt {
     if [[ $1 == on ]]; then
-        if [[ -n ${PS1+set} && -z ${__genv_prompted-} ]]; then
-            if [[ $PS1 != *'(genv) '* ]]; then
-                PS1="(genv) $PS1"
-            fi
+        if [[ -n ${PS1+set} && (-z ${__genv_prompted-} || $PS1 != *'(genv) '*) ]]; then
+            PS1="(genv) $PS1"
             __genv_prompted=1
         fi
     elif [[ -n ${__genv_prompted-} ]]; then
         if [[ -n ${PS1+set} ]]; then
             PS1=${PS1/'(genv) '/}
+        fi
+        # What Python's virtual environments bring back when they are left.
+        if [[ -n ${_OLD_VIRTUAL_PS1+set} ]]; then
+            _OLD_VIRTUAL_PS1=${_OLD_VIRTUAL_PS1/'(genv) '/}
         fi
         \builtin unset -v __genv_prompted
     fi
@@ -80,6 +83,10 @@ function __genv_preactivate {
 }
 
 if [[ -n ${GENV_ENVIRONMENT_ID+set} ]]; then
+    # A parent that exports its prompt has handed the mark on.
+    if [[ $- == *i* && ${PS1-} == *'(genv) '* ]]; then
+        __genv_prompted=1
+    fi
     __genv_call shell --join || \builtin true
 fi
 if [[ ${GENV_PREACTIVATE-} == 1 ]]; then
