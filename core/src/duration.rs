@@ -116,6 +116,24 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
+/// A span of time in words as short as [`format_duration`]'s: seconds at least, and no small units of a long one.
+#[must_use]
+pub fn format_span(seconds: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "casts of floats saturate, and NaN becomes 0"
+    )]
+    let seconds = seconds.round().max(0.0) as u64;
+    let unit = match seconds {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        86_400..604_800 => 3_600,
+        _ => 86_400,
+    };
+    format_duration(Duration::from_secs(seconds / unit * unit))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -152,6 +170,23 @@ mod tests {
                 Err(DurationError::NoInterval),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_span_is_told_by_its_two_largest_units() {
+        for (seconds, text) in [
+            (0.0, "0s"),
+            (f64::NAN, "0s"),
+            (-5.0, "0s"),
+            (59.6, "1m"),
+            (90.0, "1m30s"),
+            (3605.0, "1h"),
+            (5400.0, "1h30m"),
+            (90_061.0, "1d1h"),
+            (8.0 * 86_400.0, "1w1d"),
+        ] {
+            assert_eq!(format_span(seconds), text);
         }
     }
 

@@ -116,6 +116,12 @@ impl SourceOptions {
         Ok(self)
     }
 
+    /// What this machine is called in snapshots.
+    #[must_use]
+    pub fn own_hostname(&self) -> String {
+        self.hostname.clone().unwrap_or_else(machine_name)
+    }
+
     /// Opens the sources of every host that the options name: this one, or those of a scenario.
     ///
     /// # Errors
@@ -134,7 +140,7 @@ impl SourceOptions {
         }
         let RealSources { processes, state } = self.real();
         Ok(vec![HostSources {
-            hostname: self.hostname.clone().unwrap_or_else(machine_name),
+            hostname: self.own_hostname(),
             gpu: Box::new(NvmlSource::new(self.nvml_library.clone())),
             processes,
             state,

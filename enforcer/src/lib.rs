@@ -6,8 +6,72 @@
 //! Every tool (`run`, `check`, `test`, `replay`, `explain`) calls the same function, so that what is shown is what
 //! happens.
 
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use genv_core::sources::SourceError;
+
+mod commands;
 pub mod config;
+pub mod control;
+pub mod cycle;
 pub mod directory;
+mod endpoints;
 pub mod execute;
+mod flags;
+pub mod groups;
+mod log;
+pub mod memory;
+pub mod metrics;
+pub mod notify;
 pub mod plan;
+pub mod reload;
 pub mod rule_test;
+mod run;
+pub mod status;
+pub mod tell;
+
+use flags::{Command, CommandLine};
+
+/// The program was told something that makes no sense: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// The program.
+pub fn run() -> ExitCode {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(answer) => {
+            // Help and version are answers too. Nobody is left to tell if printing fails.
+            let _ = answer.print();
+            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1));
+        }
+    };
+    let done = match line.command {
+        Command::Run(flags) => run::run(*flags),
+        Command::Check(flags) => commands::check(&flags),
+        Command::Status(flags) => commands::status(&flags),
+        Command::Pause(flags) => commands::pause(&flags),
+        Command::Waive(flags) => commands::waive(&flags),
+        Command::Reset(flags) => commands::reset(&flags),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            let usage = error.is::<UsageError>()
+                || error.is::<genv_core::yaml::Error>()
+                || matches!(error.downcast_ref(), Some(SourceError::Usage(_)));
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the last words, also where the log is filtered"
+)]
+fn complain(error: &anyhow::Error) {
+    eprintln!("genv-enforcer: {error:#}");
+}

@@ -9,6 +9,8 @@ use std::io::{self, IsTerminal as _, Write};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
+pub(crate) use genv_core::text::harmless;
+use genv_core::text::shortened;
 use unicode_width::UnicodeWidthStr as _;
 
 /// How many characters of a text from somebody a table shows.
@@ -168,7 +170,7 @@ impl Cell {
 
     /// A text that somebody else chose.
     pub(crate) fn foreign(text: &str) -> Self {
-        Self::own(shortened(&harmless(text)))
+        Self::own(shortened(&harmless(text), MOST_SHOWN_CHARACTERS))
     }
 
     /// The same in a style.
@@ -230,27 +232,6 @@ impl Table {
             writeln!(out)?;
         }
         out.flush()
-    }
-}
-
-/// The text with everything escaped that could move a cursor, break a line, or turn the direction of writing.
-pub(crate) fn harmless(text: &str) -> String {
-    let mut harmless = String::with_capacity(text.len());
-    for piece in text.split_inclusive(QUOTED) {
-        let rest = piece.trim_end_matches(QUOTED);
-        harmless.extend(rest.escape_debug());
-        harmless.push_str(&piece[rest.len()..]);
-    }
-    harmless
-}
-
-/// What `escape_debug` escapes and nobody need fear.
-const QUOTED: [char; 3] = ['"', '\'', '\\'];
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MOST_SHOWN_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Tests of tests of rules.
 
 mod documentation;
-mod kinds;
 mod refusals;
 
 use std::fs;

@@ -1,0 +1,291 @@
+//! What the enforcer tells of itself: `status.json` in its directory, for its own commands and for users.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::format_span;
+use crate::text::moment;
+
+/// Version of its JSON form: fields may be added, never renamed or removed.
+pub const ENFORCEMENT_VERSION: u32 = 1;
+
+/// Directory of the enforcer's own files, unless it is told another.
+pub const ENFORCER_DIRECTORY: &str = "/var/lib/genv-enforcer";
+
+/// The file in it.
+pub const ENFORCEMENT_FILE: &str = "status.json";
+
+/// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
+const MISSED_INTERVALS: f64 = 3.0;
+
+/// A machine under load may be late by this much, however short the interval.
+const LATE_SECONDS: f64 = 30.0;
+
+/// What the enforcer knows and holds against whom, after a cycle.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Enforcement {
+    /// [`ENFORCEMENT_VERSION`] of the writer.
+    pub version: u32,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// When it was started, Unix time.
+    pub started_timestamp_seconds: f64,
+    /// When the cycle ended, Unix time.
+    pub updated_timestamp_seconds: f64,
+    /// Time between cycles; 0 if there was to be one only.
+    pub interval_seconds: f64,
+    /// `dry-run` or `enforce`.
+    pub mode: String,
+    /// Which rules are in force.
+    pub config: EnforcementConfig,
+    /// Unix time until which everything waits.
+    pub paused_until_seconds: Option<f64>,
+    /// Exemptions, of the configuration and of the command `waive`.
+    pub waivers: Vec<EnforcementWaiver>,
+    /// Why nothing is done until `reset`, if the breaker has tripped.
+    pub breaker: Option<String>,
+    /// Hosts without fresh facts, where nothing is done.
+    pub missing_hosts: Vec<String>,
+    /// Processes that are never acted upon because nobody knows where they belong, by host.
+    pub unknown_processes: BTreeMap<String, u64>,
+    /// What is wrong with the enforcer itself, one sentence each.
+    pub faults: Vec<String>,
+    /// Everything that breaks a rule.
+    pub violations: Vec<HeldViolation>,
+}
+
+impl Enforcement {
+    /// What the enforcer with this directory told last; nothing if it never did. Everybody may read it.
+    ///
+    /// # Errors
+    /// What could not be done, why, and what to do.
+    pub fn read(directory: &Path) -> Result<Option<Self>, String> {
+        let path = directory.join(ENFORCEMENT_FILE);
+        let cannot = |why: String, remedy: &str| {
+            let path = path.display();
+            Err(format!("cannot read {path}: {why}: {remedy}"))
+        };
+        match fs::read(&path) {
+            Ok(content) => match serde_json::from_slice(&content) {
+                Ok(enforcement) => Ok(Some(enforcement)),
+                Err(error) => cannot(
+                    format!("it is damaged ({error})"),
+                    "the enforcer's next cycle replaces it",
+                ),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => cannot(
+                error.to_string(),
+                "the administrator can see what is wrong with it",
+            ),
+        }
+    }
+
+    /// Whether the enforcer should have told more by now: it has ended, or hangs. One that had a single cycle to do
+    /// is done.
+    #[must_use]
+    pub fn is_abandoned(&self, now_seconds: f64) -> bool {
+        let age_seconds = now_seconds - self.updated_timestamp_seconds;
+        self.interval_seconds > 0.0
+            && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
+    }
+}
+
+/// Which rules are in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnforcementConfig {
+    /// The file, or `genv 1.4.3's flags`.
+    pub source: String,
+    /// SHA-256 of its content, in hexadecimal.
+    pub hash: String,
+    /// When it was read, Unix time.
+    pub loaded_timestamp_seconds: f64,
+    /// Why the file as it is now is not in force.
+    pub error: Option<String>,
+    /// Names of the rules, in their order.
+    pub rules: Vec<String>,
+}
+
+/// An exemption for a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnforcementWaiver {
+    /// For whom.
+    pub users: Vec<String>,
+    /// From which rules; from all if there is none.
+    pub rules: Vec<String>,
+    /// Unix time of its end.
+    pub until_seconds: f64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that breaks a rule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldViolation {
+    /// Name of the rule.
+    pub rule: String,
+    /// Who is responsible.
+    pub username: String,
+    /// The uid, where it is known.
+    pub uid: Option<u32>,
+    /// The host; absent where all hosts count together.
+    pub hostname: Option<String>,
+    /// What breaks it: `process 4711`, `environment e1 on device 0`.
+    pub subject: String,
+    /// `report`, `warn`, `detach`, `terminate` or `kill`.
+    pub action: String,
+    /// Since when, Unix time.
+    pub since_seconds: f64,
+    /// `pending`, `warned`, `due`, `acted` or `held`.
+    pub stage: String,
+    /// When the next step is due, or the last was taken, Unix time.
+    pub at_seconds: Option<f64>,
+    /// Why it is held.
+    pub why: Option<String>,
+    /// What was found: `uses 3 devices`.
+    pub found: String,
+    /// What is allowed: `2 for members of students`.
+    pub allowed: String,
+    /// How to end it.
+    pub remedy: String,
+    /// What would be ended or taken, in words.
+    pub targets: Vec<String>,
+}
+
+impl HeldViolation {
+    /// What comes of it, in one clause.
+    #[must_use]
+    pub fn outlook(&self, mode: &str, now_seconds: f64, zone: &TimeZone) -> String {
+        let really = mode == "enforce";
+        let at = |seconds: f64| {
+            let span = format_span((seconds - now_seconds).abs());
+            if seconds >= now_seconds {
+                format!("at {} (in {span})", moment(seconds, zone))
+            } else {
+                format!("at {} ({span} ago)", moment(seconds, zone))
+            }
+        };
+        let targets = match &self.targets[..] {
+            [] => String::new(),
+            targets => format!(": {}", targets.join("; ")),
+        };
+        let (passive, infinitive) = match self.action.as_str() {
+            "detach" => ("taken", "be taken"),
+            "terminate" | "kill" => ("ended", "be ended"),
+            "warn" => ("warned of", "be warned of"),
+            _ => ("reported", "be reported"),
+        };
+        let due = |when: String| {
+            if really {
+                format!("{when} it is {passive}{targets}")
+            } else {
+                format!("{when} it would {infinitive}{targets}")
+            }
+        };
+        match (self.stage.as_str(), self.at_seconds) {
+            ("held", _) => format!("held: {}", self.why.as_deref().unwrap_or("see the log")),
+            ("pending", Some(until)) => format!(
+                "nothing follows if it is over {}",
+                at(until).replacen("at ", "by ", 1)
+            ),
+            ("warned", Some(end)) => due(at(end)),
+            ("due", _) => due("now".to_owned()),
+            ("acted", Some(when)) if really => format!("was {passive} {}{targets}", at(when)),
+            ("acted", Some(when)) => format!("would have been {passive} {}{targets}", at(when)),
+            (stage, _) => stage.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_nothing_and_what_is_damaged_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Enforcement::read(folder.path()), Ok(None));
+        let path = folder.path().join(ENFORCEMENT_FILE);
+        fs::write(&path, "{\"mode\": \"dry-run\", \"later\": 1}").unwrap();
+        let read = Enforcement::read(folder.path()).unwrap().unwrap();
+        assert_eq!(read.mode, "dry-run");
+        fs::write(&path, "{").unwrap();
+        let error = Enforcement::read(folder.path()).unwrap_err();
+        assert!(error.contains("it is damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_status_is_abandoned_after_some_intervals_unless_it_was_to_be_the_only_one() {
+        let of = |interval_seconds| Enforcement {
+            interval_seconds,
+            updated_timestamp_seconds: 1000.0,
+            ..Enforcement::default()
+        };
+        assert!(!of(10.0).is_abandoned(1059.0));
+        assert!(of(10.0).is_abandoned(1061.0));
+        assert!(!of(0.0).is_abandoned(1e9));
+    }
+
+    #[test]
+    fn what_comes_of_a_violation_is_said_for_each_stage_and_mode() {
+        let violation = |stage: &str, at_seconds| HeldViolation {
+            action: "detach".to_owned(),
+            stage: stage.to_owned(),
+            at_seconds,
+            why: Some("paused".to_owned()),
+            targets: vec!["device 0 of environment e1".to_owned()],
+            ..HeldViolation::default()
+        };
+        for (mode, stage, at_seconds, expected) in [
+            (
+                "enforce",
+                "pending",
+                Some(60.0),
+                "nothing follows if it is over by 1970-01-01 00:01 (in 1m)",
+            ),
+            (
+                "enforce",
+                "warned",
+                Some(60.0),
+                "at 1970-01-01 00:01 (in 1m) it is taken: device 0 of environment e1",
+            ),
+            (
+                "dry-run",
+                "warned",
+                Some(60.0),
+                "at 1970-01-01 00:01 (in 1m) it would be taken: device 0 of environment e1",
+            ),
+            (
+                "enforce",
+                "due",
+                None,
+                "now it is taken: device 0 of environment e1",
+            ),
+            (
+                "enforce",
+                "acted",
+                Some(-60.0),
+                "was taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
+            ),
+            (
+                "dry-run",
+                "acted",
+                Some(-60.0),
+                "would have been taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
+            ),
+            ("enforce", "held", None, "held: paused"),
+        ] {
+            let outlook = violation(stage, at_seconds).outlook(mode, 0.0, &TimeZone::UTC);
+            assert_eq!(outlook, expected);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Texts that somebody else chose, made fit to be shown, and times in words.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// The text with everything escaped that could move a cursor, break a line, or turn the direction of writing.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    for piece in text.split_inclusive(QUOTED) {
+        let rest = piece.trim_end_matches(QUOTED);
+        harmless.extend(rest.escape_debug());
+        harmless.push_str(&piece[rest.len()..]);
+    }
+    harmless
+}
+
+/// What `escape_debug` escapes and nobody need fear.
+const QUOTED: [char; 3] = ['"', '\'', '\\'];
+
+/// So many characters of a text, with a sign where more were.
+#[must_use]
+pub fn shortened(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Local time to the minute, `2026-11-20 19:30`; what is no time of this era is shown as seconds.
+#[must_use]
+pub fn moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
+    let timestamp = Timestamp::from_second(timestamp_seconds.round() as i64);
+    match timestamp {
+        Ok(timestamp) => timestamp
+            .to_zoned(zone.clone())
+            .strftime("%Y-%m-%d %H:%M")
+            .to_string(),
+        Err(_) => format!("{timestamp_seconds}"),
+    }
+}

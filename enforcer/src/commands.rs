@@ -1,0 +1,138 @@
+//! The commands besides `run`.
+
+use std::io::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, anyhow};
+use genv_core::enforcement::Enforcement;
+use genv_core::model::local_time_zone;
+use genv_core::text::{harmless, moment};
+
+use crate::UsageError;
+use crate::config::{self, Accounts as _, NameService};
+use crate::control::{Control, GivenWaiver};
+use crate::directory::RuntimeDirectory;
+use crate::execute::reset_breaker;
+use crate::flags::{CheckFlags, PauseFlags, ResetFlags, StatusFlags, WaiveFlags};
+use crate::status;
+
+/// Unix time.
+pub(crate) fn now_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+/// `genv-enforcer check`
+pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
+    config::check(
+        &flags.file,
+        &NameService,
+        now_seconds(),
+        &mut std::io::stdout().lock(),
+    )
+}
+
+/// `genv-enforcer status`
+pub(crate) fn status(flags: &StatusFlags) -> anyhow::Result<()> {
+    let path = flags.directory.path();
+    let status = Enforcement::read(&path).map_err(|error| anyhow!(error))?;
+    let status = status.with_context(|| {
+        let path = path.display();
+        format!("cannot tell how the enforcer fares: none has written to {path}. Start it, or name its directory with --state-directory")
+    })?;
+    if flags.json {
+        let json = serde_json::to_string_pretty(&status)?;
+        return print(&(json + "\n"));
+    }
+    print(&status::text(&status, now_seconds(), &local_time_zone()))
+}
+
+/// `genv-enforcer pause`
+pub(crate) fn pause(flags: &PauseFlags) -> anyhow::Result<()> {
+    let now = now_seconds();
+    let until = (flags.duration > Duration::ZERO).then_some(now + flags.duration.as_secs_f64());
+    change(&flags.directory.path(), |control| {
+        control.paused_until_seconds = until;
+    })?;
+    print(&match until {
+        Some(until) => format!("Paused until {}.\n", moment(until, &local_time_zone())),
+        None => "Not paused.\n".to_owned(),
+    })
+}
+
+/// `genv-enforcer waive`
+pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
+    let path = flags.directory.path();
+    if let Ok(Some(status)) = Enforcement::read(&path) {
+        let rules = status.config.rules;
+        if let Some(unknown) = flags.rules.iter().find(|it| !rules.contains(it)) {
+            return Err(UsageError(format!(
+                "there is no rule '{}' in force: there are {}",
+                harmless(unknown),
+                rules.join(", ")
+            ))
+            .into());
+        }
+    }
+    if !NameService.has_user(&flags.user) {
+        let user = harmless(&flags.user);
+        tell(&format!(
+            "this machine knows no user '{user}'; the exemption is kept all the same"
+        ));
+    }
+    let now = now_seconds();
+    let waiver = GivenWaiver {
+        user: flags.user.clone(),
+        rules: flags.rules.iter().cloned().collect(),
+        until_seconds: now + flags.duration.as_secs_f64(),
+        reason: flags.reason.clone(),
+        given_seconds: now,
+    };
+    let until = moment(waiver.until_seconds, &local_time_zone());
+    change(&path, |control| control.waive(waiver))?;
+    let (user, rules) = (harmless(&flags.user), harmless(&flags.rules.join(", ")));
+    print(&if flags.duration.is_zero() {
+        format!("{user} is not exempt from {rules}.\n")
+    } else {
+        format!("{user} is exempt from {rules} until {until}.\n")
+    })
+}
+
+/// `genv-enforcer reset`
+pub(crate) fn reset(flags: &ResetFlags) -> anyhow::Result<()> {
+    let directory = RuntimeDirectory::open(flags.directory.path())?;
+    print(match reset_breaker(&directory)? {
+        Some(_) => "The breaker is closed again.\n",
+        None => "The breaker was not open.\n",
+    })
+}
+
+fn change(path: &std::path::Path, change: impl FnOnce(&mut Control)) -> anyhow::Result<()> {
+    let directory = RuntimeDirectory::open(path)?;
+    if let Some(aside) = Control::change(&directory, now_seconds(), change)? {
+        tell(&format!(
+            "what was told before was damaged, and is set aside as {aside}"
+        ));
+    }
+    Ok(())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match printed {
+        // Whoever read the output has seen enough, as `head` has.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.context("cannot print the answer"),
+    }
+}
+
+/// Prints what one cycle found.
+pub(crate) fn print_status(status: &Enforcement) -> anyhow::Result<()> {
+    print(&status::text(status, now_seconds(), &local_time_zone()))
+}
+
+#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
+fn tell(note: &str) {
+    eprintln!("genv-enforcer: {note}");
+}

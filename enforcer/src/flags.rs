@@ -1,0 +1,381 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use genv_core::duration::{parse_duration, parse_interval};
+use genv_core::enforcement::ENFORCER_DIRECTORY;
+use genv_web::ListenAddress;
+use genv_web::build::LONG_VERSION;
+use genv_web::flags::{LogFlags, SourceFlags, file};
+
+use crate::config::{Config, Mode, PeerFlags, UserMaximum};
+use crate::reload::{Overrides, Source};
+
+const EXAMPLE: &str = "Example: see for a week what would be done, then do it
+  genv-enforcer check /etc/genv/enforcer.yaml
+  genv-enforcer run --config=/etc/genv/enforcer.yaml --dry-run
+  genv-enforcer status
+
+Environment: GENV_TMPDIR (genv's state directory), GENV_NVML_LIBRARY, GENV_SCENARIO, GENV_DEVICES (number of simulated devices),
+GENV_TERMINATE_PROCESSES=0 (nothing is ever signalled), STATE_DIRECTORY (the enforcer's own directory).
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.";
+
+/// Apply a lab's rules on the use of GPUs.
+#[derive(Debug, Parser)]
+#[command(name = "genv-enforcer", version = LONG_VERSION, after_help = EXAMPLE, disable_help_subcommand = true)]
+pub(crate) struct CommandLine {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<RunFlags>),
+    Check(CheckFlags),
+    Status(StatusFlags),
+    Pause(PauseFlags),
+    Waive(WaiveFlags),
+    Reset(ResetFlags),
+}
+
+/// Watch, tell and act, until a signal ends it.
+#[derive(Debug, Args)]
+pub(crate) struct RunFlags {
+    /// Rules, in YAML; read again when the file changes, and on SIGHUP.
+    #[arg(long, value_name = "FILE", value_parser = file)]
+    config: Option<PathBuf>,
+
+    /// Only say what would be done, whatever the file says.
+    #[arg(long, conflicts_with = "enforce")]
+    dry_run: bool,
+
+    /// Do it, whatever the file says.
+    #[arg(long)]
+    enforce: bool,
+
+    /// Do one cycle, print what was found, and end.
+    #[arg(long)]
+    once: bool,
+
+    /// Time between two cycles, instead of the file's; a number alone is seconds. 0: one cycle.
+    #[arg(long, value_name = "DURATION", value_parser = interval)]
+    interval: Option<Duration>,
+
+    /// Address to listen on, for metrics; may be repeated.
+    #[arg(
+        long = "web.listen-address",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9821"
+    )]
+    pub(crate) listen_addresses: Vec<ListenAddress>,
+
+    /// TLS and sign-in, in the format of Prometheus' exporter-toolkit.
+    #[arg(long = "web.config.file", value_name = "FILE", value_parser = file)]
+    pub(crate) web_config_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+
+    #[command(flatten)]
+    pub(crate) sources: SourceFlags,
+
+    #[command(flatten)]
+    pub(crate) log: LogFlags,
+
+    #[command(flatten)]
+    peer: PeerArguments,
+}
+
+/// Flags of genv 1.4.3's 'genv enforce'.
+#[derive(Debug, Args)]
+#[command(
+    next_help_heading = "Rules of genv 1.4.3, instead of --config: enforced at once, without a warning"
+)]
+struct PeerArguments {
+    /// Apply the rules that genv 1.4.3 applies without flags: --env-devices and --env-memory.
+    #[arg(long, conflicts_with = "config")]
+    genv_1: bool,
+
+    /// End processes outside of any environment.
+    #[arg(long, overrides_with = "no_non_env_processes", conflicts_with = "config", action = ArgAction::SetTrue)]
+    non_env_processes: bool,
+    /// Leave them alone (the default).
+    #[arg(long, overrides_with = "non_env_processes", conflicts_with = "config", action = ArgAction::SetTrue)]
+    no_non_env_processes: bool,
+
+    /// End processes on devices that their environment is not attached to (the default).
+    #[arg(long, overrides_with = "no_env_devices", conflicts_with = "config", action = ArgAction::SetTrue)]
+    env_devices: bool,
+    /// Leave them alone.
+    #[arg(long, overrides_with = "env_devices", conflicts_with = "config", action = ArgAction::SetTrue)]
+    no_env_devices: bool,
+
+    /// End processes of environments that use more memory than they have (the default).
+    #[arg(long, overrides_with = "no_env_memory", conflicts_with = "config", action = ArgAction::SetTrue)]
+    env_memory: bool,
+    /// Leave them alone.
+    #[arg(long, overrides_with = "env_memory", conflicts_with = "config", action = ArgAction::SetTrue)]
+    no_env_memory: bool,
+
+    /// Devices that each user may have attached, on all hosts together.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "config")]
+    max_devices_per_user: Option<u32>,
+
+    /// The same of single users.
+    #[arg(long, value_name = "USER=NUMBER", num_args = 1.., conflicts_with = "config")]
+    max_devices_for_user: Vec<UserMaximum>,
+}
+
+/// Where the enforcer keeps its own files.
+#[derive(Debug, Args)]
+pub(crate) struct DirectoryFlag {
+    /// Directory of the enforcer's own files [default: $STATE_DIRECTORY, else /var/lib/genv-enforcer].
+    #[arg(long, value_name = "FOLDER", value_parser = file)]
+    state_directory: Option<PathBuf>,
+}
+
+/// Check a configuration, and say what in it may not be meant.
+#[derive(Debug, Args)]
+pub(crate) struct CheckFlags {
+    /// The configuration.
+    #[arg(value_name = "FILE", value_parser = file)]
+    pub(crate) file: PathBuf,
+}
+
+/// Tell how the daemon fares, and who breaks which rule.
+#[derive(Debug, Args)]
+pub(crate) struct StatusFlags {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+}
+
+/// Let everything wait for a time: nobody is warned, nothing is done, nothing is forgotten.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: while the storage is moved
+  genv-enforcer pause --for 2h")]
+pub(crate) struct PauseFlags {
+    /// How long from now on; 0 ends a pause.
+    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+    pub(crate) duration: Duration,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+}
+
+/// Exempt a user from a rule for a time.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: alice may leave her devices idle until her deadline
+  genv-enforcer waive alice --rule idle --for 3d --reason 'deadline on Friday'"
+)]
+pub(crate) struct WaiveFlags {
+    /// Whom, by name or uid:1234.
+    #[arg(value_name = "USER", value_parser = username)]
+    pub(crate) user: String,
+
+    /// From which rule; may be repeated.
+    #[arg(long = "rule", value_name = "RULE", required = true)]
+    pub(crate) rules: Vec<String>,
+
+    /// How long from now on; 0 takes an exemption back.
+    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+    pub(crate) duration: Duration,
+
+    /// Why, for the log and for all who ask.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+}
+
+/// Close the breaker, once it is known why it has tripped.
+#[derive(Debug, Args)]
+pub(crate) struct ResetFlags {
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+}
+
+impl DirectoryFlag {
+    /// The directory that is meant. systemd tells several, the first of which is ours.
+    pub(crate) fn path(&self) -> PathBuf {
+        let told = || {
+            let told = std::env::var_os("STATE_DIRECTORY").filter(|it| !it.is_empty())?;
+            std::env::split_paths(&told).next()
+        };
+        self.state_directory
+            .clone()
+            .or_else(told)
+            .unwrap_or_else(|| ENFORCER_DIRECTORY.into())
+    }
+}
+
+impl RunFlags {
+    /// Where the rules come from; nothing if the command line does not say.
+    pub(crate) fn source(&self) -> Option<Source> {
+        if let Some(path) = &self.config {
+            return Some(Source::File(path.clone()));
+        }
+        let peer = &self.peer;
+        let given = peer.genv_1
+            || peer.non_env_processes
+            || peer.no_non_env_processes
+            || peer.env_devices
+            || peer.no_env_devices
+            || peer.env_memory
+            || peer.no_env_memory
+            || peer.max_devices_per_user.is_some()
+            || !peer.max_devices_for_user.is_empty();
+        given.then(|| {
+            Source::Flags(Box::new(Config::from_flags(&PeerFlags {
+                non_env_processes: peer.non_env_processes,
+                env_devices: !peer.no_env_devices,
+                env_memory: !peer.no_env_memory,
+                max_devices_per_user: peer.max_devices_per_user,
+                max_devices_for_user: peer.max_devices_for_user.clone(),
+                interval: self.interval.unwrap_or(PeerFlags::default().interval),
+            })))
+        })
+    }
+
+    /// What it says, whatever the file does.
+    pub(crate) fn overrides(&self) -> Overrides {
+        let mode = match (self.dry_run, self.enforce) {
+            (true, _) => Some(Mode::DryRun),
+            (_, true) => Some(Mode::Enforce),
+            (false, false) => None,
+        };
+        Overrides {
+            mode,
+            interval: if self.once {
+                Some(Duration::ZERO)
+            } else {
+                self.interval
+            },
+        }
+    }
+}
+
+/// An interval, or seconds as genv 1.4.3 takes them; 0 is one cycle.
+fn interval(text: &str) -> Result<Duration, String> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = if digits && text != "0" {
+        format!("{text}s")
+    } else {
+        text.to_owned()
+    };
+    if matches!(parse_duration(&text), Ok(Duration::ZERO)) {
+        return Ok(Duration::ZERO);
+    }
+    parse_interval(&text).map_err(|error| error.to_string())
+}
+
+/// The longest that anything can be put off: a waiver for ever belongs in the configuration.
+const LONGEST_SPAN: Duration = Duration::from_secs(366 * 24 * 3600);
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = parse_duration(text).map_err(|error| error.to_string())?;
+    if span > LONGEST_SPAN {
+        return Err("it is longer than a year: change the configuration instead".to_owned());
+    }
+    Ok(span)
+}
+
+fn username(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(char::is_control) {
+        return Err("it is not a username: name one, or uid:1234".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<RunFlags, clap::Error> {
+        let all = ["genv-enforcer", "run"].iter().chain(arguments);
+        match CommandLine::try_parse_from(all)?.command {
+            Command::Run(flags) => Ok(*flags),
+            command => panic!("{command:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn promise_04_without_rules_nothing_is_guessed() {
+        assert!(run(&[]).unwrap().source().is_none());
+        assert!(run(&["--interval=5"]).unwrap().source().is_none());
+        assert_eq!(run(&[]).unwrap().overrides().mode, None);
+    }
+
+    #[test]
+    fn flags_of_genv_1_4_3_mean_what_they_mean_there() {
+        let config = |arguments: &[&str]| match run(arguments).unwrap().source() {
+            Some(Source::Flags(config)) => *config,
+            source => panic!("{source:?}"),
+        };
+        let kinds = |arguments: &[&str]| -> Vec<String> {
+            let rules = config(arguments).rules;
+            rules.into_iter().map(|rule| rule.name).collect()
+        };
+        assert_eq!(kinds(&["--genv-1"]), ["env-devices", "env-memory"]);
+        assert_eq!(
+            kinds(&["--non-env-processes", "--no-env-memory"]),
+            ["non-env-processes", "env-devices"]
+        );
+        assert_eq!(kinds(&["--no-env-devices", "--no-env-memory"]), [""; 0]);
+        assert_eq!(config(&["--genv-1"]).interval, Duration::from_secs(10));
+        assert_eq!(
+            config(&["--genv-1", "--interval", "0"]).interval,
+            Duration::ZERO
+        );
+        let maxima = [
+            "--no-env-devices",
+            "--no-env-memory",
+            "--max-devices-for-user",
+            "alice=1",
+            "bob=2",
+            "--max-devices-per-user=3",
+        ];
+        assert_eq!(kinds(&maxima), ["max-devices-per-user"]);
+        assert_eq!(config(&maxima).mode, Mode::Enforce);
+    }
+
+    #[test]
+    fn what_contradicts_itself_or_is_no_value_is_refused() {
+        for arguments in [
+            &["--config=a", "--env-devices"][..],
+            &["--config=a", "--max-devices-per-user=1"],
+            &["--dry-run", "--enforce"],
+            &["--interval=1ms"],
+            &["--interval=x"],
+            &["--interval="],
+            &["--max-devices-per-user=-1"],
+            &["--max-devices-for-user", "alice"],
+            &["--config="],
+        ] {
+            let error = run(arguments).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_a_duration_or_seconds() {
+        assert_eq!(interval("15"), Ok(Duration::from_secs(15)));
+        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("0"), Ok(Duration::ZERO));
+        assert_eq!(interval("0s"), Ok(Duration::ZERO));
+    }
+}

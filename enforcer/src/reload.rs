@@ -1,0 +1,290 @@
+//! The rules in force, and taking over the file when it changes.
+//!
+//! The file is looked at again and again rather than watched: a look costs less than reading a clock, and there is no kind
+//! of replacing (an editor's rename, a ConfigMap's swap of links, a network file system) that it could miss.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Config, Mode};
+
+/// Where rules come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file, which may change.
+    File(PathBuf),
+    /// The command line.
+    Flags(Box<Config>),
+}
+
+/// What the command line says, whatever the file does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overrides {
+    /// `--dry-run` or `--enforce`.
+    pub mode: Option<Mode>,
+    /// `--interval`.
+    pub interval: Option<Duration>,
+}
+
+/// The rules in force and how they came to be.
+#[derive(Clone, Debug)]
+pub struct InForce {
+    /// The rules.
+    pub config: Arc<Config>,
+    /// What they were read from, in words.
+    pub source: String,
+    /// Unix time at which they were read.
+    pub loaded_seconds: f64,
+    /// Why the file as it is now is not in force.
+    pub error: Option<String>,
+}
+
+/// Keeps the rules in force.
+#[derive(Debug)]
+pub struct Rules {
+    path: Option<PathBuf>,
+    overrides: Overrides,
+    in_force: InForce,
+    /// The file when it was read last.
+    read: Option<Stamp>,
+    /// The file at the last look, if it was another one then: it is read once it stays the same.
+    changing: Option<Stamp>,
+}
+
+/// What tells one content of a file from another without reading it; `None`: there is no file.
+type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// What is in force is what the file says, or what was refused before.
+    Same,
+    /// Other rules are in force.
+    Loaded,
+    /// The file cannot be used; the rules in force stay.
+    Refused,
+}
+
+impl Rules {
+    /// Reads the rules for the first time.
+    ///
+    /// # Errors
+    /// The file cannot be used: with its place, why, and a snippet.
+    pub fn open(
+        source: Source,
+        overrides: Overrides,
+        now_seconds: f64,
+    ) -> Result<Self, genv_core::yaml::Error> {
+        let (path, config, source) = match source {
+            Source::Flags(config) => (None, *config, "genv 1.4.3's flags".to_owned()),
+            Source::File(path) => {
+                let source = path.display().to_string();
+                (Some(path.clone()), Config::load(&path)?, source)
+            }
+        };
+        // Should the file have changed in between, it is read again.
+        let read = path.as_deref().map(stamp);
+        Ok(Self {
+            path,
+            overrides,
+            in_force: InForce {
+                config: Arc::new(overrides.applied_to(config)),
+                source,
+                loaded_seconds: now_seconds,
+                error: None,
+            },
+            read,
+            changing: None,
+        })
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn in_force(&self) -> &InForce {
+        &self.in_force
+    }
+
+    /// Looks whether the file has changed, and takes it over if it can be used. A file that is being written is let be
+    /// until it was the same at two looks, unless `now` it must be.
+    pub fn look(&mut self, now: bool, now_seconds: f64) -> Look {
+        let Some(path) = &self.path else {
+            return Look::Same;
+        };
+        let found = stamp(path);
+        if !now {
+            if self.read == Some(found) {
+                self.changing = None;
+                return Look::Same;
+            }
+            if self.changing != Some(found) {
+                self.changing = Some(found);
+                return Look::Same;
+            }
+        }
+        self.changing = None;
+        self.read = Some(found);
+        let loaded = Config::load(path);
+        let in_force = &mut self.in_force;
+        match loaded {
+            Ok(config) => {
+                let same = config.hash == in_force.config.hash && in_force.error.is_none();
+                in_force.error = None;
+                in_force.loaded_seconds = now_seconds;
+                if same && !now {
+                    return Look::Same;
+                }
+                in_force.config = Arc::new(self.overrides.applied_to(config));
+                Look::Loaded
+            }
+            Err(error) => {
+                let error = error.to_string();
+                let known = in_force.error.replace(error.clone()) == Some(error);
+                if known && !now {
+                    Look::Same
+                } else {
+                    Look::Refused
+                }
+            }
+        }
+    }
+}
+
+impl Overrides {
+    fn applied_to(self, mut config: Config) -> Config {
+        config.mode = self.mode.unwrap_or(config.mode);
+        config.interval = self.interval.unwrap_or(config.interval);
+        config
+    }
+}
+
+/// Symbolic links are followed, as those of a ConfigMap must be.
+fn stamp(path: &Path) -> Stamp {
+    let it = fs::metadata(path).ok()?;
+    Some((
+        it.dev(),
+        it.ino(),
+        it.size(),
+        it.mtime(),
+        it.mtime_nsec(),
+        it.ctime(),
+        it.ctime_nsec(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const ONE: &str = "version: 1\nrules: [{kind: env-devices}]\n";
+    const TWO: &str = "version: 1\nrules: [{kind: env-devices}, {kind: env-memory}]\n";
+
+    fn open(path: &Path) -> Rules {
+        let source = Source::File(path.to_owned());
+        Rules::open(source, Overrides::default(), 1.0).unwrap()
+    }
+
+    fn rules(rules: &Rules) -> usize {
+        rules.in_force().config.rules.len()
+    }
+
+    /// Looks until the file has settled.
+    fn settled(rules: &mut Rules) -> Look {
+        assert_eq!(rules.look(false, 2.0), Look::Same, "it may be half written");
+        let look = rules.look(false, 3.0);
+        assert_eq!(rules.look(false, 4.0), Look::Same, "it is read once");
+        look
+    }
+
+    #[test]
+    fn a_file_is_taken_over_however_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, ONE).unwrap();
+        let mut written = open(&path);
+        assert_eq!(written.look(false, 2.0), Look::Same);
+        fs::write(&path, TWO).unwrap();
+        assert_eq!(settled(&mut written), Look::Loaded);
+        assert_eq!(rules(&written), 2);
+        let new = folder.path().join("new");
+        fs::write(&new, ONE).unwrap();
+        fs::rename(&new, &path).unwrap();
+        assert_eq!(settled(&mut written), Look::Loaded);
+        assert_eq!(rules(&written), 1);
+
+        // As Kubernetes does: enforcer.yaml -> ..data/enforcer.yaml, ..data -> ..VERSION, replaced by a rename.
+        let map = folder.path().join("map");
+        for (version, text) in [("..1", ONE), ("..2", TWO)] {
+            fs::create_dir_all(map.join(version)).unwrap();
+            fs::write(map.join(version).join("enforcer.yaml"), text).unwrap();
+        }
+        symlink("..1", map.join("..data")).unwrap();
+        symlink("..data/enforcer.yaml", map.join("enforcer.yaml")).unwrap();
+        let mut swapped = open(&map.join("enforcer.yaml"));
+        assert_eq!(rules(&swapped), 1);
+        symlink("..2", map.join("..data_tmp")).unwrap();
+        fs::rename(map.join("..data_tmp"), map.join("..data")).unwrap();
+        assert_eq!(settled(&mut swapped), Look::Loaded);
+        assert_eq!(rules(&swapped), 2);
+    }
+
+    #[test]
+    fn promise_10_a_bad_configuration_keeps_the_last_good_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, ONE).unwrap();
+        let mut kept = open(&path);
+        let hash = kept.in_force().config.hash.clone();
+        for bad in [
+            "version: 1\nrulez: []\n",
+            "",
+            "\u{0}",
+            "version: 1\nrules: [{kind: x}]\n",
+        ] {
+            fs::write(&path, bad).unwrap();
+            assert_eq!(settled(&mut kept), Look::Refused, "{bad:?}");
+            assert_eq!(kept.in_force().config.hash, hash);
+            assert!(kept.in_force().error.is_some());
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(settled(&mut kept), Look::Refused);
+        assert_eq!(rules(&kept), 1);
+        fs::write(&path, ONE).unwrap();
+        assert_eq!(settled(&mut kept), Look::Loaded);
+        assert_eq!(kept.in_force().error, None);
+        assert_eq!(kept.in_force().loaded_seconds, 3.0);
+    }
+
+    #[test]
+    fn a_signal_reads_at_once_and_says_so_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, ONE).unwrap();
+        let mut rules = open(&path);
+        assert_eq!(rules.look(true, 2.0), Look::Loaded);
+        fs::write(&path, "x").unwrap();
+        assert_eq!(rules.look(true, 3.0), Look::Refused);
+        assert_eq!(rules.look(true, 4.0), Look::Refused);
+    }
+
+    #[test]
+    fn what_the_command_line_says_outlives_a_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("enforcer.yaml");
+        fs::write(&path, ONE).unwrap();
+        let overrides = Overrides {
+            mode: Some(Mode::Enforce),
+            interval: Some(Duration::from_secs(7)),
+        };
+        let mut rules = Rules::open(Source::File(path.clone()), overrides, 1.0).unwrap();
+        fs::write(&path, TWO).unwrap();
+        assert_eq!(settled(&mut rules), Look::Loaded);
+        let config = &rules.in_force().config;
+        assert_eq!(config.mode, Mode::Enforce);
+        assert_eq!(config.interval, Duration::from_secs(7));
+    }
+}

@@ -1,0 +1,418 @@
+//! `genv-enforcer run`: the daemon around the cycles.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use genv_core::collect::{self, CollectOptions, HostSources};
+use genv_core::model::Publication;
+use genv_core::sources::SourceOptions;
+use genv_core::state::directory_path;
+use genv_core::stream::SnapshotStream;
+use genv_web::{Limits, Server, WebConfig, build};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc as async_mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::commands::{now_seconds, print_status};
+use crate::config::Config;
+use crate::cycle::{Cycle, Done};
+use crate::directory::RuntimeDirectory;
+use crate::endpoints::{Endpoints, Latest};
+use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
+use crate::flags::RunFlags;
+use crate::metrics::{self, mode_word};
+use crate::notify::Notify;
+use crate::reload::{InForce, Look, Rules};
+use crate::{UsageError, log};
+
+/// Threads that answer requests; collecting and cycles have their own.
+const WORKER_THREADS: usize = 2;
+
+/// Held while a daemon runs: two would act twice.
+const RUN_LOCK: &str = "run.lock";
+
+/// How often the configuration is looked at, and the watchdog told that all is well.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a cycle may go on once the program is told to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between collections where there is to be one only.
+const ONCE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Values older than this many intervals, or this, are withdrawn.
+const MAX_AGE_INTERVALS: u32 = 3;
+const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
+
+/// Runs until a signal ends it, or for one cycle.
+pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
+    let source = flags.source().ok_or_else(|| {
+        UsageError(
+            "cannot enforce: no rules are named. Name a configuration with --config, or rules of genv 1.4.3, such as --env-devices"
+                .to_owned(),
+        )
+    })?;
+    let overrides = flags.overrides();
+    let rules = Rules::open(source, overrides, now_seconds())?;
+    log::start(flags.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .thread_name("serve")
+        .enable_all()
+        .build()
+        .map_err(|error| anyhow!("cannot start the threads that answer requests: {error}. Allow more processes (ulimit -u)"))?;
+    let ended = runtime.block_on(enforce(flags, rules));
+    // A cycle that hangs is not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
+    let once = rules.in_force().config.interval.is_zero();
+    let signals = Signals::listen()?;
+    let directory = RuntimeDirectory::open(flags.directory.path())?;
+    let _only = directory.lock(RUN_LOCK, Duration::ZERO).with_context(|| {
+        let path = directory.path().display();
+        format!("cannot enforce: another genv-enforcer has {path}. Stop it first, or name another directory with --state-directory")
+    })?;
+    let server = if once {
+        None
+    } else {
+        let web_config = flags.web_config_file.as_deref().map(WebConfig::open);
+        let addresses = &flags.listen_addresses;
+        Some(Server::bind(addresses, web_config.transpose()?, Limits::default()).await?)
+    };
+    let sources = SourceOptions::from(flags.sources).or_from_environment()?;
+    let collecting = Collecting::start(sources, &rules.in_force().config)?;
+    let cycles = start_cycles(directory, &collecting, &rules)?;
+
+    let latest = Arc::new(Latest::default());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = server.map(|server| {
+        let addresses = server.local_addresses();
+        tracing::info!(?addresses, "serving");
+        let endpoints = Endpoints::new(Arc::clone(&latest));
+        tokio::spawn(server.serve(endpoints, async {
+            let _ = stopped.await;
+        }))
+    });
+    let daemon = Daemon {
+        rules,
+        collecting,
+        cycles,
+        latest,
+        notify: Notify::from_environment(),
+        started: Instant::now(),
+        once,
+    };
+    let ended = daemon.follow(signals).await;
+    let _ = stop.send(());
+    if let Some(serving) = serving {
+        serving
+            .await
+            .context("cannot serve: a defect of this program")?;
+    }
+    ended
+}
+
+/// What a running daemon consists of.
+struct Daemon {
+    rules: Rules,
+    collecting: Collecting,
+    cycles: Cycles,
+    latest: Arc<Latest>,
+    notify: Notify,
+    started: Instant,
+    once: bool,
+}
+
+impl Daemon {
+    /// Lets cycles follow publications until it is told to stop.
+    async fn follow(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        let in_force = self.rules.in_force();
+        tracing::info!(
+            event = "started",
+            version = build::VERSION,
+            revision = build::REVISION,
+            config = in_force.source.as_str(),
+            sha256 = in_force.config.hash.as_str(),
+            rules = in_force.config.rules.len(),
+            mode = mode_word(in_force.config.mode),
+            "enforcing"
+        );
+        let mut ticks = interval(LOOK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut busy = false;
+        let mut ready = false;
+        let signal = loop {
+            tokio::select! {
+                _ = signals.terminate.recv() => break "SIGTERM",
+                _ = signals.interrupt.recv() => break "SIGINT",
+                _ = signals.hangup.recv() => self.look(true)?,
+                _ = ticks.tick() => {
+                    self.look(false)?;
+                    if self.latest.is_alive(self.started, self.interval()) {
+                        self.notify.alive();
+                    }
+                }
+                publication = self.collecting.stream.next(), if !busy => {
+                    let publication = publication.map_err(|_| {
+                        anyhow!("cannot go on: the collection has ended. The log says why; start the enforcer again")
+                    })?;
+                    self.cycles.begin(publication, self.rules.in_force().clone())?;
+                    busy = true;
+                }
+                done = self.cycles.done.recv() => {
+                    let done = done.ok_or_else(|| anyhow!("cannot go on: the cycle has ended by a defect of this program. Report it, and start the enforcer again"))?;
+                    busy = false;
+                    if self.once {
+                        return print_status(&done.status);
+                    }
+                    self.latest.publish(metrics::render(&done.measured), self.interval());
+                    if !ready {
+                        self.notify.ready();
+                        ready = true;
+                    }
+                    self.notify.status(&summary(&done));
+                }
+            }
+        };
+        tracing::info!(event = "stopped", signal, "stopping on a signal");
+        self.notify.stopping();
+        self.cycles.stopping.store(true, Ordering::Relaxed);
+        if busy
+            && timeout(STOP_PATIENCE, self.cycles.done.recv())
+                .await
+                .is_err()
+        {
+            tracing::warn!("a cycle was still going on");
+        }
+        Ok(())
+    }
+
+    fn interval(&self) -> Duration {
+        self.rules.in_force().config.interval
+    }
+
+    /// Takes over the configuration if it has changed, or must be read `now`.
+    fn look(&mut self, now: bool) -> anyhow::Result<()> {
+        if now {
+            let monotonic = clock_gettime(ClockId::Monotonic);
+            let nanoseconds = u32::try_from(monotonic.tv_nsec).unwrap_or_default();
+            let seconds = u64::try_from(monotonic.tv_sec).unwrap_or_default();
+            self.notify.reloading(Duration::new(seconds, nanoseconds));
+        }
+        match self.rules.look(now, now_seconds()) {
+            Look::Same => {}
+            Look::Loaded => {
+                let in_force = self.rules.in_force();
+                tracing::info!(
+                    event = "config_loaded",
+                    config = in_force.source.as_str(),
+                    sha256 = in_force.config.hash.as_str(),
+                    rules = in_force.config.rules.len(),
+                    mode = mode_word(in_force.config.mode),
+                    "another configuration is in force"
+                );
+                self.collecting.follow(&in_force.config)?;
+            }
+            Look::Refused => {
+                let in_force = self.rules.in_force();
+                tracing::error!(
+                    event = "config_refused",
+                    error = in_force.error.as_deref().unwrap_or_default(),
+                    sha256 = in_force.config.hash.as_str(),
+                    "the configuration cannot be used; the last good one stays in force"
+                );
+            }
+        }
+        if now {
+            self.notify.ready();
+        }
+        Ok(())
+    }
+}
+
+/// A line for the service manager.
+fn summary(done: &Done) -> String {
+    let status = &done.status;
+    let open = if status.breaker.is_some() {
+        ", breaker open"
+    } else {
+        ""
+    };
+    format!(
+        "{}: {} rules, {} violations{open}",
+        status.mode,
+        status.config.rules.len(),
+        status.violations.len()
+    )
+}
+
+/// The signals that tell a daemon something.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| anyhow!("cannot wait for the signals that end this program: {error}. Allow more open files (ulimit -n)"))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+}
+
+/// The collection, begun anew when its interval changes.
+struct Collecting {
+    sources: SourceOptions,
+    interval: Duration,
+    stream: SnapshotStream,
+}
+
+impl Collecting {
+    fn start(sources: SourceOptions, config: &Config) -> anyhow::Result<Self> {
+        let interval = collection_interval(config);
+        let stream = spawn(sources.open()?, interval)?;
+        Ok(Self {
+            sources,
+            interval,
+            stream,
+        })
+    }
+
+    fn follow(&mut self, config: &Config) -> anyhow::Result<()> {
+        let interval = collection_interval(config);
+        if interval != self.interval {
+            *self = Self::start(self.sources.clone(), config)?;
+        }
+        Ok(())
+    }
+}
+
+fn collection_interval(config: &Config) -> Duration {
+    if config.interval.is_zero() {
+        ONCE_INTERVAL
+    } else {
+        config.interval
+    }
+}
+
+fn spawn(hosts: Vec<HostSources>, interval: Duration) -> anyhow::Result<SnapshotStream> {
+    let options = CollectOptions {
+        interval,
+        max_age: SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS),
+        ..CollectOptions::default()
+    };
+    collect::spawn(hosts, options).map_err(|error| {
+        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
+    })
+}
+
+/// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
+struct Cycles {
+    jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
+    done: async_mpsc::UnboundedReceiver<Done>,
+    stopping: Arc<AtomicBool>,
+    latest: Arc<std::sync::RwLock<Arc<Publication>>>,
+}
+
+impl Cycles {
+    fn begin(&self, publication: Arc<Publication>, rules: InForce) -> anyhow::Result<()> {
+        let latest = self.latest.write();
+        *latest.unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&publication);
+        self.jobs.send((publication, rules)).map_err(|_| {
+            anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again")
+        })
+    }
+}
+
+fn start_cycles(
+    directory: RuntimeDirectory,
+    collecting: &Collecting,
+    rules: &Rules,
+) -> anyhow::Result<Cycles> {
+    let sources = &collecting.sources;
+    let hostname = sources.own_hostname();
+    let latest = Arc::new(std::sync::RwLock::new(Arc::<Publication>::default()));
+    let place = Place {
+        hostname: hostname.clone(),
+        genv_directory: sources
+            .state_directory
+            .clone()
+            .unwrap_or_else(|| directory_path(None)),
+        state_directory: directory.path().to_owned(),
+    };
+    let evidence = evidence(sources, &hostname, Arc::clone(&latest))?;
+    let policy = Policy::from(&*rules.in_force().config);
+    let executor = Executor::open(place, policy, evidence)?;
+    let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
+
+    let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
+    let (finished, done) = async_mpsc::unbounded_channel();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopping);
+    thread::Builder::new()
+        .name("cycle".to_owned())
+        .spawn(move || {
+            while let Ok((publication, rules)) = asked.recv() {
+                let done = cycle.run(&publication, &rules, now_seconds, &stop);
+                if finished.send(done).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(|error| {
+            anyhow!(
+                "cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"
+            )
+        })?;
+    Ok(Cycles {
+        jobs,
+        done,
+        stopping,
+        latest,
+    })
+}
+
+/// Whom the executor asks before it does anything. What is used of the devices is what was published last.
+fn evidence(
+    sources: &SourceOptions,
+    hostname: &str,
+    latest: Arc<std::sync::RwLock<Arc<Publication>>>,
+) -> anyhow::Result<Evidence> {
+    let mut hosts = sources.open()?;
+    let own = hosts.iter().position(|host| host.hostname == hostname);
+    // Of a scenario that is about other hosts only, nothing can be done.
+    let own = hosts.swap_remove(own.unwrap_or(0));
+    let hostname = hostname.to_owned();
+    Ok(Evidence {
+        gpu_use: Box::new(move || {
+            let latest = latest.read();
+            let publication = latest
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .clone();
+            let mut hosts = publication.hosts.iter();
+            let host = hosts.find(|host| host.hostname == hostname);
+            let snapshot = host.and_then(|host| host.snapshot.as_deref());
+            let snapshot = snapshot.ok_or("there is no snapshot of this host")?;
+            match snapshot.collectors.get("gpu") {
+                Some(gpu) if gpu.success && gpu.current => Ok(gpu_use(snapshot)),
+                _ => Err("the GPUs do not tell who uses them now".to_owned()),
+            }
+        }),
+        processes: own.processes,
+        state: own.state,
+    })
+}

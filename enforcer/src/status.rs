@@ -1,0 +1,164 @@
+//! What the daemon tells of itself, and how the command `status` shows it.
+
+use std::fmt::Write as _;
+
+use genv_core::duration::format_span;
+use genv_core::enforcement::{Enforcement, EnforcementWaiver, HeldViolation};
+use genv_core::text::moment;
+use jiff::tz::TimeZone;
+
+use crate::config::Waiver;
+use crate::plan::{Stage, Violation};
+use crate::tell::words;
+
+/// A violation as it is published.
+#[must_use]
+pub fn held(violation: &Violation) -> HeldViolation {
+    let (stage, at_seconds, why) = match &violation.stage {
+        Stage::Pending { until_seconds } => ("pending", Some(*until_seconds), None),
+        Stage::Warned { end_seconds, .. } => ("warned", Some(*end_seconds), None),
+        Stage::Due => ("due", None, None),
+        Stage::Acted { at_seconds } => ("acted", Some(*at_seconds), None),
+        Stage::Held { why } => ("held", None, Some(why.clone())),
+    };
+    HeldViolation {
+        rule: violation.key.rule.clone(),
+        username: violation.username.clone(),
+        uid: violation.uid,
+        hostname: violation.hostname.clone(),
+        subject: words::subject(&violation.key.subject),
+        action: words::action(violation.action).to_owned(),
+        since_seconds: violation.since_seconds,
+        stage: stage.to_owned(),
+        at_seconds,
+        why,
+        found: violation.found.clone(),
+        allowed: violation.allowed.clone(),
+        remedy: violation.remedy.clone(),
+        targets: violation.targets.iter().map(words::target).collect(),
+    }
+}
+
+/// An exemption as it is published.
+#[must_use]
+pub fn waiver(waiver: &Waiver) -> EnforcementWaiver {
+    EnforcementWaiver {
+        users: waiver.users.iter().cloned().collect(),
+        rules: waiver.rules.iter().cloned().collect(),
+        until_seconds: waiver.until_seconds,
+        reason: waiver.reason.clone(),
+    }
+}
+
+/// The status for people.
+#[must_use]
+pub fn text(status: &Enforcement, now_seconds: f64, zone: &TimeZone) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = describe(&mut out, status, now_seconds, zone);
+    out
+}
+
+fn describe(
+    out: &mut String,
+    status: &Enforcement,
+    now_seconds: f64,
+    zone: &TimeZone,
+) -> std::fmt::Result {
+    let ago = |seconds: f64| format!("{} ago", format_span(now_seconds - seconds));
+    let mode = match status.mode.as_str() {
+        "dry-run" => "dry-run: says what it would do",
+        "enforce" => "enforce",
+        other => other,
+    };
+    writeln!(out, "Mode       {mode}")?;
+    write!(out, "Last cycle {}", ago(status.updated_timestamp_seconds))?;
+    if status.is_abandoned(now_seconds) {
+        write!(out, ": the daemon has ended or hangs; see its log")?;
+    }
+    writeln!(out)?;
+    let config = &status.config;
+    writeln!(
+        out,
+        "Rules      {} ({}), read {}, sha256 {}",
+        words::name(&config.source),
+        config.rules.len(),
+        ago(config.loaded_timestamp_seconds),
+        config.hash.get(..12).unwrap_or(&config.hash)
+    )?;
+    if let Some(error) = &config.error {
+        writeln!(out, "           as it is now it is not in force:")?;
+        for line in error.lines() {
+            writeln!(out, "           {}", genv_core::text::harmless(line))?;
+        }
+    }
+    if let Some(until) = status.paused_until_seconds {
+        writeln!(out, "Paused     until {}", moment(until, zone))?;
+    }
+    if let Some(why) = &status.breaker {
+        writeln!(
+            out,
+            "Breaker    open: {}; nothing is done until 'genv-enforcer reset'",
+            genv_core::text::harmless(why)
+        )?;
+    }
+    for fault in &status.faults {
+        writeln!(out, "Fault      {}", genv_core::text::harmless(fault))?;
+    }
+    for hostname in &status.missing_hosts {
+        writeln!(
+            out,
+            "Missing    {}: no fresh facts, nothing is done there",
+            words::name(hostname)
+        )?;
+    }
+    for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {
+        let processes = if *count == 1 { "process" } else { "processes" };
+        writeln!(
+            out,
+            "Unknown    {count} {processes} on {}, never acted upon",
+            words::name(hostname)
+        )?;
+    }
+    for waiver in &status.waivers {
+        let rules = match &waiver.rules[..] {
+            [] => "all rules".to_owned(),
+            rules => rules.join(", "),
+        };
+        writeln!(
+            out,
+            "Waived     {} from {rules} until {}: {}",
+            genv_core::text::harmless(&waiver.users.join(", ")),
+            moment(waiver.until_seconds, zone),
+            genv_core::text::harmless(&waiver.reason)
+        )?;
+    }
+    if status.violations.is_empty() {
+        return writeln!(out, "\nNobody breaks a rule.");
+    }
+    for violation in &status.violations {
+        writeln!(out)?;
+        out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
+    }
+    Ok(())
+}
+
+fn violation_text(
+    violation: &HeldViolation,
+    mode: &str,
+    now_seconds: f64,
+    zone: &TimeZone,
+) -> String {
+    let host = violation.hostname.as_deref().map(words::name);
+    let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+    format!(
+        "{}: {} of {}{host}\n  {}; allowed: {}\n  since {}, {}\n",
+        words::name(&violation.rule),
+        violation.subject,
+        words::name(&violation.username),
+        genv_core::text::harmless(&violation.found),
+        genv_core::text::harmless(&violation.allowed),
+        moment(violation.since_seconds, zone),
+        genv_core::text::harmless(&violation.outlook(mode, now_seconds, zone))
+    )
+}

@@ -1,0 +1,202 @@
+//! The log as systemd's journal takes it: fields of their own, and a message id for each kind of event.
+//!
+//! The protocol: <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Where the journal listens.
+const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// Bytes of one field; a datagram holds some 200 KB.
+const MOST_FIELD_BYTES: usize = 8 << 10;
+
+/// The field of an event that says of which kind it is.
+pub const EVENT: &str = "event";
+
+/// Kinds of events with their message ids, which never change: `journalctl MESSAGE_ID=…` finds them.
+pub const MESSAGE_IDS: &[(&str, &str)] = &[
+    ("started", "3256b2dda3df49ef9fc578bf593e7aea"),
+    ("stopped", "4196500283364e38ab7fe7e5dea7bdc0"),
+    ("violation", "3ecf06b493fa45c6a155de45509ce157"),
+    ("warning", "25bfd1fc9398435eb6e8358f06cca7bc"),
+    ("action", "3e3f457ea98a4760b8593127f43f69d9"),
+    ("breaker", "ac7ada9f084e45dc95b3edf6180212eb"),
+    ("config_loaded", "c47de722651f422686ad548626859adb"),
+    ("config_refused", "a147163302ff40f3bbb7ac7c892495f9"),
+    ("fault", "60dc37c3c1034e47aa19e015d7cea17c"),
+];
+
+/// Sends events to the journal.
+#[derive(Debug)]
+pub struct Journal {
+    socket: UnixDatagram,
+}
+
+impl Journal {
+    /// The journal, if stderr is connected to it (`JOURNAL_STREAM` of systemd.exec(5) says so).
+    #[must_use]
+    pub fn of_this_service() -> Option<Self> {
+        let stream = std::env::var("JOURNAL_STREAM").ok()?;
+        let stderr = std::fs::metadata("/proc/self/fd/2").ok()?;
+        let is_it = stream == format!("{}:{}", stderr.dev(), stderr.ino());
+        is_it.then(|| Self::connect(Path::new(SOCKET)).ok())?
+    }
+
+    /// A journal that listens there.
+    ///
+    /// # Errors
+    /// Nobody does.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        // A journal that does not keep up loses lines, and holds nothing up.
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket })
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut entry = Entry::default();
+        entry.field("PRIORITY", priority(*event.metadata().level()));
+        entry.field("SYSLOG_IDENTIFIER", "genv-enforcer");
+        event.record(&mut entry);
+        // Nobody is left to tell.
+        let _ = self.socket.send(&entry.bytes);
+    }
+}
+
+/// Priorities of syslog(3).
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "3",
+        Level::WARN => "4",
+        Level::INFO => "6",
+        _ => "7",
+    }
+}
+
+/// One entry in the making.
+#[derive(Debug, Default)]
+struct Entry {
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    /// Adds a field, with its length, so that its value may hold anything.
+    fn field(&mut self, name: &str, value: &str) {
+        let mut end = value.len().min(MOST_FIELD_BYTES);
+        while !value.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.bytes.extend(name.as_bytes());
+        self.bytes.push(b'\n');
+        self.bytes.extend((end as u64).to_le_bytes());
+        self.bytes.extend(&value.as_bytes()[..end]);
+        self.bytes.push(b'\n');
+    }
+
+    fn record(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.field("MESSAGE", value),
+            EVENT => {
+                if let Some((_, id)) = MESSAGE_IDS.iter().find(|(event, _)| *event == value) {
+                    self.field("MESSAGE_ID", id);
+                }
+                self.field("GENV_EVENT", value);
+            }
+            name => {
+                let name = name
+                    .to_ascii_uppercase()
+                    .replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+                self.field(&format!("GENV_{name}"), value);
+            }
+        }
+    }
+}
+
+impl Visit for Entry {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record(field, &format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    /// What a journal understands of an entry.
+    fn fields(mut entry: &[u8]) -> BTreeMap<String, String> {
+        let mut fields = BTreeMap::new();
+        while !entry.is_empty() {
+            let end = entry.iter().position(|byte| *byte == b'\n').unwrap();
+            let name = String::from_utf8(entry[..end].to_vec()).unwrap();
+            let length = u64::from_le_bytes(entry[end + 1..end + 9].try_into().unwrap());
+            let value = &entry[end + 9..end + 9 + length as usize];
+            assert_eq!(entry[end + 9 + length as usize], b'\n');
+            assert!(name.bytes().all(|it| it.is_ascii_uppercase() || it == b'_'));
+            fields.insert(name, String::from_utf8(value.to_vec()).unwrap());
+            entry = &entry[end + 10 + length as usize..];
+        }
+        fields
+    }
+
+    #[test]
+    fn an_event_is_an_entry_with_its_fields_whatever_they_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let log = tracing_subscriber::registry().with(Journal::connect(&path).unwrap());
+        let hostile = "a\nPRIORITY=0\n";
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(
+                event = "warning",
+                username = hostile,
+                pid = 42,
+                "a user is warned"
+            );
+            tracing::info!(long = "é".repeat(10_000), "long");
+        });
+        let mut buffer = vec![0; 1 << 20];
+        let length = journal.recv(&mut buffer).unwrap();
+        let entry = fields(&buffer[..length]);
+        let known = MESSAGE_IDS.iter().find(|(event, _)| *event == "warning");
+        assert_eq!(entry["MESSAGE"], "a user is warned");
+        assert_eq!(entry["MESSAGE_ID"], known.unwrap().1);
+        assert_eq!(entry["PRIORITY"], "4");
+        assert_eq!(entry["GENV_USERNAME"], hostile);
+        assert_eq!(entry["GENV_PID"], "42");
+        let length = journal.recv(&mut buffer).unwrap();
+        assert_eq!(
+            fields(&buffer[..length])["GENV_LONG"].len(),
+            MOST_FIELD_BYTES
+        );
+    }
+
+    #[test]
+    fn message_ids_are_distinct_and_of_the_form_that_the_journal_knows() {
+        let ids: BTreeSet<_> = MESSAGE_IDS.iter().map(|(_, id)| id).collect();
+        assert_eq!(ids.len(), MESSAGE_IDS.len());
+        for id in ids {
+            assert_eq!(id.len(), 32);
+            assert!(id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+    }
+}

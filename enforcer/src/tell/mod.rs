@@ -1,0 +1,6 @@
+//! Telling people: users in their [`terminals`], administrators in the log, which the [`journal`] takes with its fields.
+
+pub mod journal;
+pub mod notice;
+pub mod terminals;
+pub mod words;

@@ -1,0 +1,216 @@
+//! What a user reads in the terminal: what, why, when, and how to comply.
+
+use genv_core::duration::format_span;
+use genv_core::text::moment;
+use jiff::tz::TimeZone;
+use unicode_width::UnicodeWidthChar as _;
+
+use super::words;
+use crate::plan::{StepKind, Violation};
+
+/// Columns of a notice; terminals are hardly ever narrower.
+const WIDTH: usize = 78;
+
+/// What is told to a user about a step of a violation: to warn of its end, or that the end has come.
+#[must_use]
+pub fn notice(
+    violation: &Violation,
+    step: &StepKind,
+    now_seconds: f64,
+    zone: &TimeZone,
+) -> Option<String> {
+    let what = match step {
+        StepKind::Report => return None,
+        StepKind::Warn {
+            end_seconds: None, ..
+        } => "Nothing is done about it but this.".to_owned(),
+        StepKind::Warn {
+            end_seconds: Some(end),
+            ..
+        } => {
+            let targets: Vec<_> = violation.targets.iter().map(words::target).collect();
+            format!(
+                "At {} (in {}) {}: {}.",
+                moment(*end, zone),
+                format_span(end - now_seconds),
+                fate(words::action(violation.action)),
+                targets.join("; ")
+            )
+        }
+        _ => {
+            let (deed, target) = words::deed(step)?;
+            format!("This {}: {target}.", done(deed))
+        }
+    };
+    let place = violation
+        .hostname
+        .as_deref()
+        .map(|hostname| format!(" on {}", words::name(hostname)));
+    let text = format!(
+        "GPU rule {}{} ({}): {}; allowed: {}.\n{what}\nTo comply: {}. More: genv why",
+        words::name(&violation.key.rule),
+        place.unwrap_or_default(),
+        words::subject(&violation.key.subject),
+        violation.found,
+        violation.allowed,
+        violation.remedy
+    );
+    Some(framed(&text))
+}
+
+fn fate(action: &str) -> &'static str {
+    match action {
+        "detach" => "this is taken",
+        "kill" => "this is ended, by force if need be",
+        _ => "this is ended",
+    }
+}
+
+fn done(deed: &str) -> &'static str {
+    match deed {
+        "detach" => "was taken",
+        "kill" => "was ended by force",
+        _ => "was told to end",
+    }
+}
+
+/// Lines that fit a terminal, which may be in raw mode, with everything that could control it escaped.
+fn framed(text: &str) -> String {
+    let mut framed = "\r\n".to_owned();
+    for paragraph in text.lines() {
+        for line in wrapped(&genv_core::text::harmless(paragraph)) {
+            framed.push_str("* ");
+            framed.push_str(&line);
+            framed.push_str("\r\n");
+        }
+    }
+    framed
+}
+
+/// Broken between words where there are some; a word that is longer than a line is broken too.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut columns = 0;
+    for word in text.split(' ') {
+        let width: usize = word.chars().filter_map(char::width).sum();
+        if columns > 0 && columns + 1 + width > WIDTH {
+            lines.push(std::mem::take(&mut line));
+            columns = 0;
+        } else if columns > 0 {
+            line.push(' ');
+            columns += 1;
+        }
+        for letter in word.chars() {
+            let width = letter.width().unwrap_or(0);
+            if columns + width > WIDTH {
+                lines.push(std::mem::take(&mut line));
+                columns = 0;
+            }
+            line.push(letter);
+            columns += width;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Action;
+    use crate::plan::{Key, ProcessTarget, Stage, Subject, Target};
+
+    fn violation(comm: &str) -> Violation {
+        Violation {
+            key: Key {
+                rule: "idle".to_owned(),
+                subject: Subject::Process {
+                    hostname: "gpu01".to_owned(),
+                    pid: 4711,
+                    start_time_ticks: 1,
+                },
+            },
+            username: "alice".to_owned(),
+            uid: Some(1000),
+            hostname: Some("gpu01".to_owned()),
+            action: Action::Terminate,
+            since_seconds: 0.0,
+            stage: Stage::Due,
+            found: "process 4711 uses device 0 outside any environment".to_owned(),
+            allowed: "processes in an environment".to_owned(),
+            remedy: "start it in an environment: genv activate".to_owned(),
+            targets: vec![Target::Process(target(comm))],
+        }
+    }
+
+    fn target(comm: &str) -> ProcessTarget {
+        ProcessTarget {
+            hostname: "gpu01".to_owned(),
+            pid: 4711,
+            start_time_ticks: 1,
+            uid: 1000,
+            username: "alice".to_owned(),
+            comm: Some(comm.to_owned()),
+            eid: None,
+            container_id: None,
+        }
+    }
+
+    fn warning(end_seconds: Option<f64>) -> StepKind {
+        StepKind::Warn {
+            number: 1,
+            of: 1,
+            end_seconds,
+        }
+    }
+
+    #[test]
+    fn a_warning_says_what_why_when_and_how_to_comply() {
+        let text = notice(
+            &violation("python3"),
+            &warning(Some(5400.0)),
+            0.0,
+            &TimeZone::UTC,
+        );
+        insta::assert_snapshot!(text.unwrap().replace('\r', ""), @"
+        
+        * GPU rule idle on gpu01 (process 4711): process 4711 uses device 0 outside any
+        * environment; allowed: processes in an environment.
+        * At 1970-01-01 01:30 (in 1h30m) this is ended: process 4711 (python3).
+        * To comply: start it in an environment: genv activate. More: genv why
+        ");
+        let text = notice(&violation("x"), &warning(None), 0.0, &TimeZone::UTC).unwrap();
+        assert!(text.contains("Nothing is done about it"), "{text}");
+        let ended = StepKind::Terminate(target("x"));
+        let text = notice(&violation("x"), &ended, 0.0, &TimeZone::UTC).unwrap();
+        assert!(
+            text.contains("was told to end: process 4711 (x)."),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn hostile_names_neither_control_the_terminal_nor_break_the_frame() {
+        let comm = "\x1b]0;owned\x07\r\n\u{9b}2J\u{202e}";
+        let text = notice(&violation(comm), &warning(Some(60.0)), 0.0, &TimeZone::UTC);
+        let text = text.unwrap();
+        let lines: Vec<_> = text.trim_matches(['\r', '\n']).split("\r\n").collect();
+        for line in &lines {
+            assert!(line.starts_with("* "), "{line:?}");
+            assert!(!line.chars().any(char::is_control), "{line:?}");
+        }
+        assert!(!text.contains('\u{202e}'), "{text:?}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_terminal_is_wide() {
+        let long = format!("a {} 名{} b", "x".repeat(200), "前".repeat(100));
+        for line in wrapped(&long) {
+            let columns: usize = line.chars().filter_map(char::width).sum();
+            assert!(columns <= WIDTH, "{line}");
+        }
+        assert_eq!(wrapped("a b"), ["a b"]);
+        assert_eq!(wrapped(""), [""]);
+    }
+}
