@@ -2,7 +2,7 @@
 
 use std::env;
 
-use genv_core::state::{Configuration, EditableState, EnvironmentState};
+use genv_core::state::{Configuration, EditableState, EnvironmentState, State};
 use rustix::process::getuid;
 
 use crate::failure::Failure;
@@ -101,6 +101,15 @@ impl Shown {
             eid: eid.to_owned(),
             configuration: state.configuration(eid).unwrap_or_default(),
             devices: state.attached(eid),
+        }
+    }
+
+    /// One as it was read.
+    pub(crate) fn now(state: &State, environment: &EnvironmentState) -> Self {
+        Self {
+            eid: environment.eid.clone(),
+            configuration: configuration(environment),
+            devices: state.attached(&environment.eid),
         }
     }
 

@@ -263,15 +263,29 @@ fn ladder(rule: &Rule) -> String {
             .collect();
         text += &format!(" warnings {} before the end, then", spans.join(" and "));
     }
+    let takes_devices = matches!(
+        rule.kind,
+        RuleKind::MaxDevicesPerUser { .. }
+            | RuleKind::MaxEnvironmentsPerUser { .. }
+            | RuleKind::MaxHostsPerUser { .. }
+            | RuleKind::MaxAge { .. }
+            | RuleKind::Idle { .. }
+    );
     text += &match (rule.action, rule.processes) {
         (Action::Report, _) => " report".to_owned(),
         (Action::Warn, _) => " tell the user".to_owned(),
-        (Action::Detach, DetachedProcesses::Terminate) => {
+        (Action::Detach, DetachedProcesses::Keep) => " detach".to_owned(),
+        (Action::Terminate, _) if !takes_devices => " terminate".to_owned(),
+        (Action::Detach | Action::Terminate, _) => {
             " detach, and terminate the environment's processes there".to_owned()
         }
-        (Action::Detach, DetachedProcesses::Keep) => " detach".to_owned(),
-        (Action::Terminate, _) => " terminate".to_owned(),
-        (Action::Kill, _) => format!(" terminate, and kill {} later", format_duration(rule.grace)),
+        (Action::Kill, _) => {
+            let detach = if takes_devices { ", and detach" } else { "" };
+            format!(
+                " terminate, kill what is left {} later{detach}",
+                format_duration(rule.grace)
+            )
+        }
     };
     text
 }

@@ -2,9 +2,10 @@
 
 use std::env;
 
-use genv_core::state::{Configuration, MemberId, State, StateStore, StoreError};
+use genv_core::state::{MemberId, State, StateStore, StoreError};
 
-use super::{Caller, CallerError, ShellEnvironment};
+use super::{Caller, CallerError};
+use crate::here::Shown;
 
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +29,6 @@ pub(crate) enum ResumeError {
     Caller(#[from] CallerError),
 }
 
-/// An environment as it is now.
-struct Found {
-    eid: String,
-    configuration: Configuration,
-    devices: Vec<u32>,
-    member: bool,
-}
-
 /// Shows the shell the environment that its variables name, as it is now. If it ended, or is another user's, the shell leaves.
 ///
 /// `join`: the shell becomes a member of it, as every shell that was started within an environment.
@@ -54,25 +47,20 @@ pub(crate) fn resume(
     let pid = caller.pid();
     // Most shells have joined or have nothing to join: neither needs the lock.
     let mut found = find(&store.read()?, &eid, pid);
-    if join && found.as_ref().is_ok_and(|found| !found.member) {
+    if join && found.as_ref().is_ok_and(|(_, member)| !member) {
         found = store.update(|state| {
             let uid = rustix::process::getuid().as_raw();
             let still_there = state.environment(&eid).is_some_and(|it| it.uid == uid);
-            if still_there {
-                state.activate(&eid, uid, None, &MemberId::Process(pid));
+            if !still_there {
+                return Ok::<_, StoreError>(Err(ended(&eid)));
             }
-            Ok::<_, StoreError>(if still_there { found } else { Err(ended(&eid)) })
+            state.activate(&eid, uid, None, &MemberId::Process(pid));
+            Ok(Ok((Shown::changed(state, &eid), true)))
         })?;
     }
     match found {
-        Ok(found) => {
-            caller.refresh(&ShellEnvironment {
-                eid: &found.eid,
-                name: found.configuration.name.as_deref(),
-                gpus: found.configuration.gpus,
-                gpu_memory: found.configuration.gpu_memory,
-                devices: &found.devices,
-            })?;
+        Ok((shown, _)) => {
+            caller.refresh(&shown.for_shell())?;
             Ok(Resumed::Shown)
         }
         Err(why) => {
@@ -82,8 +70,9 @@ pub(crate) fn resume(
     }
 }
 
-/// The environment, if it is there and the user's; otherwise why the shell cannot be in it.
-fn find(state: &State, eid: &str, pid: u32) -> Result<Found, String> {
+/// The environment and whether this process is a member, if it is there and the user's; otherwise why the shell cannot
+/// be in it.
+fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let environment = environment.ok_or_else(|| ended(eid))?;
     if environment.uid != rustix::process::getuid().as_raw() {
@@ -92,16 +81,8 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<Found, String> {
             eid.escape_debug()
         ));
     }
-    Ok(Found {
-        eid: eid.to_owned(),
-        configuration: Configuration {
-            name: environment.name.clone(),
-            gpus: environment.gpus,
-            gpu_memory: environment.gpu_memory,
-        },
-        devices: state.attached(eid),
-        member: environment.pids.contains(&pid),
-    })
+    let member = environment.pids.contains(&pid);
+    Ok((Shown::now(state, environment), member))
 }
 
 fn ended(eid: &str) -> String {

@@ -46,7 +46,8 @@ impl KindWord {
         }
     }
 
-    /// Why an action would not end what this kind forbids.
+    /// Why an action would not end what this kind forbids. Where it forbids holding a device, that is taken whatever else is
+    /// done.
     pub(in crate::config) const fn cannot(self, action: Action) -> Option<&'static str> {
         match (self, action) {
             (_, Action::Report | Action::Warn) => None,
@@ -60,13 +61,6 @@ impl KindWord {
                 Self::EnvMemory | Self::MaxMemoryPerUser | Self::MaxProcessesPerEnvironment,
                 Action::Detach,
             ) => Some("processes are too many or too large, not devices: choose terminate or kill"),
-            (
-                Self::MaxDevicesPerUser
-                | Self::MaxEnvironmentsPerUser
-                | Self::MaxHostsPerUser
-                | Self::MaxAge,
-                Action::Terminate | Action::Kill,
-            ) => Some("the environment would hold its devices on without processes: choose detach"),
             _ => None,
         }
     }

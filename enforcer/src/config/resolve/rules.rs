@@ -18,12 +18,19 @@ const DEFAULT_BELOW: f64 = 0.05;
 /// The window of that average, unless the file says.
 const DEFAULT_OVER: Duration = Duration::from_secs(2 * 3600);
 
+/// More rules than this were written by no person, and each costs time in every cycle.
+const MOST_RULES: usize = 1000;
+
 impl Resolver<'_> {
     pub(super) fn rules(
         &self,
         entries: &[Located<RuleEntry>],
         interval: Duration,
     ) -> Checked<Vec<Rule>> {
+        if let Some(one_too_many) = entries.get(MOST_RULES) {
+            let message = format!("these are more than {MOST_RULES} rules: no lab has as many");
+            return self.refuse(one_too_many.referenced, message);
+        }
         let mut rules: Vec<Rule> = Vec::new();
         for entry in entries {
             let rule = self.rule(&entry.value, interval)?;

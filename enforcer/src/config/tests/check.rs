@@ -40,6 +40,7 @@ rules:
   - {name: b, kind: idle, action: detach, warn: [], processes: keep, when: {between: '22:00-06:00', outside: reset}}
   - {name: c, kind: max-age, limit: 36h, action: warn, match: {except_hosts: ['g[1-9]'], devices: [0, 1]}}
   - {name: d, kind: max-memory-per-user, limit: {users: {alice: 1500m}}, per: total, scope: all-hosts}
+  - {name: f, kind: idle, action: kill, warn: []}
   - {name: e, kind: max-devices-per-user, limit: 1, match: {hosts: ['g[1-5]'], except_users: [alice, bob]}}
 ",
     );

@@ -302,3 +302,17 @@ fn sections_with_nothing_in_them_are_as_if_left_out() {
     assert!(config.rules.is_empty());
     assert_eq!(config.breaker, BreakerLimits::default());
 }
+
+#[test]
+fn merge_keys_take_what_is_not_said() {
+    let config = config(
+        "version: 1
+rules:
+  - &soft {name: a, kind: env-devices, for: 1m, action: terminate, warn: [10m]}
+  - {<<: *soft, name: b, for: 2m}
+",
+    );
+    assert_eq!(config.rules[1].name, "b");
+    assert_eq!(config.rules[1].for_duration, 2 * MINUTE);
+    assert_eq!(config.rules[1].warn, config.rules[0].warn);
+}

@@ -105,8 +105,8 @@ fn an_action_that_does_not_end_what_its_rule_forbids_is_refused() {
         "rules: [{kind: non-env-processes, action: detach, warn: []}]",
         "rules: [{kind: env-devices, action: detach, warn: []}]",
         "rules: [{kind: env-memory, action: detach, warn: []}]",
-        "rules: [{kind: max-devices-per-user, limit: 1, action: terminate, warn: []}]",
-        "defaults: {action: kill, warn: []}\nrules: [{kind: max-age, limit: 1d}]",
+        "rules: [{kind: max-memory-per-user, limit: 1gi, action: detach, warn: []}]",
+        "defaults: {action: detach, warn: []}\nrules: [{kind: max-processes-per-environment, limit: 1}]",
     ]));
 }
 
@@ -185,8 +185,21 @@ fn a_file_that_was_never_meant_as_configuration_is_refused_at_once() {
     assert!(lines.len() > 10_000_000);
     let error = Config::parse("huge.yaml", &lines).unwrap_err();
     insta::assert_snapshot!(error, @"huge.yaml: the configuration is larger than 1 MiB, far beyond any that was meant: name the right file");
-    let rules = "  - {kind: idle}\n".repeat(50_000);
-    let error = Config::parse("many.yaml", &format!("version: 1\nrules:\n{rules}")).unwrap_err();
+    let rules = |count: u32| {
+        let rules: String = (0..count)
+            .map(|n| format!("  - {{kind: idle, name: r{n}}}\n"))
+            .collect();
+        Config::parse("many.yaml", &format!("version: 1\nrules:\n{rules}"))
+    };
+    assert_eq!(rules(1000).unwrap().rules.len(), 1000);
+    let error = rules(1001).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("many.yaml:1003:5: these are more than 1000 rules"),
+        "{error}"
+    );
+    let error = rules(30_000).unwrap_err();
     assert!(error.to_string().starts_with("many.yaml:"), "{error}");
 }
 
@@ -222,6 +235,34 @@ fn files_that_cannot_be_read_say_what_to_do() {
 }
 
 proptest::proptest! {
+    /// A file in which somebody's editor, disk or cat left something.
+    #[test]
+    fn a_damaged_configuration_is_one_or_an_error(
+        from in 0..1800_usize, length in 0..40_usize, instead in "\\PC{0,8}|[{}\\[\\]:,#&*!|>'\"%@`\n\t -]{0,8}",
+    ) {
+        let example: Vec<char> = meaning::EXAMPLE.chars().collect();
+        let from = from.min(example.len());
+        let until = (from + length).min(example.len());
+        let text: String = example[..from].iter().copied().chain(instead.chars()).chain(example[until..].iter().copied()).collect();
+        let warnings = Config::warnings("enforcer.yaml", &text, &AccountTable::default(), 0.0);
+        match Config::parse("enforcer.yaml", &text) {
+            Ok(config) => {
+                proptest::prop_assert!(warnings.is_ok());
+                proptest::prop_assert!(!Summary(&config).to_string().is_empty());
+                for rule in &config.rules {
+                    // Nothing that acts has lost its warnings.
+                    proptest::prop_assert!(!rule.action.acts() || !rule.warn.is_empty() || text.contains("warn: []"));
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                proptest::prop_assert!(text.starts_with("enforcer.yaml:"));
+                proptest::prop_assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", text);
+                proptest::prop_assert_eq!(warnings.unwrap_err(), error);
+            }
+        }
+    }
+
     #[test]
     fn any_text_is_a_configuration_or_an_error(text in "\\PC{0,80}") {
         if let Err(error) = Config::parse("enforcer.yaml", &format!("version: 1\n{text}")) {

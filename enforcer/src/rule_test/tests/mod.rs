@@ -1,6 +1,7 @@
 //! Tests of tests of rules.
 
 mod documentation;
+mod kinds;
 mod refusals;
 
 use std::fs;
