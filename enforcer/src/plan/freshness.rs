@@ -134,8 +134,8 @@ impl HostFreshness {
 pub(super) struct ObservedTime {
     /// How much.
     pub(super) seconds: f64,
-    /// Unix time up to which it was counted.
-    pub(super) until_seconds: f64,
+    /// Unix time up to which it was counted; absent while it waits.
+    pub(super) until_seconds: Option<f64>,
 }
 
 impl ObservedTime {
@@ -143,33 +143,30 @@ impl ObservedTime {
     pub(super) const fn begin(now_seconds: f64) -> Self {
         Self {
             seconds: 0.0,
-            until_seconds: now_seconds,
+            until_seconds: Some(now_seconds),
         }
     }
 
     /// How much it is if it is observed now.
     pub(super) fn at(&self, now_seconds: f64, longest_gap_seconds: f64) -> f64 {
-        let gap = now_seconds - self.until_seconds;
-        if (0.0..=longest_gap_seconds).contains(&gap) {
-            self.seconds + gap
-        } else {
-            self.seconds
-        }
+        let gap = self.until_seconds.map(|until| now_seconds - until);
+        let counted = gap.filter(|gap| (0.0..=longest_gap_seconds).contains(gap));
+        self.seconds + counted.unwrap_or(0.0)
     }
 
-    /// How much it will be at a time, if it is observed until then.
-    pub(super) const fn when(&self, seconds: f64) -> f64 {
-        self.seconds + (seconds - self.until_seconds)
+    /// How much it will be at a time, if it is observed from now until then.
+    pub(super) fn when(&self, seconds: f64, now_seconds: f64) -> f64 {
+        self.seconds + (seconds - self.until_seconds.unwrap_or(now_seconds))
     }
 
     /// It is observed now.
     pub(super) fn observe(&mut self, now_seconds: f64, longest_gap_seconds: f64) {
         self.seconds = self.at(now_seconds, longest_gap_seconds);
-        self.until_seconds = now_seconds;
+        self.until_seconds = Some(now_seconds);
     }
 
     /// It waits now.
-    pub(super) const fn wait(&mut self, now_seconds: f64) {
-        self.until_seconds = now_seconds;
+    pub(super) const fn wait(&mut self) {
+        self.until_seconds = None;
     }
 }

@@ -58,10 +58,10 @@ impl History {
             let hostname = violation.hostname.as_deref();
             let host = hostname.and_then(|hostname| facts.host(hostname));
             if let Stage::Held { .. } = violation.stage {
-                known.seen.wait(now);
                 if hold::resets(rule, now, &input.config.timezone) {
                     known.begin_round(now);
                 }
+                known.seen.wait();
             } else if view.freshness(host) == Freshness::New {
                 known.seen.observe(now, facts.longest_gap_seconds(host));
             }

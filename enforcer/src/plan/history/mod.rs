@@ -149,8 +149,8 @@ impl History {
     pub fn forget_rehearsal(&mut self) {
         for violation in self.violations.values_mut() {
             if violation.rehearsed {
-                let until = violation.seen.until_seconds;
-                violation.begin_round(until);
+                violation.begin_round(violation.since_seconds);
+                violation.seen.wait();
             }
         }
         for host in self.hosts.values_mut() {

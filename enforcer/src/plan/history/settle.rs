@@ -39,7 +39,7 @@ impl History {
                 }
                 violation.warnings_given = *number;
                 let seen = violation.seen;
-                violation.end_seen_seconds = end_seconds.map(|end| seen.when(end));
+                violation.end_seen_seconds = end_seconds.map(|end| seen.when(end, now_seconds));
                 if end_seconds.is_none() {
                     violation.acted_seconds = Some(now_seconds);
                 }

@@ -1,0 +1,242 @@
+//! What happens after an action: nobody is ended twice, and nobody for what he was not warned of.
+
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+fn memory_rule(action: Action) -> Rule {
+    Rule {
+        for_duration: seconds(20),
+        warn: vec![seconds(30)],
+        ..rule(
+            RuleKind::MaxMemoryPerUser {
+                limits: limit(10 * GIB),
+                per: MemoryPer::Total,
+                scope: Scope::Host,
+            },
+            action,
+        )
+    }
+}
+
+fn uses(processes: &[(u32, u64)]) -> Lab {
+    processes.iter().fold(Lab::new(1, 1), |lab, &(pid, gib)| {
+        lab.process("gpu01", pid, "bob", None, &[(0, gib * GIB)])
+    })
+}
+
+fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
+    let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
+    steps.iter().map(line).collect()
+}
+
+#[test]
+fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
+    let lab = uses(&[(10, 8), (11, 6)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
+    assert_eq!(
+        told(&daemon.run(&lab, 1000)),
+        ["20 report", "20 warn 1/1", "50 terminate 11"]
+    );
+    let plan = daemon.plan(&lab);
+    assert_eq!(
+        plan.violations[0].stage,
+        Stage::Acted {
+            at_seconds: NOON + 50.0
+        }
+    );
+    assert_eq!(targets(&plan.violations[0]), ["11"]);
+}
+
+#[test]
+fn what_comes_after_the_action_is_warned_of_anew() {
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
+    daemon.run(&uses(&[(10, 8), (11, 6)]), 100);
+    // 11 does not go, and 12 comes.
+    let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
+    assert_eq!(told(&steps), ["120 warn 1/1", "150 terminate 12"]);
+}
+
+#[test]
+fn while_a_kill_waits_for_its_grace_nobody_new_is_ended_with_it() {
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
+    let steps = daemon.run(&uses(&[(10, 8), (11, 6)]), 80);
+    assert_eq!(
+        told(&steps),
+        ["20 report", "20 warn 1/1", "50 terminate 11"]
+    );
+    let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
+    assert_eq!(
+        told(&steps),
+        [
+            "110 kill 11",
+            "140 warn 1/1",
+            "170 terminate 12",
+            "230 kill 12"
+        ]
+    );
+}
+
+#[test]
+fn promise_18_one_sigkill_and_no_loop() {
+    let lab = uses(&[(10, 20)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
+    let steps = daemon.run(&lab, 2 * 3600);
+    assert_eq!(
+        told(&steps),
+        ["20 report", "20 warn 1/1", "50 terminate 10", "110 kill 10"]
+    );
+    let stage = daemon.plan(&lab).violations[0].stage.clone();
+    assert_eq!(
+        stage,
+        Stage::Acted {
+            at_seconds: NOON + 110.0
+        }
+    );
+}
+
+#[test]
+fn a_refusal_for_good_finds_another_and_one_that_passes_is_tried_again() {
+    let lab = uses(&[(10, 8), (11, 6)]);
+    let refuse = |pid: u32, again: bool| {
+        move |step: &Step| match &step.kind {
+            StepKind::Terminate(target) if target.pid == pid => Outcome::Refused {
+                reason: "it may not be ended".to_owned(),
+                again,
+            },
+            _ => Outcome::Done,
+        }
+    };
+    let at_once = Rule {
+        for_duration: seconds(0),
+        warn: Vec::new(),
+        ..memory_rule(Action::Terminate)
+    };
+    let mut daemon = Daemon::new(vec![at_once]);
+    let mut cycle = |outcome: &dyn Fn(&Step) -> Outcome| {
+        let plan = daemon.cycle_with(&lab, outcome);
+        daemon.now_seconds += 10.0;
+        (actions(&plan), plan.violations[0].stage.clone())
+    };
+    assert_eq!(cycle(&refuse(11, true)).0, ["terminate 11"]);
+    assert_eq!(cycle(&refuse(11, false)).0, ["terminate 11"]);
+    assert_eq!(cycle(&refuse(10, false)).0, ["terminate 10"]);
+    let (steps, stage) = cycle(&refuse(0, true));
+    assert!(steps.is_empty());
+    let why = "nothing that may be ended would end it: 10: it may not be ended";
+    assert_eq!(
+        stage,
+        Stage::Held {
+            why: why.to_owned()
+        }
+    );
+}
+
+#[test]
+fn what_was_postponed_is_done_later_without_a_new_warning() {
+    // Both must go, and only one may this minute.
+    let lab = uses(&[(10, 11), (11, 12)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
+    let mut steps = Vec::new();
+    while daemon.now_seconds < NOON + 500.0 {
+        let at = daemon.now_seconds - NOON;
+        let plan = daemon.cycle_with(&lab, |step| match &step.kind {
+            StepKind::Terminate(target) if target.pid == 10 && at < 100.0 => Outcome::Refused {
+                reason: "too many signals this minute".to_owned(),
+                again: true,
+            },
+            _ => Outcome::Done,
+        });
+        steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
+        daemon.now_seconds += 10.0;
+    }
+    let told = told(&steps);
+    assert_eq!(told[..3], ["20 report", "20 warn 1/1", "50 terminate 11"]);
+    assert!(told[3..].iter().all(|step| step.ends_with("terminate 10")));
+    assert_eq!(told.last().unwrap(), "100 terminate 10");
+}
+
+#[test]
+fn who_attaches_again_is_warned_again() {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    let rule = Rule {
+        for_duration: seconds(20),
+        warn: vec![seconds(30)],
+        ..rule(kind, Action::Detach)
+    };
+    let lab = |attached_before: f64| {
+        Lab::new(1, 2)
+            .environment("gpu01", "a", "alice")
+            .attach("gpu01", "a", 0, 500.0)
+            .attach("gpu01", "a", 1, attached_before)
+    };
+    let mut daemon = Daemon::new(vec![rule]);
+    // The state still shows what was detached: once is enough.
+    let steps = daemon.run(&lab(100.0), 200);
+    assert_eq!(told(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
+    // Attached again before anybody saw it without.
+    let steps = daemon.run(&lab(-195.0), 1000);
+    assert_eq!(told(&steps), ["220 warn 1/1", "250 detach a:1"]);
+}
+
+#[test]
+fn a_violation_that_is_gone_is_forgotten() {
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
+    daemon.run(&uses(&[(10, 20)]), 40);
+    daemon.run(&uses(&[(10, 9)]), 10);
+    let steps = daemon.run(&uses(&[(10, 20)]), 1000);
+    assert_eq!(
+        told(&steps),
+        ["70 report", "70 warn 1/1", "100 terminate 10"]
+    );
+    daemon.run(&uses(&[]), 10);
+    assert!(daemon.history.violations.is_empty());
+    assert!(daemon.history.hosts["gpu01"].processes.is_empty());
+}
+
+#[test]
+fn who_could_not_be_warned_is_not_ended() {
+    let lab = uses(&[(10, 20)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
+    let mut all = Vec::new();
+    for _ in 0..50 {
+        let plan = daemon.cycle_with(&lab, |step| match step.kind {
+            StepKind::Warn { .. } => Outcome::Failed {
+                reason: "no way to tell".to_owned(),
+            },
+            _ => Outcome::Done,
+        });
+        all.extend(plan.steps.iter().map(|step| short(&step.kind)));
+        daemon.now_seconds += 10.0;
+    }
+    assert_eq!(all, ["report", "warn 1/1"]);
+    let why = "the user could not be warned: no way to tell".to_owned();
+    assert_eq!(daemon.plan(&lab).violations[0].stage, Stage::Held { why });
+}
+
+#[test]
+fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
+    let lab = uses(&[(10, 20)]);
+    let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
+    while daemon.now_seconds < NOON + 1000.0 {
+        daemon.cycle_with(&lab, |_| Outcome::Would);
+        daemon.now_seconds += 10.0;
+    }
+    daemon.history.forget_rehearsal();
+    let mut steps = Vec::new();
+    while daemon.now_seconds < NOON + 2000.0 {
+        let at = daemon.now_seconds - NOON;
+        daemon.history.forget_rehearsal();
+        let plan = daemon.cycle(&lab);
+        steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
+        daemon.now_seconds += 10.0;
+    }
+    // Seen anew from 1000 on.
+    assert_eq!(
+        told(&steps),
+        ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]
+    );
+}
