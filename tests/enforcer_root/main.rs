@@ -1,0 +1,255 @@
+//! What the executor of the enforcer does as root: to other users' processes, under forced reuse of pids, on a full disk,
+//! and without its rights.
+
+#![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
+
+mod recycled;
+mod stage;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use anyhow::Result;
+use genv_enforcer::plan::Outcome;
+use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
+use rustix::mount::{MountFlags, mount, mount_remount};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use stage::{
+    ALICE, BOB, Stage, ends, own_mounts, process_of, require_root, runs, sleeper_of, target,
+    terminate,
+};
+
+#[track_caller]
+fn refused(outcome: &Outcome, part: &str) {
+    match outcome {
+        Outcome::Refused { reason, .. } => assert!(reason.contains(part), "{reason}"),
+        other => panic!("{other:?} is no refusal with '{part}'"),
+    }
+}
+
+/// Runs on a thread of its own, whose mounts and rights go with it.
+fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+#[test]
+fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -> Result<()> {
+    require_root();
+    let stage = Stage::new();
+    let roots = sleeper_of(0)?;
+    let mut out_of_reach = vec![roots.pid()];
+    // In a container there are none to be seen.
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let flags = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(6));
+        const KERNEL_THREAD: u32 = 0x0020_0000;
+        if flags.is_some_and(|flags| flags.parse::<u32>().unwrap() & KERNEL_THREAD != 0) {
+            out_of_reach.push(pid);
+        }
+    }
+    let mut executor = stage.executor();
+    for pid in out_of_reach {
+        stage.uses_gpu(pid);
+        // Kernel threads come and go.
+        let Ok(target) = target(pid) else { continue };
+        let outcome = executor.carry_out(&terminate(&target), "why");
+        refused(&outcome, "it is root's, outside of containers");
+    }
+    assert!(runs(roots.pid()));
+    let results = stage.results();
+    assert!(!results.is_empty() && results.iter().all(|result| result == "refused"));
+    Ok(())
+}
+
+#[test]
+fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<()> {
+    require_root();
+    apart(|| {
+        own_mounts();
+        let folder = Path::new("/usr/local/sbin");
+        mount("tmpfs", folder, "tmpfs", MountFlags::empty(), c"mode=755")?;
+        let (sshd, named) = (folder.join("sshd"), folder.join("home/sshd"));
+        fs::create_dir(folder.join("home"))?;
+        for path in [&sshd, &named] {
+            // By another process: one that this process had open could not be run.
+            let mut install = std::process::Command::new("install");
+            assert!(
+                install
+                    .arg("--mode=755")
+                    .arg("/bin/sleep")
+                    .arg(path)
+                    .status()?
+                    .success()
+            );
+        }
+        let stage = Stage::new();
+        let mut executor = stage.executor();
+        let sshd = process_of(&sshd, ALICE, ("A", "1"))?;
+        let named = process_of(&named, ALICE, ("A", "1"))?;
+        stage.uses_gpu(sshd.pid());
+        stage.uses_gpu(named.pid());
+        let attempt = |executor: &mut genv_enforcer::execute::Executor, process: &Sleeper| {
+            anyhow::Ok(executor.carry_out(&terminate(&target(process.pid())?), "why"))
+        };
+        refused(
+            &attempt(&mut executor, &sshd)?,
+            "/usr/local/sbin/sshd, which is never ended",
+        );
+        assert_eq!(attempt(&mut executor, &named)?, Outcome::Done);
+        ends(named.pid())?;
+        // An update replaces the file, and the one that runs has no name any more.
+        fs::remove_file(folder.join("sshd"))?;
+        refused(
+            &attempt(&mut executor, &sshd)?,
+            "/usr/local/sbin/sshd, which is never ended",
+        );
+        assert!(runs(sshd.pid()));
+        Ok(())
+    })
+}
+
+#[test]
+fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> Result<()> {
+    require_root();
+    let stage = Stage::new();
+    let alices = sleeper_of(ALICE)?;
+    let forger = process_of(Path::new("/bin/sleep"), BOB, ("GENV_ENVIRONMENT_ID", "E"))?;
+    let environment = Environment {
+        eid: "E".to_owned(),
+        uid: ALICE,
+        pids: vec![alices.pid()],
+        devices: vec![0],
+        gpu_memory: None,
+    };
+    state::write(&stage.genv(), 1, &[environment])?;
+    stage.uses_gpu(forger.pid());
+    let mut executor = stage.executor();
+    let mut claimed = target(forger.pid())?;
+    claimed.eid = Some("E".to_owned());
+    refused(
+        &executor.carry_out(&terminate(&claimed), "why"),
+        "not in the same environment",
+    );
+    assert!(runs(forger.pid()));
+    let outside = target(forger.pid())?;
+    assert_eq!(
+        executor.carry_out(&terminate(&outside), "why"),
+        Outcome::Done
+    );
+    ends(forger.pid())?;
+    assert!(runs(alices.pid()));
+    Ok(())
+}
+
+#[test]
+fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
+    require_root();
+    apart(|| {
+        own_mounts();
+        let stage = Stage::new();
+        fs::create_dir(&stage.own)?;
+        mount(
+            "tmpfs",
+            &stage.own,
+            "tmpfs",
+            MountFlags::empty(),
+            c"mode=755,size=64k",
+        )?;
+        // The next line needs another page.
+        fs::write(stage.own.join("audit.jsonl"), [b'\n'; 4096])?;
+        let victim = sleeper_of(ALICE)?;
+        let target = target(victim.pid())?;
+        stage.uses_gpu(victim.pid());
+        let mut executor = stage.executor();
+        let fill = stage.own.join("fill");
+        let full = fs::write(&fill, vec![0; 1 << 20]).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        for _ in 0..3 {
+            let outcome = executor.carry_out(&terminate(&target), "why");
+            refused(&outcome, "audit.jsonl: No space left on device");
+        }
+        assert!(runs(victim.pid()));
+        assert_eq!(fs::metadata(stage.own.join("audit.jsonl"))?.len(), 4096);
+
+        fs::remove_file(fill)?;
+        mount_remount(&stage.own, MountFlags::RDONLY, "")?;
+        let outcome = executor.carry_out(&terminate(&target), "why");
+        refused(&outcome, "Read-only file system");
+        assert!(runs(victim.pid()));
+
+        mount_remount(&stage.own, MountFlags::empty(), "")?;
+        assert_eq!(
+            executor.carry_out(&terminate(&target), "why"),
+            Outcome::Done
+        );
+        ends(victim.pid())
+    })
+}
+
+#[test]
+fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
+    require_root();
+    let victim = sleeper_of(ALICE)?;
+    let stage = Stage::new();
+    stage.uses_gpu(victim.pid());
+    let step = terminate(&target(victim.pid())?);
+    let outcome = apart(|| {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= CapabilitySet::KILL;
+        set_capabilities(None, sets).unwrap();
+        stage.executor().carry_out(&step, "why")
+    });
+    let Outcome::Failed { reason } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(reason.contains("Operation not permitted"), "{reason}");
+    assert!(runs(victim.pid()));
+    assert_eq!(stage.results(), ["intended", "failed"]);
+    Ok(())
+}
+
+#[test]
+fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()> {
+    require_root();
+    let victim = sleeper_of(ALICE)?;
+    let stage = Stage::new();
+    stage.uses_gpu(victim.pid());
+    let step = terminate(&target(victim.pid())?);
+    let outcome = apart(|| {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= CapabilitySet::SYS_PTRACE;
+        set_capabilities(None, sets).unwrap();
+        stage.executor().carry_out(&step, "why")
+    });
+    refused(&outcome, "cannot be read which program it runs");
+    assert!(runs(victim.pid()));
+    Ok(())
+}
+
+#[test]
+fn root_leaves_files_to_the_owner_of_the_directory() -> Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    require_root();
+    let victim = sleeper_of(ALICE)?;
+    let stage = Stage::new();
+    stage.uses_gpu(victim.pid());
+    fs::create_dir(&stage.own)?;
+    fs::set_permissions(&stage.own, fs::Permissions::from_mode(0o755))?;
+    chown(&stage.own, Some(BOB), Some(BOB))?;
+    let step = terminate(&target(victim.pid())?);
+    assert_eq!(stage.executor().carry_out(&step, "why"), Outcome::Done);
+    for name in ["audit.jsonl", "breaker.json", "execute.lock"] {
+        let file = fs::metadata(stage.own.join(name))?;
+        assert_eq!((file.uid(), file.gid()), (BOB, BOB), "{name}");
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Processes of other users, and an executor that may end them.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result};
+use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use genv_core::state::StateDirectory;
+use genv_enforcer::config::{BreakerLimits, Mode, Never};
+use genv_enforcer::execute::{AskGpuUse, Evidence, Executor, GpuUse, Place, Policy};
+use genv_enforcer::plan::{Key, ProcessTarget, Step, StepKind, Subject};
+use genv_tests::patience::until;
+use genv_tests::process::Sleeper;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Users without a name on any machine.
+pub(crate) const ALICE: u32 = 54_321;
+pub(crate) const BOB: u32 = 54_322;
+
+pub(crate) fn require_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "cannot run the suite root: it starts processes of other users. Run it as root: sudo scripts/test root"
+    );
+}
+
+/// Gives this thread, and what it starts, mounts of its own.
+pub(crate) fn own_mounts() {
+    // SAFETY: unsharing the file system makes no file descriptor invalid.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).unwrap();
+}
+
+/// A process of a user with one environment variable, once the kernel has given it that.
+pub(crate) fn process_of(program: &Path, uid: u32, variable: (&str, &str)) -> Result<Sleeper> {
+    let mut command = Command::new(program);
+    command.env_clear().env(variable.0, variable.1);
+    let process = Sleeper::spawn(command.uid(uid).gid(uid).arg("1000000"))?;
+    let environ = format!("/proc/{}/environ", process.pid());
+    until("it has an environ", || Ok(!fs::read(&environ)?.is_empty()))?;
+    Ok(process)
+}
+
+pub(crate) fn sleeper_of(uid: u32) -> Result<Sleeper> {
+    process_of(Path::new("/bin/sleep"), uid, ("A", "1"))
+}
+
+/// Whether a process is there and has not ended.
+pub(crate) fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
+    state.is_some_and(|state| state != b'Z')
+}
+
+pub(crate) fn ends(pid: u32) -> Result<()> {
+    until("the process ends", || Ok(!runs(pid)))
+}
+
+/// A process outside of all environments, as it is now.
+pub(crate) fn target(pid: u32) -> Result<ProcessTarget> {
+    let mut reader = ProcReader::new();
+    let mut table = reader.read(&ProcessRequest {
+        processes: vec![pid],
+        members: Vec::new(),
+    });
+    let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
+        anyhow::bail!("{pid} is not there");
+    };
+    let uid = facts.uid.context("no uid")?;
+    Ok(ProcessTarget {
+        hostname: "here".to_owned(),
+        pid,
+        start_time_ticks: facts.start_time_ticks,
+        uid,
+        username: reader.username(uid),
+        comm: Some(facts.comm),
+        eid: None,
+        container_id: None,
+    })
+}
+
+pub(crate) fn terminate(target: &ProcessTarget) -> Step {
+    let subject = Subject::Process {
+        hostname: target.hostname.clone(),
+        pid: target.pid,
+        start_time_ticks: target.start_time_ticks,
+    };
+    let key = Key {
+        rule: "rule".to_owned(),
+        subject,
+    };
+    Step {
+        key,
+        kind: StepKind::Terminate(target.clone()),
+    }
+}
+
+/// The directories of an executor, and who uses GPU 0.
+pub(crate) struct Stage {
+    folder: TempDir,
+    pub(crate) own: PathBuf,
+    pub(crate) gpu_use: Arc<Mutex<GpuUse>>,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            own: folder.path().join("own"),
+            folder,
+            gpu_use: Arc::default(),
+        }
+    }
+
+    pub(crate) fn genv(&self) -> PathBuf {
+        self.folder.path().join("genv")
+    }
+
+    pub(crate) fn uses_gpu(&self, pid: u32) {
+        self.gpu_use.lock().unwrap().insert(pid, [0].into());
+    }
+
+    pub(crate) fn executor(&self) -> Executor {
+        let shared = Arc::clone(&self.gpu_use);
+        self.asking(Box::new(move || Ok(shared.lock().unwrap().clone())))
+    }
+
+    pub(crate) fn asking(&self, gpu_use: AskGpuUse) -> Executor {
+        let place = Place {
+            hostname: "here".to_owned(),
+            genv_directory: self.genv(),
+            state_directory: self.own.clone(),
+        };
+        let evidence = Evidence {
+            gpu_use,
+            processes: Box::new(ProcReader::new()),
+            state: Box::new(StateDirectory::new(self.genv())),
+        };
+        let policy = Policy {
+            mode: Mode::Enforce,
+            never: Never::default(),
+            breaker: BreakerLimits {
+                signals_per_minute: 1000,
+                share_of_users: 1.0,
+                at_least_users: 3,
+            },
+        };
+        Executor::open(place, policy, evidence).unwrap()
+    }
+
+    /// The results in the audit, in order.
+    pub(crate) fn results(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.own.join("audit.jsonl")).unwrap_or_default();
+        let lines = text.lines().filter(|line| !line.is_empty());
+        let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .map(|line| line["result"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
