@@ -436,4 +436,73 @@ mod tests {
             fs::remove_file(&path).unwrap();
         }
     }
+
+    /// Stops for good before one of its steps, as a program does that is killed.
+    #[derive(Debug)]
+    struct Crash {
+        disk: OwnDisk,
+        steps_left: std::sync::Mutex<usize>,
+    }
+
+    impl Crash {
+        fn step(&self) -> Result<(), Errno> {
+            let mut left = self.steps_left.lock().unwrap();
+            *left = left.checked_sub(1).ok_or(Errno::INTR)?;
+            Ok(())
+        }
+    }
+
+    impl Disk for Crash {
+        fn create(&self, directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+            self.step()?;
+            self.disk.create(directory, name)
+        }
+
+        fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+            self.step()?;
+            self.disk.share(file)
+        }
+
+        /// Two bytes at a time.
+        fn write(&self, file: BorrowedFd<'_>, content: &[u8]) -> Result<usize, Errno> {
+            self.step().map_err(|_| Errno::IO)?;
+            self.disk.write(file, &content[..content.len().min(2)])
+        }
+
+        fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+            self.step()?;
+            self.disk.rename(directory, from, to)
+        }
+
+        fn remove(&self, directory: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+            self.step()?;
+            self.disk.remove(directory, name)
+        }
+    }
+
+    #[test]
+    fn promise_15_a_crash_at_any_write_leaves_the_old_or_the_new_file() {
+        let (_folder, directory) = directory();
+        let mut steps = 0;
+        loop {
+            directory.replace("a", b"old file", Audience::Own).unwrap();
+            let crash = Crash {
+                disk: OwnDisk {
+                    audience: Audience::Own,
+                    owner: directory.owner,
+                },
+                steps_left: std::sync::Mutex::new(steps),
+            };
+            let replaced = directory.replace_on(&crash, "a", b"new file");
+            let found = directory.read("a").unwrap().unwrap();
+            if replaced.is_ok() {
+                assert_eq!(found, b"new file");
+                break;
+            }
+            assert_eq!(found, b"old file");
+            steps += 1;
+        }
+        // To make it, where an earlier crash left one: three; to share it, to write four times, to rename.
+        assert_eq!(steps, 9);
+    }
 }

@@ -164,8 +164,8 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
             MountFlags::empty(),
             c"mode=755,size=64k",
         )?;
-        // The next line needs another page.
-        fs::write(stage.own.join("audit.jsonl"), [b'\n'; 4096])?;
+        // The beginning of the next line fits the page, the rest needs another.
+        fs::write(stage.own.join("audit.jsonl"), [b'\n'; 4000])?;
         let victim = sleeper_of(ALICE)?;
         let target = target(victim.pid())?;
         stage.uses_gpu(victim.pid());
@@ -178,7 +178,7 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
             refused(&outcome, "audit.jsonl: No space left on device");
         }
         assert!(runs(victim.pid()));
-        assert_eq!(fs::metadata(stage.own.join("audit.jsonl"))?.len(), 4096);
+        assert_eq!(fs::metadata(stage.own.join("audit.jsonl"))?.len(), 4000);
 
         fs::remove_file(fill)?;
         mount_remount(&stage.own, MountFlags::RDONLY, "")?;

@@ -124,7 +124,47 @@ impl Executable {
 
 #[cfg(test)]
 mod tests {
+    use genv_core::model::Attribution;
+    use genv_core::proc::{Claim, ProcessFacts};
+
     use super::*;
+
+    /// This program, as if it ran as root in this container.
+    fn of_root(container: Option<&str>, container_owner: Option<u32>) -> Option<String> {
+        let facts = ProcessFacts {
+            start_time_ticks: 1,
+            uid: Some(0),
+            comm: "python3".to_owned(),
+            container_id: container.map(str::to_owned),
+            container_owner,
+            claim: Claim::Absent,
+        };
+        let witnessed = Witnessed {
+            facts,
+            username: "root".to_owned(),
+            attribution: Attribution::Outside {
+                reason: "no_claim".to_owned(),
+            },
+            gpus: [0].into(),
+            table: ProcessTable::default(),
+        };
+        // Any program that may be read will do, except this one.
+        let child = std::process::Command::new("sleep").arg("1000000").spawn();
+        let mut child = child.unwrap();
+        let why = out_of_reach(child.id(), &witnessed, &Never::default());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        why
+    }
+
+    #[test]
+    fn promise_06_root_is_out_of_reach_except_in_a_container_that_root_made() {
+        assert_eq!(of_root(Some("4f2a6e"), None), None);
+        for (container, owner) in [(None, None), (Some("4f2a6e"), Some(1000))] {
+            let why = of_root(container, owner).unwrap();
+            assert!(why.contains("root's"), "{why}");
+        }
+    }
 
     fn executable(path: &str) -> Executable {
         let file = fs::metadata(path).unwrap();
