@@ -316,3 +316,9 @@ rules:
     assert_eq!(config.rules[1].for_duration, 2 * MINUTE);
     assert_eq!(config.rules[1].warn, config.rules[0].warn);
 }
+
+#[test]
+fn a_window_may_be_as_short_as_the_interval() {
+    let config = config("version: 1\ninterval: 1m\nrules: [{kind: idle, over: 1m}]\n");
+    assert!(matches!(config.rules[0].kind, RuleKind::Idle { over, .. } if over == MINUTE));
+}

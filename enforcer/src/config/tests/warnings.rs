@@ -132,6 +132,7 @@ fn rules_that_change_nothing_beside_others_are_said() {
     insta::assert_snapshot!(of_rules(
         "  - {name: all, kind: max-devices-per-user, limit: 2, action: detach, warn: [5m]}
   - {name: staff, kind: max-devices-per-user, limit: 8, action: detach, warn: [5m], match: {groups: [staff]}}
+  - {name: same, kind: max-devices-per-user, for: 10m, limit: {groups: {staff: 2}}, match: {hosts: [a]}}
   - {name: soft, kind: idle, over: 2h}
   - {name: softer, kind: idle, over: 4h, match: {hosts: [a]}}
   - {name: twice, kind: env-devices}

@@ -133,3 +133,27 @@ fn promise_17_nothing_that_counts_over_all_hosts_is_done_while_one_is_missing() 
     ));
     assert!(passed, "{printed}");
 }
+
+#[test]
+fn an_expectation_that_says_little_leaves_to_others_what_only_they_fit() {
+    let (passed, printed) = tested(
+        "
+config: {version: 1, rules: [{kind: non-env-processes}]}
+tests:
+  - name: which is whose
+    scenario:
+      version: 1
+      users: {alice: 2001}
+      hosts:
+        - name: a
+          devices: [{}]
+          processes: [{pid: 1001, user: alice, devices: [{index: 0}]}, {pid: 1002, user: alice, devices: [{index: 0}]}]
+    expect:
+      - at: 10s
+        violations: [{rule: non-env-processes}, {rule: non-env-processes, pid: 1001}]
+      - at: 20s
+        violations: [{rule: non-env-processes, pid: 1002}, {rule: non-env-processes}]
+",
+    );
+    assert!(passed, "{printed}");
+}
