@@ -32,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) uses_by_user: Vec<usize>,
     /// Positions in `uses` of processes in an environment, sorted by it and GPU.
     pub(super) uses_by_environment: Vec<usize>,
+    /// Users whom the configuration names by their uids as out of reach.
+    never_uids: BTreeSet<u32>,
     user_ids: HashMap<&'a str, UserId>,
     host_ids: HashMap<&'a str, HostId>,
 }
@@ -54,10 +56,23 @@ pub(super) struct HostFacts<'a> {
 pub(super) struct UserFacts<'a> {
     pub(super) name: &'a str,
     pub(super) uid: Option<u32>,
+    /// `uid:1234`, as which configurations may know a user who has a name.
+    alias: Option<String>,
     /// Absent if they could not be told: the user may be in any.
     pub(super) groups: Option<&'a BTreeSet<String>>,
     /// Out of reach of every rule.
     pub(super) never: bool,
+}
+
+impl UserFacts<'_> {
+    /// The name, and what else the user is called.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.name).chain(self.alias.as_deref())
+    }
+
+    pub(super) fn is_in(&self, names: &BTreeSet<String>) -> bool {
+        self.names().any(|name| names.contains(name))
+    }
 }
 
 #[derive(Debug)]
@@ -107,6 +122,8 @@ pub(super) struct UseFacts {
 impl<'a> Facts<'a> {
     /// Indexes an input; the history says which facts are not new.
     pub(super) fn new(input: &Input<'a>, history: &History) -> Self {
+        let never = input.config.never.users.iter();
+        let never_uids = never.filter_map(|name| name.strip_prefix("uid:")?.parse().ok());
         let mut facts = Self {
             hosts: Vec::with_capacity(input.hosts.len()),
             users: Vec::new(),
@@ -117,6 +134,7 @@ impl<'a> Facts<'a> {
             attachments_by_user: Vec::new(),
             uses_by_user: Vec::new(),
             uses_by_environment: Vec::new(),
+            never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
         };
@@ -293,7 +311,9 @@ impl<'a> Facts<'a> {
         let within_reach = user.is_some_and(|user| !self.users[user].never)
             && process.pid > 1
             && process.start_time_ticks.is_some()
-            && process.uid.is_some_and(|uid| uid != 0 || in_container)
+            && process
+                .uid
+                .is_some_and(|uid| (uid != 0 || in_container) && !self.never_uids.contains(&uid))
             && !own_name_is_never();
         self.processes.push(ProcessFacts {
             process,
@@ -307,8 +327,12 @@ impl<'a> Facts<'a> {
 
     fn add_user(&mut self, input: &Input<'a>, name: &'a str, uid: Option<u32>) -> UserId {
         if let Some(&id) = self.user_ids.get(name) {
-            let known = &mut self.users[id].uid;
-            *known = known.or(uid);
+            let known = &mut self.users[id];
+            known.never |= uid.is_some_and(|uid| self.never_uids.contains(&uid));
+            if known.uid.is_none() {
+                known.uid = uid;
+                known.alias = alias(name, uid);
+            }
             return id;
         }
         let id = self.users.len();
@@ -316,8 +340,10 @@ impl<'a> Facts<'a> {
         self.users.push(UserFacts {
             name,
             uid,
+            alias: alias(name, uid),
             groups: input.groups.get(name),
-            never: input.config.never.users.contains(name),
+            never: input.config.never.users.contains(name)
+                || uid.is_some_and(|uid| self.never_uids.contains(&uid)),
         });
         id
     }
@@ -356,4 +382,9 @@ impl<'a> Facts<'a> {
         self.uses_by_user = by_user;
         self.uses_by_environment = by_environment;
     }
+}
+
+fn alias(name: &str, uid: Option<u32>) -> Option<String> {
+    let alias = format!("uid:{}", uid?);
+    (alias != name).then_some(alias)
 }

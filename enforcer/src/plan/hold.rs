@@ -5,13 +5,14 @@ use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
 use super::Input;
+use super::facts::UserFacts;
 use crate::config::{OutsideSchedule, Rule, Schedule};
 
 /// Why a violation of `rule` by a user on a host, or over all hosts, waits now; in one clause.
 pub(super) fn why(
     input: &Input<'_>,
     rule: &Rule,
-    username: &str,
+    user: &UserFacts<'_>,
     hostname: Option<&str>,
 ) -> Option<String> {
     let now = input.now_seconds;
@@ -27,7 +28,7 @@ pub(super) fn why(
     let waiver = waivers
         .filter(|waiver| {
             now < waiver.until_seconds
-                && waiver.users.contains(username)
+                && user.is_in(&waiver.users)
                 && (waiver.rules.is_empty() || waiver.rules.contains(&rule.name))
         })
         .max_by(|a, b| a.until_seconds.total_cmp(&b.until_seconds));
@@ -119,13 +120,13 @@ fn timestamp(seconds: f64) -> Option<Timestamp> {
     Timestamp::from_second(seconds.floor() as i64).ok()
 }
 
-/// A time as people read it; seconds where no calendar has it.
+/// A time as people read it; what no calendar has is further than they plan.
 fn local_time(seconds: f64, zone: &TimeZone) -> String {
     match timestamp(seconds) {
         Some(time) => {
             let time = time.to_zoned(zone.clone());
             time.strftime("%Y-%m-%d %H:%M").to_string()
         }
-        None => format!("{seconds} s"),
+        None => "further notice".to_owned(),
     }
 }

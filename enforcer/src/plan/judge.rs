@@ -1,19 +1,14 @@
 //! From what breaks a rule to what is done about it now.
 
-use std::collections::BTreeSet;
-
-use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
+use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
 use super::history::{ProcessHistory, ViolationHistory, wants_new_round};
 use super::ladder::{Rung, rung};
-use super::relief::{Candidate, choose};
+use super::reach::Reach;
 use super::rules::{self, Finding, Piece, Unit};
 use super::selector::View;
-use super::{
-    AttachmentTarget, History, Input, Key, Plan, ProcessTarget, Stage, Step, StepKind, Target,
-    Violation, hold, words,
-};
-use crate::config::{Action, DetachedProcesses, Rule};
+use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, hold, words};
+use crate::config::{Action, Rule};
 
 /// See [`super::plan`].
 pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
@@ -22,8 +17,7 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
         input,
         history,
         facts: &facts,
-        ending: BTreeSet::new(),
-        detaching: BTreeSet::new(),
+        reach: Reach::new(input, history, &facts),
         plan: Plan::default(),
     };
     for host in &facts.hosts {
@@ -50,10 +44,7 @@ struct Judge<'j, 'a> {
     input: &'j Input<'a>,
     history: &'j History,
     facts: &'j Facts<'a>,
-    /// What this plan ends already.
-    ending: BTreeSet<ProcessId>,
-    /// What this plan detaches already.
-    detaching: BTreeSet<AttachmentId>,
+    reach: Reach<'j, 'a>,
     plan: Plan,
 }
 
@@ -68,11 +59,11 @@ impl Judge<'_, '_> {
             subject: finding.subject,
         };
 
-        let relief = self.relief(rule, &finding.units, finding.excess);
+        let relief = self.reach.relief(rule, &finding.units, finding.excess);
         let pieces = relief.clone().unwrap_or_default();
         let targets: Vec<Target> = pieces
             .iter()
-            .filter_map(|piece| self.target(rule, *piece))
+            .filter_map(|piece| self.reach.target(rule, *piece))
             .collect();
 
         let known = self.history.violations.get(&key);
@@ -86,7 +77,7 @@ impl Judge<'_, '_> {
             Freshness::Repeated | Freshness::Missing => known.seen.seconds,
         });
 
-        let held = hold::why(self.input, rule, user.name, hostname)
+        let held = hold::why(self.input, rule, user, hostname)
             .or_else(|| missing(view, finding.host))
             .or(finding.held);
         let stage = match held {
@@ -102,7 +93,7 @@ impl Judge<'_, '_> {
                 self.climb(&at, relief.is_some().then_some(&pieces[..]), &finding.units)
             }
         };
-        let remedy = remedy(self.facts, &finding.advice, &pieces, finding.host);
+        let remedy = self.reach.remedy(&finding.advice, &pieces, finding.host);
         self.plan.violations.push(Violation {
             username: user.name.to_owned(),
             uid: user.uid,
@@ -140,7 +131,7 @@ impl Judge<'_, '_> {
             .or((!ends).then_some(&[]))
         else {
             return Stage::Held {
-                why: self.out_of_reach(units),
+                why: self.reach.out_of_reach(units),
             };
         };
         match rung {
@@ -175,6 +166,7 @@ impl Judge<'_, '_> {
             // What came after the action waits for a round of its own.
             let chosen = at.known.filter(|known| known.acted_seconds.is_some());
             let identity = self
+                .reach
                 .target(at.view.rule, piece)
                 .map(|target| target.identity());
             if chosen.is_some_and(|known| identity.is_none_or(|it| !known.chosen.contains(&it))) {
@@ -197,13 +189,13 @@ impl Judge<'_, '_> {
 
     /// Ends a process, as far as that is due. Returns when something was done about it, if everything is that may be done now.
     fn end(&mut self, at: &Position<'_>, id: ProcessId) -> Option<f64> {
-        let kind = match self.process_history(id) {
+        let kind = match self.reach.process_history(id) {
             None
             | Some(ProcessHistory {
                 terminated_seconds: None,
                 ..
             }) => {
-                if self.ending.contains(&id) {
+                if self.reach.ending.contains(&id) {
                     return None;
                 }
                 StepKind::Terminate
@@ -221,8 +213,8 @@ impl Judge<'_, '_> {
                 StepKind::Kill
             }
         };
-        if self.is_new(self.facts.processes[id].host, at) && self.ending.insert(id) {
-            let target = self.process_target(id)?;
+        if self.is_new(self.facts.processes[id].host, at) && self.reach.ending.insert(id) {
+            let target = self.reach.process_target(id)?;
             self.step(at.key, kind(target));
         }
         None
@@ -232,15 +224,16 @@ impl Judge<'_, '_> {
     fn detach(&mut self, at: &Position<'_>, id: AttachmentId) -> Option<f64> {
         let facts = self.facts;
         let attachment = &facts.attachments[id];
-        if let Some(detached) = self.detached_seconds(attachment) {
+        if let Some(detached) = self.reach.detached_seconds(attachment) {
             return Some(detached);
         }
-        let mut processes = self.processes_that_end(at.view.rule, attachment);
+        let mut processes = self.reach.processes_that_end(at.view.rule, attachment);
         if at.view.rule.action == Action::Kill {
             let mut last = None;
             for &process in &processes {
                 let done = self.end(at, process);
                 let killed = self
+                    .reach
                     .process_history(process)
                     .and_then(|known| known.killed_seconds);
                 if killed.is_none() {
@@ -251,12 +244,12 @@ impl Judge<'_, '_> {
                 return done;
             }
         }
-        if !self.is_new(attachment.host, at) || !self.detaching.insert(id) {
+        if !self.is_new(attachment.host, at) || !self.reach.detaching.insert(id) {
             return None;
         }
-        processes.retain(|&process| !self.is_going(process));
-        self.ending.extend(&processes);
-        let target = self.attachment_target(attachment, &processes);
+        processes.retain(|&process| !self.reach.is_going(process));
+        self.reach.ending.extend(&processes);
+        let target = self.reach.attachment_target(attachment, &processes);
         self.step(at.key, StepKind::Detach(target));
         None
     }
@@ -269,177 +262,6 @@ impl Judge<'_, '_> {
     /// Whether the facts of the host of a target are new; those of the violation are.
     fn is_new(&self, host: HostId, at: &Position<'_>) -> bool {
         at.is_new && at.view.freshness(Some(host)) == Freshness::New
-    }
-
-    /// What to take to end a violation; absent if nothing that may be taken would.
-    fn relief(&self, rule: &Rule, units: &[Unit], excess: u64) -> Option<Vec<Piece>> {
-        let possible: Vec<&Unit> = units
-            .iter()
-            .filter(|unit| self.is_possible(rule, unit))
-            .collect();
-        let candidates: Vec<Candidate> = possible
-            .iter()
-            .map(|unit| Candidate {
-                weight: unit.weight,
-                newest: unit.newest,
-                going: unit.pieces.iter().all(|piece| match piece {
-                    Piece::Process(id) => self.is_going(*id),
-                    Piece::Attachment(id) => {
-                        let attachment = &self.facts.attachments[*id];
-                        self.detaching.contains(id) || self.detached_seconds(attachment).is_some()
-                    }
-                }),
-            })
-            .collect();
-        let chosen = choose(&candidates, excess)?;
-        let pieces = chosen
-            .into_iter()
-            .flat_map(|position| possible[position].pieces.iter().copied());
-        Some(pieces.collect())
-    }
-
-    fn is_possible(&self, rule: &Rule, unit: &Unit) -> bool {
-        let may_stay = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
-        let ends = unit.must_end.is_empty() || !may_stay;
-        ends && unit.must_end.iter().all(|&id| self.may_end(id))
-            && unit.pieces.iter().all(|piece| match piece {
-                Piece::Process(id) => self.may_end(*id),
-                Piece::Attachment(id) => self.may_detach(&self.facts.attachments[*id]),
-            })
-    }
-
-    fn may_end(&self, id: ProcessId) -> bool {
-        let process = &self.facts.processes[id];
-        let refused = self
-            .process_history(id)
-            .is_some_and(|known| known.refused.is_some());
-        process.within_reach && !refused && !self.is_left_alone(process.host)
-    }
-
-    fn may_detach(&self, attachment: &AttachmentFacts) -> bool {
-        let user = &self.facts.users[attachment.user];
-        let environment = self.facts.environments[attachment.environment].environment;
-        let refused = self
-            .attachment_history(attachment)
-            .is_some_and(|known| known.refused.is_some());
-        !user.never
-            && environment.uid != Some(0)
-            && !refused
-            && !self.is_left_alone(attachment.host)
-    }
-
-    fn is_left_alone(&self, host: HostId) -> bool {
-        hold::maintenance_until(self.input, self.facts.hosts[host].hostname).is_some()
-    }
-
-    /// Whether a process was told to end, or is by this plan.
-    fn is_going(&self, id: ProcessId) -> bool {
-        let known = self.process_history(id);
-        self.ending.contains(&id) || known.is_some_and(|known| known.terminated_seconds.is_some())
-    }
-
-    fn process_history(&self, id: ProcessId) -> Option<&ProcessHistory> {
-        let facts = &self.facts.processes[id];
-        let hostname = self.facts.hosts[facts.host].hostname;
-        let process = facts.process;
-        self.history
-            .process(hostname, process.pid, process.start_time_ticks?)
-    }
-
-    fn attachment_history(
-        &self,
-        attachment: &AttachmentFacts,
-    ) -> Option<&super::history::AttachmentHistory> {
-        let environment = self.facts.environments[attachment.environment].environment;
-        let hostname = self.facts.hosts[attachment.host].hostname;
-        self.history.attachment(
-            hostname,
-            &environment.eid,
-            attachment.gpu,
-            attachment.attached_seconds,
-        )
-    }
-
-    fn detached_seconds(&self, attachment: &AttachmentFacts) -> Option<f64> {
-        self.attachment_history(attachment)?.detached_seconds
-    }
-
-    /// Processes that end when their environment loses the device.
-    fn processes_that_end(&self, rule: &Rule, attachment: &AttachmentFacts) -> Vec<ProcessId> {
-        if rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep {
-            return Vec::new();
-        }
-        let uses = self.facts.uses_of(attachment.environment);
-        let uses = uses.filter(|used| used.gpu == attachment.gpu);
-        uses.map(|used| used.process)
-            .filter(|&id| self.may_end(id))
-            .collect()
-    }
-
-    fn target(&self, rule: &Rule, piece: Piece) -> Option<Target> {
-        match piece {
-            Piece::Process(id) => self.process_target(id).map(Target::Process),
-            Piece::Attachment(id) => {
-                let attachment = &self.facts.attachments[id];
-                let processes = self.processes_that_end(rule, attachment);
-                Some(Target::Attachment(
-                    self.attachment_target(attachment, &processes),
-                ))
-            }
-        }
-    }
-
-    fn process_target(&self, id: ProcessId) -> Option<ProcessTarget> {
-        let facts = &self.facts.processes[id];
-        let process = facts.process;
-        Some(ProcessTarget {
-            hostname: self.facts.hosts[facts.host].hostname.to_owned(),
-            pid: process.pid,
-            start_time_ticks: process.start_time_ticks?,
-            uid: process.uid?,
-            username: process.username.clone()?,
-            comm: process.comm.clone(),
-            eid: process.attribution.eid().map(ToOwned::to_owned),
-            container_id: process.container_id.clone(),
-        })
-    }
-
-    fn attachment_target(
-        &self,
-        attachment: &AttachmentFacts,
-        processes: &[ProcessId],
-    ) -> AttachmentTarget {
-        let environment = self.facts.environments[attachment.environment].environment;
-        let processes = processes.iter().filter_map(|&id| self.process_target(id));
-        AttachmentTarget {
-            hostname: self.facts.hosts[attachment.host].hostname.to_owned(),
-            eid: environment.eid.clone(),
-            username: environment.username.clone(),
-            gpu: attachment.gpu,
-            attached_seconds: attachment.attached_seconds,
-            processes: processes.collect(),
-        }
-    }
-
-    /// Why nothing may be done about any of these, in one clause.
-    fn out_of_reach(&self, units: &[Unit]) -> String {
-        let mut pieces = units.iter().flat_map(|unit| &unit.pieces);
-        let refused = pieces.find_map(|piece| match piece {
-            Piece::Process(id) => {
-                let reason = self.process_history(*id)?.refused.as_ref()?;
-                Some((self.facts.processes[*id].process.pid.to_string(), reason))
-            }
-            Piece::Attachment(id) => {
-                let attachment = &self.facts.attachments[*id];
-                let reason = self.attachment_history(attachment)?.refused.as_ref()?;
-                Some((format!("device {}", attachment.gpu), reason))
-            }
-        });
-        let nothing = "nothing that may be ended would end it";
-        match refused {
-            Some((what, reason)) => format!("{nothing}: {what}: {reason}"),
-            None => nothing.to_owned(),
-        }
     }
 }
 
@@ -497,43 +319,4 @@ fn missing(view: &View<'_, '_>, host: Option<HostId>) -> Option<String> {
         String::new()
     };
     Some(format!("no fresh facts from {}{more}", named.join(", ")))
-}
-
-/// What the user can do, with the commands for what would be taken.
-fn remedy(facts: &Facts<'_>, advice: &str, pieces: &[Piece], host: Option<HostId>) -> String {
-    const MOST_NAMED: usize = 4;
-    let on = |id: HostId| match host {
-        Some(_) => String::new(),
-        None => format!(" on {}", words::name(facts.hosts[id].hostname)),
-    };
-    let commands: Vec<String> = pieces
-        .iter()
-        .take(MOST_NAMED)
-        .map(|piece| match piece {
-            Piece::Process(id) => {
-                let process = &facts.processes[*id];
-                format!("kill {}{}", process.process.pid, on(process.host))
-            }
-            Piece::Attachment(id) => {
-                let attachment = &facts.attachments[*id];
-                let environment = facts.environments[attachment.environment].environment;
-                format!(
-                    "genv detach --index {} in environment {}{}",
-                    attachment.gpu,
-                    words::name(&environment.eid),
-                    on(attachment.host)
-                )
-            }
-        })
-        .collect();
-    let more = pieces.len() - commands.len();
-    let more = if more > 0 {
-        format!(", and {more} more")
-    } else {
-        String::new()
-    };
-    match commands.as_slice() {
-        [] => advice.to_owned(),
-        commands => format!("{advice}: {}{more}", commands.join(", ")),
-    }
 }

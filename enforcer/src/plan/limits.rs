@@ -57,7 +57,8 @@ pub(super) fn applied<'a>(
     };
     let with = |by, (value, host)| Applied { value, by, host };
 
-    if let Some(found) = pick(&|limit| limit.users.get(user.name).copied()) {
+    if let Some(found) = pick(&|limit| user.names().find_map(|name| limit.users.get(name).copied()))
+    {
         return Some(with(By::User(user.name), found));
     }
     let own_groups = own.into_iter().flat_map(|limit| limit.groups.keys());

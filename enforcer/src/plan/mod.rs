@@ -7,6 +7,7 @@ mod hold;
 mod judge;
 mod ladder;
 mod limits;
+mod reach;
 mod relief;
 mod rules;
 mod selector;

@@ -128,10 +128,10 @@ fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {
     let is_in_any = |names: &BTreeSet<String>| Some(!user.groups?.is_disjoint(names));
     let listed = selector.users.as_ref();
     let grouped = selector.groups.as_ref();
-    listed.is_none_or(|users| users.contains(user.name))
+    listed.is_none_or(|users| user.is_in(users))
         // Nobody is matched, or not excepted, because of groups that could not be told.
         && grouped.is_none_or(|names| is_in_any(names).unwrap_or(false))
-        && !selector.except_users.contains(user.name)
+        && !user.is_in(&selector.except_users)
         && (selector.except_groups.is_empty()
             || !is_in_any(&selector.except_groups).unwrap_or(true))
 }

@@ -24,6 +24,12 @@ pub(super) fn memory(bytes: u64) -> String {
     format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
+/// `5%`, `2.5%`.
+pub(super) fn percent(ratio: f64) -> String {
+    let text = format!("{:.1}", ratio * 100.0);
+    format!("{}%", text.strip_suffix(".0").unwrap_or(&text))
+}
+
 /// `7d`, `7d 2h`, `90s`: the two largest units.
 pub(super) fn duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
@@ -81,6 +87,9 @@ mod tests {
         assert_eq!(memory(3 << 29), "1.5 GiB");
         assert_eq!(memory(512 << 20), "512 MiB");
         assert_eq!(memory(1), "1 byte");
+        assert_eq!(percent(0.05), "5%");
+        assert_eq!(percent(0.025), "2.5%");
+        assert_eq!(percent(0.07), "7%");
         assert_eq!(duration(7 * 86_400), "7d");
         assert_eq!(duration(7 * 86_400 + 7_261), "7d 2h");
         assert_eq!(duration(90), "1m 30s");

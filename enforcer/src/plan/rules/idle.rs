@@ -67,14 +67,12 @@ impl Idle {
         let gpu = attachment.gpu;
         let over = words::duration(self.over.as_secs());
         let mut uses = facts.uses_of(attachment.environment);
+        let percent = words::percent(average);
+        let used = format!("used at {percent} over the last {over}");
         let found = if uses.any(|used| used.gpu == gpu) {
-            let percent = average * 100.0;
-            format!("used device {gpu} at {percent:.1}% over the last {over}")
+            format!("holds device {gpu}, {used}")
         } else {
-            format!(
-                "holds device {gpu} without a process, used at {:.1}% over the last {over}",
-                average * 100.0
-            )
+            format!("holds device {gpu} without a process, {used}")
         };
         let held = self.only_if_free_devices_below.and_then(|below| {
             let free = free_devices(facts, attachment.host);
@@ -91,7 +89,7 @@ impl Idle {
             user: attachment.user,
             host: Some(attachment.host),
             found,
-            allowed: format!("at least {}% over {over}", self.below * 100.0),
+            allowed: format!("at least {} over {over}", words::percent(self.below)),
             advice: format!("use device {gpu}, or give it back"),
             excess: 1,
             units: vec![attachments_unit(facts, &[id])],

@@ -56,7 +56,7 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
     let plan = daemon.plan(&lab(0.0));
     assert_eq!(
         plan.violations[0].found,
-        "used device 0 at 0.0% over the last 10m"
+        "holds device 0, used at 0% over the last 10m"
     );
     assert_eq!(plan.violations[0].allowed, "at least 5% over 10m");
     assert_eq!(

@@ -334,3 +334,43 @@ fn environments_that_are_too_old_and_have_devices() {
         ["alice: environment old is 1h old and has devices | 30m by default | old:0 (10), old:1"]
     );
 }
+
+#[test]
+fn what_is_on_a_host_with_its_own_limit_is_held_against_it_besides_the_sum() {
+    let mut limits = limit(3);
+    let own = Limit {
+        default: Some(1),
+        groups: [].into(),
+        users: [].into(),
+    };
+    limits.overrides.push((HostSet(names(&["gpu01"])), own));
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits,
+        scope: Scope::AllHosts,
+    };
+    let lab = |elsewhere: u32| {
+        let mut lab = Lab::new(2, 4)
+            .environment("gpu01", "a", "alice")
+            .environment("gpu02", "b", "alice")
+            .attach("gpu01", "a", 0, 200.0)
+            .attach("gpu01", "a", 1, 100.0);
+        for gpu in 0..elsewhere {
+            lab = lab.attach("gpu02", "b", gpu, 50.0);
+        }
+        lab
+    };
+    let on_host = "alice: holds 2 devices | 1 by default on gpu01 | a:1";
+    assert_eq!(detached(kind.clone(), &lab(1)), [on_host]);
+    assert_eq!(
+        detached(kind.clone(), &lab(2)),
+        ["alice: holds 4 devices | 3 by default | b:1", on_host]
+    );
+    // Four on the other are too many in sum, and no other limit is theirs alone.
+    assert_eq!(
+        detached(kind, &lab(4)),
+        [
+            "alice: holds 6 devices | 3 by default | b:3, b:2, b:1",
+            on_host
+        ]
+    );
+}

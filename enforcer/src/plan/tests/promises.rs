@@ -438,3 +438,69 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     assert_eq!(allowed(&lab, students()), None);
     assert_eq!(allowed(&lab, not_staff()), None);
 }
+
+#[test]
+fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::AllHosts,
+    };
+    let mut lab = Lab::new(2, 1)
+        .environment("gpu01", "a", "alice")
+        .environment("gpu02", "b", "alice")
+        .attach("gpu01", "a", 0, 60.0)
+        .attach("gpu02", "b", 0, 30.0);
+    let mut daemon = Daemon::new(vec![Rule {
+        for_duration: seconds(100),
+        ..rule(kind, Action::Detach)
+    }]);
+    daemon.run(&lab, 100);
+    lab.silent.insert("gpu02".to_owned());
+    // What is left of it breaks no rule.
+    assert!(daemon.plan(&lab).violations.is_empty());
+    daemon.run(&lab, 100);
+    lab.silent.clear();
+    // 90 s were seen before; the first look after the silence adds none.
+    let steps = daemon.run(&lab, 1000);
+    assert_eq!(steps[0].0, 200.0 + 10.0);
+}
+
+#[test]
+fn a_user_who_is_named_by_uid_is_the_same_user() {
+    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, 8 * GIB)]);
+    let by_uid = format!("uid:{}", uid("bob"));
+    let memory = |user: Option<&str>| {
+        let mut limits = limit(4 * GIB);
+        limits
+            .base
+            .users
+            .extend(user.map(|user| (user.to_owned(), 6 * GIB)));
+        let (per, scope) = (MemoryPer::Total, Scope::Host);
+        let kind = RuleKind::MaxMemoryPerUser { limits, per, scope };
+        Daemon::new(vec![rule(kind, Action::Terminate)])
+    };
+    let allowed = |daemon: &Daemon| daemon.plan(&lab).violations[0].allowed.clone();
+    assert_eq!(allowed(&memory(None)), "4 GiB by default");
+    assert_eq!(allowed(&memory(Some(&by_uid))), "6 GiB for bob");
+
+    let mut never = memory(None);
+    never.config.never.users = names(&[&by_uid]);
+    let mut excepted = memory(None);
+    excepted.config.rules[0].selector.except_users = names(&[&by_uid]);
+    let mut others = memory(None);
+    others.config.rules[0].selector.users = Some(names(&["uid:1"]));
+    for daemon in [never, excepted, others] {
+        assert!(daemon.plan(&lab).violations.is_empty());
+    }
+    let mut named = memory(None);
+    named.config.rules[0].selector.users = Some(names(&[&by_uid]));
+    assert_eq!(actions(&named.plan(&lab)), ["terminate 10"]);
+    named.waivers = vec![Waiver {
+        users: names(&[&by_uid]),
+        rules: names(&[]),
+        until_seconds: f64::MAX,
+        reason: "thesis".to_owned(),
+    }];
+    let why = "waived until further notice: thesis".to_owned();
+    assert_eq!(named.plan(&lab).violations[0].stage, Stage::Held { why });
+}

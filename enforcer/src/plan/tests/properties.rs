@@ -181,15 +181,14 @@ fn kinds() -> impl Strategy<Value = RuleKind> {
 }
 
 /// What ends a violation of this kind, as the configuration allows.
-fn ending(kind: &RuleKind, kill: bool) -> Action {
+fn ending(kind: &RuleKind) -> &'static [Action] {
     match kind {
         RuleKind::MaxDevicesPerUser { .. }
         | RuleKind::MaxEnvironmentsPerUser { .. }
         | RuleKind::MaxHostsPerUser { .. }
         | RuleKind::MaxAge { .. }
-        | RuleKind::Idle { .. } => Action::Detach,
-        _ if kill => Action::Kill,
-        _ => Action::Terminate,
+        | RuleKind::Idle { .. } => &[Action::Detach, Action::Terminate, Action::Kill],
+        _ => &[Action::Terminate, Action::Kill],
     }
 }
 
@@ -217,10 +216,10 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         selector,
         warn,
         select(vec![0_u64, 10, 40]),
-        any::<bool>(),
+        any::<prop::sample::Index>(),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(kind, selector, warn, for_seconds, kill, keep)| Rule {
+        .prop_map(|(kind, selector, warn, for_seconds, action, keep)| Rule {
             for_duration: seconds(for_seconds),
             warn,
             selector,
@@ -230,7 +229,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
             } else {
                 DetachedProcesses::Terminate
             },
-            ..rule(kind.clone(), ending(&kind, kill))
+            ..rule(kind.clone(), *action.get(ending(&kind)))
         });
     prop::collection::vec(rule, 1..4).prop_map(|mut rules| {
         for (number, rule) in rules.iter_mut().enumerate() {

@@ -1,0 +1,246 @@
+//! What can be taken to end a violation, and what nobody may touch.
+
+use std::collections::BTreeSet;
+
+use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
+use super::history::{AttachmentHistory, ProcessHistory};
+use super::relief::{Candidate, choose};
+use super::rules::{Piece, Unit};
+use super::{AttachmentTarget, History, Input, ProcessTarget, Target, hold, words};
+use crate::config::{Action, DetachedProcesses, Rule};
+
+/// What is within reach of a plan that is being made.
+#[derive(Debug)]
+pub(super) struct Reach<'j, 'a> {
+    input: &'j Input<'a>,
+    history: &'j History,
+    facts: &'j Facts<'a>,
+    /// What the plan ends already.
+    pub(super) ending: BTreeSet<ProcessId>,
+    /// What the plan detaches already.
+    pub(super) detaching: BTreeSet<AttachmentId>,
+}
+
+impl<'j, 'a> Reach<'j, 'a> {
+    pub(super) const fn new(
+        input: &'j Input<'a>,
+        history: &'j History,
+        facts: &'j Facts<'a>,
+    ) -> Self {
+        Self {
+            input,
+            history,
+            facts,
+            ending: BTreeSet::new(),
+            detaching: BTreeSet::new(),
+        }
+    }
+
+    /// What to take to end a violation; absent if nothing that may be taken would.
+    pub(super) fn relief(&self, rule: &Rule, units: &[Unit], excess: u64) -> Option<Vec<Piece>> {
+        let possible: Vec<&Unit> = units
+            .iter()
+            .filter(|unit| self.is_possible(rule, unit))
+            .collect();
+        let candidates: Vec<Candidate> = possible
+            .iter()
+            .map(|unit| Candidate {
+                weight: unit.weight,
+                newest: unit.newest,
+                going: unit.pieces.iter().all(|piece| match piece {
+                    Piece::Process(id) => self.is_going(*id),
+                    Piece::Attachment(id) => {
+                        let attachment = &self.facts.attachments[*id];
+                        self.detaching.contains(id) || self.detached_seconds(attachment).is_some()
+                    }
+                }),
+            })
+            .collect();
+        let chosen = choose(&candidates, excess)?;
+        let pieces = chosen
+            .into_iter()
+            .flat_map(|position| possible[position].pieces.iter().copied());
+        Some(pieces.collect())
+    }
+
+    fn is_possible(&self, rule: &Rule, unit: &Unit) -> bool {
+        let may_stay = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
+        let ends = unit.must_end.is_empty() || !may_stay;
+        ends && unit.must_end.iter().all(|&id| self.may_end(id))
+            && unit.pieces.iter().all(|piece| match piece {
+                Piece::Process(id) => self.may_end(*id),
+                Piece::Attachment(id) => self.may_detach(&self.facts.attachments[*id]),
+            })
+    }
+
+    fn may_end(&self, id: ProcessId) -> bool {
+        let process = &self.facts.processes[id];
+        let refused = self
+            .process_history(id)
+            .is_some_and(|known| known.refused.is_some());
+        process.within_reach && !refused && !self.is_left_alone(process.host)
+    }
+
+    fn may_detach(&self, attachment: &AttachmentFacts) -> bool {
+        let environment = self.facts.environments[attachment.environment].environment;
+        let refused = self
+            .attachment_history(attachment)
+            .is_some_and(|known| known.refused.is_some());
+        environment.uid != Some(0) && !refused && !self.is_left_alone(attachment.host)
+    }
+
+    fn is_left_alone(&self, host: HostId) -> bool {
+        hold::maintenance_until(self.input, self.facts.hosts[host].hostname).is_some()
+    }
+
+    /// Whether a process was told to end, or is by this plan.
+    pub(super) fn is_going(&self, id: ProcessId) -> bool {
+        let known = self.process_history(id);
+        self.ending.contains(&id) || known.is_some_and(|known| known.terminated_seconds.is_some())
+    }
+
+    pub(super) fn process_history(&self, id: ProcessId) -> Option<&ProcessHistory> {
+        let facts = &self.facts.processes[id];
+        let hostname = self.facts.hosts[facts.host].hostname;
+        let process = facts.process;
+        self.history
+            .process(hostname, process.pid, process.start_time_ticks?)
+    }
+
+    fn attachment_history(&self, attachment: &AttachmentFacts) -> Option<&AttachmentHistory> {
+        let environment = self.facts.environments[attachment.environment].environment;
+        let hostname = self.facts.hosts[attachment.host].hostname;
+        self.history.attachment(
+            hostname,
+            &environment.eid,
+            attachment.gpu,
+            attachment.attached_seconds,
+        )
+    }
+
+    pub(super) fn detached_seconds(&self, attachment: &AttachmentFacts) -> Option<f64> {
+        self.attachment_history(attachment)?.detached_seconds
+    }
+
+    /// Processes that end when their environment loses the device.
+    pub(super) fn processes_that_end(
+        &self,
+        rule: &Rule,
+        attachment: &AttachmentFacts,
+    ) -> Vec<ProcessId> {
+        if rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep {
+            return Vec::new();
+        }
+        let uses = self.facts.uses_of(attachment.environment);
+        let uses = uses.filter(|used| used.gpu == attachment.gpu);
+        uses.map(|used| used.process)
+            .filter(|&id| self.may_end(id))
+            .collect()
+    }
+
+    pub(super) fn target(&self, rule: &Rule, piece: Piece) -> Option<Target> {
+        match piece {
+            Piece::Process(id) => self.process_target(id).map(Target::Process),
+            Piece::Attachment(id) => {
+                let attachment = &self.facts.attachments[id];
+                let processes = self.processes_that_end(rule, attachment);
+                Some(Target::Attachment(
+                    self.attachment_target(attachment, &processes),
+                ))
+            }
+        }
+    }
+
+    pub(super) fn process_target(&self, id: ProcessId) -> Option<ProcessTarget> {
+        let facts = &self.facts.processes[id];
+        let process = facts.process;
+        Some(ProcessTarget {
+            hostname: self.facts.hosts[facts.host].hostname.to_owned(),
+            pid: process.pid,
+            start_time_ticks: process.start_time_ticks?,
+            uid: process.uid?,
+            username: process.username.clone()?,
+            comm: process.comm.clone(),
+            eid: process.attribution.eid().map(ToOwned::to_owned),
+            container_id: process.container_id.clone(),
+        })
+    }
+
+    pub(super) fn attachment_target(
+        &self,
+        attachment: &AttachmentFacts,
+        processes: &[ProcessId],
+    ) -> AttachmentTarget {
+        let environment = self.facts.environments[attachment.environment].environment;
+        let processes = processes.iter().filter_map(|&id| self.process_target(id));
+        AttachmentTarget {
+            hostname: self.facts.hosts[attachment.host].hostname.to_owned(),
+            eid: environment.eid.clone(),
+            username: environment.username.clone(),
+            gpu: attachment.gpu,
+            attached_seconds: attachment.attached_seconds,
+            processes: processes.collect(),
+        }
+    }
+
+    /// Why nothing may be done about any of these, in one clause.
+    pub(super) fn out_of_reach(&self, units: &[Unit]) -> String {
+        let mut pieces = units.iter().flat_map(|unit| &unit.pieces);
+        let refused = pieces.find_map(|piece| match piece {
+            Piece::Process(id) => {
+                let reason = self.process_history(*id)?.refused.as_ref()?;
+                Some((self.facts.processes[*id].process.pid.to_string(), reason))
+            }
+            Piece::Attachment(id) => {
+                let attachment = &self.facts.attachments[*id];
+                let reason = self.attachment_history(attachment)?.refused.as_ref()?;
+                Some((format!("device {}", attachment.gpu), reason))
+            }
+        });
+        let nothing = "nothing that may be ended would end it";
+        match refused {
+            Some((what, reason)) => format!("{nothing}: {what}: {reason}"),
+            None => nothing.to_owned(),
+        }
+    }
+
+    /// What the user can do, with the commands for what would be taken.
+    pub(super) fn remedy(&self, advice: &str, pieces: &[Piece], host: Option<HostId>) -> String {
+        let facts = self.facts;
+        const MOST_NAMED: usize = 4;
+        let on = |id: HostId| match host {
+            Some(_) => String::new(),
+            None => format!(" on {}", words::name(facts.hosts[id].hostname)),
+        };
+        let commands: Vec<String> = pieces
+            .iter()
+            .take(MOST_NAMED)
+            .map(|piece| match piece {
+                Piece::Process(id) => {
+                    let process = &facts.processes[*id];
+                    format!("kill {}{}", process.process.pid, on(process.host))
+                }
+                Piece::Attachment(id) => {
+                    let attachment = &facts.attachments[*id];
+                    let environment = facts.environments[attachment.environment].environment;
+                    format!(
+                        "genv detach --index {} in environment {}{}",
+                        attachment.gpu,
+                        words::name(&environment.eid),
+                        on(attachment.host)
+                    )
+                }
+            })
+            .collect();
+        let more = pieces.len() - commands.len();
+        let more = if more > 0 {
+            format!(", and {more} more")
+        } else {
+            String::new()
+        };
+        match commands.as_slice() {
+            [] => advice.to_owned(),
+            commands => format!("{advice}: {}{more}", commands.join(", ")),
+        }
+    }
+}
