@@ -8,13 +8,12 @@ use genv_core::enforcement::Enforcement;
 use genv_core::model::local_time_zone;
 use genv_core::text::{harmless, moment};
 
-use crate::UsageError;
 use crate::config::{self, Accounts as _, NameService};
 use crate::control::{Control, GivenWaiver};
 use crate::directory::RuntimeDirectory;
 use crate::execute::reset_breaker;
-use crate::flags::{CheckFlags, PauseFlags, ResetFlags, StatusFlags, WaiveFlags};
-use crate::status;
+use crate::flags::{CheckFlags, PauseFlags, ResetFlags, StatusFlags, TestFlags, WaiveFlags};
+use crate::{Silent, UsageError, rule_test, status};
 
 /// Unix time.
 pub(crate) fn now_seconds() -> f64 {
@@ -30,6 +29,12 @@ pub(crate) fn check(flags: &CheckFlags) -> anyhow::Result<()> {
         now_seconds(),
         &mut std::io::stdout().lock(),
     )
+}
+
+/// `genv-enforcer test`
+pub(crate) fn test(flags: &TestFlags) -> anyhow::Result<()> {
+    let passed = rule_test::test(&flags.files, &mut std::io::stdout().lock())?;
+    if passed { Ok(()) } else { Err(Silent.into()) }
 }
 
 /// `genv-enforcer status`
@@ -117,7 +122,7 @@ fn change(path: &std::path::Path, change: impl FnOnce(&mut Control)) -> anyhow::
     Ok(())
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match printed {
@@ -133,6 +138,6 @@ pub(crate) fn print_status(status: &Enforcement) -> anyhow::Result<()> {
 }
 
 #[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
-fn tell(note: &str) {
+pub(crate) fn tell(note: &str) {
     eprintln!("genv-enforcer: {note}");
 }

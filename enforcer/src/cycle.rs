@@ -8,12 +8,15 @@ use genv_core::enforcement::{
     ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig,
 };
 use genv_core::model::{HostSnapshot, Publication};
+use genv_web::HealthLog;
 
+use crate::capabilities;
 use crate::config::{Mode, Waiver};
 use crate::control::Control;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::{Executor, Policy, users_hit};
 use crate::groups::{self, Groups};
+use crate::host::users_of_devices;
 use crate::memory;
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::{History, Input, Key, Outcome, Plan, Step, StepKind, Violation, plan};
@@ -41,6 +44,7 @@ pub struct Cycle {
     said: BTreeSet<String>,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
+    health: HealthLog,
 }
 
 /// What came of a cycle.
@@ -78,7 +82,8 @@ impl Cycle {
             started_seconds: now_seconds,
             control: None,
             said: BTreeSet::new(),
-            lasting_faults: fault.into_iter().collect(),
+            lasting_faults: capabilities::missing().into_iter().chain(fault).collect(),
+            health: HealthLog::default(),
         })
     }
 
@@ -95,6 +100,7 @@ impl Cycle {
         let config = &*rules.config;
         let hosts = &publication.hosts;
         let mut faults = self.lasting_faults.clone();
+        self.health.note(publication);
 
         let control = self.control(now_seconds, &mut faults);
         let known = self.groups_of(hosts, rules);
@@ -359,24 +365,6 @@ fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
             .iter()
             .filter_map(|it| snapshot.user_of(it));
         environments.chain(processes)
-    });
-    users.map(str::to_owned).collect()
-}
-
-/// Users who hold or use a device.
-fn users_of_devices(hosts: &[HostSnapshot]) -> BTreeSet<String> {
-    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
-    let users = snapshots.flat_map(|snapshot| {
-        let holding = snapshot
-            .environments
-            .iter()
-            .filter(|it| !it.devices.is_empty())
-            .map(|it| it.username.as_str());
-        let using = snapshot
-            .processes
-            .iter()
-            .filter_map(|it| snapshot.user_of(it));
-        holding.chain(using)
     });
     users.map(str::to_owned).collect()
 }

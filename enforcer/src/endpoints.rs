@@ -14,7 +14,7 @@ const LATE: Duration = Duration::from_secs(30);
 
 /// The last cycle, for those who ask.
 #[derive(Debug, Default)]
-pub(crate) struct Latest(RwLock<Option<Page>>);
+pub(crate) struct Served(RwLock<Option<Page>>);
 
 #[derive(Clone, Debug)]
 struct Page {
@@ -23,7 +23,7 @@ struct Page {
     interval: Duration,
 }
 
-impl Latest {
+impl Served {
     /// Replaces what is served.
     pub(crate) fn publish(&self, metrics: String, interval: Duration) {
         let page = Page {
@@ -51,15 +51,15 @@ impl Latest {
 /// The enforcer's handler.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    latest: Arc<Latest>,
+    served: Arc<Served>,
     landing_page: Response,
 }
 
 impl Endpoints {
     /// Serves the last cycle.
-    pub(crate) fn new(latest: Arc<Latest>) -> Self {
+    pub(crate) fn new(served: Arc<Served>) -> Self {
         Self {
-            latest,
+            served,
             landing_page: landing_page().response(),
         }
     }
@@ -67,7 +67,7 @@ impl Endpoints {
 
 impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
-        match (request.path(), self.latest.page()) {
+        match (request.path(), self.served.page()) {
             ("/", _) => self.landing_page.clone(),
             ("/metrics", Some(page)) => page.metrics.served(request, METRICS),
             ("/-/ready", Some(_)) => {

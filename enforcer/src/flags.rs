@@ -34,10 +34,12 @@ pub(crate) struct CommandLine {
 pub(crate) enum Command {
     Run(Box<RunFlags>),
     Check(CheckFlags),
+    Test(TestFlags),
     Status(StatusFlags),
     Pause(PauseFlags),
     Waive(WaiveFlags),
     Reset(ResetFlags),
+    ExecuteReport(Box<ExecuteReportFlags>),
 }
 
 /// Watch, tell and act, until a signal ends it.
@@ -144,6 +146,14 @@ pub(crate) struct CheckFlags {
     pub(crate) file: PathBuf,
 }
 
+/// Test rules: what they do in cases that are written down, by a clock of their own.
+#[derive(Debug, Args)]
+pub(crate) struct TestFlags {
+    /// Tests, in YAML.
+    #[arg(value_name = "FILE", value_parser = file, required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
 /// Tell how the daemon fares, and who breaks which rule.
 #[derive(Debug, Args)]
 pub(crate) struct StatusFlags {
@@ -200,6 +210,24 @@ pub(crate) struct WaiveFlags {
 pub(crate) struct ResetFlags {
     #[command(flatten)]
     pub(crate) directory: DirectoryFlag,
+}
+
+/// End and detach what a report on stdin names, as genv 1.4.3's 'genv usage execute'; each process is verified first.
+#[derive(Debug, Args)]
+pub(crate) struct ExecuteReportFlags {
+    /// Configuration of which 'never' and 'breaker' are heeded.
+    #[arg(long, value_name = "FILE", value_parser = file)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Only say what would be done.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+
+    #[command(flatten)]
+    pub(crate) sources: SourceFlags,
 }
 
 impl DirectoryFlag {

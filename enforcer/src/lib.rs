@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use genv_core::sources::SourceError;
 
+mod capabilities;
 mod commands;
 pub mod config;
 pub mod control;
@@ -20,6 +21,7 @@ mod endpoints;
 pub mod execute;
 mod flags;
 pub mod groups;
+mod host;
 mod log;
 pub mod memory;
 pub mod metrics;
@@ -38,6 +40,11 @@ use flags::{Command, CommandLine};
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
+/// What there is to say has been said: only exit code 1 is left.
+#[derive(Debug, thiserror::Error)]
+#[error("failed")]
+pub(crate) struct Silent;
+
 /// The program.
 pub fn run() -> ExitCode {
     let line = match CommandLine::try_parse() {
@@ -51,15 +58,19 @@ pub fn run() -> ExitCode {
     let done = match line.command {
         Command::Run(flags) => run::run(*flags),
         Command::Check(flags) => commands::check(&flags),
+        Command::Test(flags) => commands::test(&flags),
         Command::Status(flags) => commands::status(&flags),
         Command::Pause(flags) => commands::pause(&flags),
         Command::Waive(flags) => commands::waive(&flags),
         Command::Reset(flags) => commands::reset(&flags),
+        Command::ExecuteReport(flags) => host::execute_report(*flags),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            if !error.is::<Silent>() {
+                complain(&error);
+            }
             let usage = error.is::<UsageError>()
                 || error.is::<genv_core::yaml::Error>()
                 || matches!(error.downcast_ref(), Some(SourceError::Usage(_)));

@@ -7,10 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use genv_core::collect::{self, CollectOptions, HostSources};
 use genv_core::model::Publication;
 use genv_core::sources::SourceOptions;
-use genv_core::state::directory_path;
 use genv_core::stream::SnapshotStream;
 use genv_web::{Limits, Server, WebConfig, build};
 use rustix::time::{ClockId, clock_gettime};
@@ -22,9 +20,10 @@ use crate::commands::{now_seconds, print_status};
 use crate::config::Config;
 use crate::cycle::{Cycle, Done};
 use crate::directory::RuntimeDirectory;
-use crate::endpoints::{Endpoints, Latest};
-use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
+use crate::endpoints::{Endpoints, Served};
+use crate::execute::Policy;
 use crate::flags::RunFlags;
+use crate::host::{self, Latest};
 use crate::metrics::{self, mode_word};
 use crate::notify::Notify;
 use crate::reload::{InForce, Look, Rules};
@@ -44,10 +43,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Between collections where there is to be one only.
 const ONCE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Values older than this many intervals, or this, are withdrawn.
-const MAX_AGE_INTERVALS: u32 = 3;
-const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it, or for one cycle.
 pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
@@ -91,12 +86,12 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
     let collecting = Collecting::start(sources, &rules.in_force().config)?;
     let cycles = start_cycles(directory, &collecting, &rules)?;
 
-    let latest = Arc::new(Latest::default());
+    let served = Arc::new(Served::default());
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = server.map(|server| {
         let addresses = server.local_addresses();
         tracing::info!(?addresses, "serving");
-        let endpoints = Endpoints::new(Arc::clone(&latest));
+        let endpoints = Endpoints::new(Arc::clone(&served));
         tokio::spawn(server.serve(endpoints, async {
             let _ = stopped.await;
         }))
@@ -105,7 +100,7 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
         rules,
         collecting,
         cycles,
-        latest,
+        served,
         notify: Notify::from_environment(),
         started: Instant::now(),
         once,
@@ -125,7 +120,7 @@ struct Daemon {
     rules: Rules,
     collecting: Collecting,
     cycles: Cycles,
-    latest: Arc<Latest>,
+    served: Arc<Served>,
     notify: Notify,
     started: Instant,
     once: bool,
@@ -156,7 +151,7 @@ impl Daemon {
                 _ = signals.hangup.recv() => self.look(true)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
-                    if self.latest.is_alive(self.started, self.interval()) {
+                    if self.served.is_alive(self.started, self.interval()) {
                         self.notify.alive();
                     }
                 }
@@ -173,7 +168,7 @@ impl Daemon {
                     if self.once {
                         return print_status(&done.status);
                     }
-                    self.latest.publish(metrics::render(&done.measured), self.interval());
+                    self.served.publish(metrics::render(&done.measured), self.interval());
                     if !ready {
                         self.notify.ready();
                         ready = true;
@@ -284,7 +279,7 @@ struct Collecting {
 impl Collecting {
     fn start(sources: SourceOptions, config: &Config) -> anyhow::Result<Self> {
         let interval = collection_interval(config);
-        let stream = spawn(sources.open()?, interval)?;
+        let stream = host::collect(sources.open()?, interval)?;
         Ok(Self {
             sources,
             interval,
@@ -309,29 +304,17 @@ fn collection_interval(config: &Config) -> Duration {
     }
 }
 
-fn spawn(hosts: Vec<HostSources>, interval: Duration) -> anyhow::Result<SnapshotStream> {
-    let options = CollectOptions {
-        interval,
-        max_age: SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS),
-        ..CollectOptions::default()
-    };
-    collect::spawn(hosts, options).map_err(|error| {
-        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
-    })
-}
-
 /// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
 struct Cycles {
     jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
     done: async_mpsc::UnboundedReceiver<Done>,
     stopping: Arc<AtomicBool>,
-    latest: Arc<std::sync::RwLock<Arc<Publication>>>,
+    latest: Arc<Latest>,
 }
 
 impl Cycles {
     fn begin(&self, publication: Arc<Publication>, rules: InForce) -> anyhow::Result<()> {
-        let latest = self.latest.write();
-        *latest.unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&publication);
+        self.latest.replace(Arc::clone(&publication));
         self.jobs.send((publication, rules)).map_err(|_| {
             anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again")
         })
@@ -344,20 +327,10 @@ fn start_cycles(
     rules: &Rules,
 ) -> anyhow::Result<Cycles> {
     let sources = &collecting.sources;
-    let hostname = sources.own_hostname();
-    let latest = Arc::new(std::sync::RwLock::new(Arc::<Publication>::default()));
-    let place = Place {
-        hostname: hostname.clone(),
-        genv_directory: sources
-            .state_directory
-            .clone()
-            .unwrap_or_else(|| directory_path(None)),
-        state_directory: directory.path().to_owned(),
-    };
-    let evidence = evidence(sources, &hostname, Arc::clone(&latest))?;
+    let latest = Arc::new(Latest::default());
     let policy = Policy::from(&*rules.in_force().config);
-    let executor = Executor::open(place, policy, evidence)?;
-    let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
+    let executor = host::executor(sources, directory.path(), policy, Arc::clone(&latest))?;
+    let mut cycle = Cycle::new(sources.own_hostname(), directory, executor, now_seconds())?;
 
     let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
     let (finished, done) = async_mpsc::unbounded_channel();
@@ -383,36 +356,5 @@ fn start_cycles(
         done,
         stopping,
         latest,
-    })
-}
-
-/// Whom the executor asks before it does anything. What is used of the devices is what was published last.
-fn evidence(
-    sources: &SourceOptions,
-    hostname: &str,
-    latest: Arc<std::sync::RwLock<Arc<Publication>>>,
-) -> anyhow::Result<Evidence> {
-    let mut hosts = sources.open()?;
-    let own = hosts.iter().position(|host| host.hostname == hostname);
-    // Of a scenario that is about other hosts only, nothing can be done.
-    let own = hosts.swap_remove(own.unwrap_or(0));
-    let hostname = hostname.to_owned();
-    Ok(Evidence {
-        gpu_use: Box::new(move || {
-            let latest = latest.read();
-            let publication = latest
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .clone();
-            let mut hosts = publication.hosts.iter();
-            let host = hosts.find(|host| host.hostname == hostname);
-            let snapshot = host.and_then(|host| host.snapshot.as_deref());
-            let snapshot = snapshot.ok_or("there is no snapshot of this host")?;
-            match snapshot.collectors.get("gpu") {
-                Some(gpu) if gpu.success && gpu.current => Ok(gpu_use(snapshot)),
-                _ => Err("the GPUs do not tell who uses them now".to_owned()),
-            }
-        }),
-        processes: own.processes,
-        state: own.state,
     })
 }

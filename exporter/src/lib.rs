@@ -16,7 +16,6 @@ mod allocator;
 pub mod endpoints;
 pub mod families;
 mod flags;
-mod health_log;
 mod host;
 mod publish;
 pub mod render;

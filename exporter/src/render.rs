@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
+use genv_web::HealthLog;
 use genv_web::metrics::{OwnProcess, Text, append, exposition};
 use tokio::sync::watch;
 
 use crate::Usernames;
 use crate::families::{self, Family, Limits, genv1, own};
-use crate::health_log::HealthLog;
 
 /// Everything that can be served of one publication.
 #[derive(Debug)]

@@ -170,8 +170,13 @@ fn the_enforcer_is_found_beside_genv_then_on_path() -> Result<()> {
         (code, stdout.as_str()),
         (
             Some(0),
-            "other run --max-devices-for-user a=1 b=2 --interval 0\n"
+            "other run --genv-1 --max-devices-for-user a=1 b=2 --interval 0\n"
         )
+    );
+    let (code, stdout, _) = run("enforce --config=rules.yaml --once", "")?;
+    assert_eq!(
+        (code, stdout.as_str()),
+        (Some(0), "other run --config=rules.yaml --once\n")
     );
     stand_in(&own.join("genv-enforcer"), "own")?;
     let (code, stdout, _) = run("usage execute", "a report")?;

@@ -3,6 +3,7 @@
 pub mod alertmanager;
 pub mod dashboard;
 pub mod docker;
+pub mod enforcer;
 pub mod exporter;
 pub mod history;
 pub mod http;

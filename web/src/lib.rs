@@ -14,6 +14,7 @@ mod config;
 mod connection;
 mod connections;
 pub mod flags;
+mod health_log;
 mod landing_page;
 mod listen;
 pub mod log;
@@ -25,6 +26,7 @@ mod response;
 mod server;
 
 pub use config::{WebConfig, WebConfigError};
+pub use health_log::HealthLog;
 pub use hyper::header;
 pub use hyper::{Method, StatusCode};
 pub use landing_page::{LandingPage, Link};

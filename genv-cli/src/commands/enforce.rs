@@ -22,7 +22,16 @@ pub(crate) struct Enforce {
 
 impl Enforce {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        become_enforcer("enforce rules", "run", self.flags)
+        // Without flags that name rules, genv 1.4.3's own defaults are meant.
+        let configured = |flag: &OsString| {
+            let flag = flag.to_string_lossy();
+            flag == "--config" || flag.starts_with("--config=")
+        };
+        let mut flags = self.flags;
+        if !flags.iter().any(configured) {
+            flags.insert(0, "--genv-1".into());
+        }
+        become_enforcer("enforce rules", "run", flags)
     }
 }
 

@@ -23,6 +23,7 @@ mod snapshot;
 mod status;
 mod usage;
 mod who;
+mod why;
 
 use clap::Subcommand;
 
@@ -42,6 +43,7 @@ pub(crate) enum Command {
     Devices(devices::Devices),
     Free(free::Free),
     Who(who::Who),
+    Why(why::Why),
     Doctor(doctor::Doctor),
     Usage(usage::Usage),
     Monitor(monitor::Monitor),
@@ -74,6 +76,7 @@ impl Command {
             Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),
             Self::Who(command) => command.run(),
+            Self::Why(command) => command.run(),
             Self::Doctor(command) => command.run(),
             Self::Usage(command) => command.run(),
             Self::Monitor(command) => command.run(),

@@ -7,7 +7,7 @@ use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
 
 /// What was last said of each host.
 #[derive(Debug, Default)]
-pub(crate) struct HealthLog {
+pub struct HealthLog {
     /// By host and collector.
     collectors: HashMap<(String, String), Health>,
     without_genv: HashSet<String>,
@@ -36,7 +36,7 @@ impl Health {
 
 impl HealthLog {
     /// Says what has changed since the last publication, once: an error that stays is not repeated.
-    pub(crate) fn note(&mut self, publication: &Publication) {
+    pub fn note(&mut self, publication: &Publication) {
         for host in &publication.hosts {
             if let Some(snapshot) = &host.snapshot {
                 self.note_installed(&host.hostname, snapshot);

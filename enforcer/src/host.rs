@@ -1,0 +1,162 @@
+//! This host: what is collected of it, and who carries out steps on it.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use genv_core::collect::{self, CollectOptions, HostSources};
+use genv_core::model::{HostSnapshot, Publication};
+use genv_core::sources::SourceOptions;
+use genv_core::state::directory_path;
+use genv_core::stream::SnapshotStream;
+
+use crate::Silent;
+use crate::commands::{print, tell};
+use crate::config::{Config, Mode, PeerFlags};
+use crate::execute::report::Report;
+use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
+use crate::flags::ExecuteReportFlags;
+use crate::metrics;
+use crate::plan::Outcome;
+use crate::tell::words;
+
+/// Values older than this many intervals, or this, are withdrawn.
+const MAX_AGE_INTERVALS: u32 = 3;
+const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
+
+/// How long sources may take where they are asked once.
+const ONCE: Duration = Duration::from_secs(10);
+
+/// What was published last.
+#[derive(Debug, Default)]
+pub(crate) struct Latest(RwLock<Arc<Publication>>);
+
+impl Latest {
+    pub(crate) fn replace(&self, publication: Arc<Publication>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = publication;
+    }
+
+    fn get(&self) -> Arc<Publication> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Starts collecting.
+pub(crate) fn collect(
+    hosts: Vec<HostSources>,
+    interval: Duration,
+) -> anyhow::Result<SnapshotStream> {
+    let options = CollectOptions {
+        interval,
+        max_age: SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS),
+        ..CollectOptions::default()
+    };
+    collect::spawn(hosts, options).map_err(|error| {
+        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
+    })
+}
+
+/// Who carries out steps on this host.
+pub(crate) fn executor(
+    sources: &SourceOptions,
+    directory: &Path,
+    policy: Policy,
+    latest: Arc<Latest>,
+) -> anyhow::Result<Executor> {
+    let hostname = sources.own_hostname();
+    let genv_directory = sources.state_directory.clone();
+    let place = Place {
+        hostname: hostname.clone(),
+        genv_directory: genv_directory.unwrap_or_else(|| directory_path(None)),
+        state_directory: directory.to_owned(),
+    };
+    let mut hosts = sources.open()?;
+    let own = hosts.iter().position(|host| host.hostname == hostname);
+    // Of a scenario that is about other hosts only, nothing can be done.
+    let own = hosts.swap_remove(own.unwrap_or(0));
+    let evidence = Evidence {
+        gpu_use: Box::new(move || {
+            let publication = latest.get();
+            let mut hosts = publication.hosts.iter();
+            let host = hosts.find(|host| host.hostname == hostname);
+            let snapshot = host.and_then(|host| host.snapshot.as_deref());
+            let snapshot = snapshot.ok_or("there is no snapshot of this host")?;
+            match snapshot.collectors.get("gpu") {
+                Some(gpu) if gpu.success && gpu.current => Ok(gpu_use(snapshot)),
+                _ => Err("the GPUs do not tell who uses them now".to_owned()),
+            }
+        }),
+        processes: own.processes,
+        state: own.state,
+    };
+    Ok(Executor::open(place, policy, evidence)?)
+}
+
+/// Users who hold or use a device.
+pub(crate) fn users_of_devices(hosts: &[HostSnapshot]) -> BTreeSet<String> {
+    let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
+    let users = snapshots.flat_map(|snapshot| {
+        let environments = snapshot.environments.iter();
+        let holding = environments.filter(|it| !it.devices.is_empty());
+        let holding = holding.map(|it| it.username.as_str());
+        let processes = snapshot.processes.iter();
+        holding.chain(processes.filter_map(|it| snapshot.user_of(it)))
+    });
+    users.map(str::to_owned).collect()
+}
+
+/// `genv-enforcer execute-report`
+pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
+    let config = match &flags.config {
+        Some(path) => Config::load(path)?,
+        None => Config::from_flags(&PeerFlags::default()),
+    };
+    let policy = Policy {
+        mode: if flags.dry_run {
+            Mode::DryRun
+        } else {
+            Mode::Enforce
+        },
+        ..Policy::from(&config)
+    };
+    let mut json = Vec::new();
+    std::io::stdin()
+        .read_to_end(&mut json)
+        .context("cannot read the report from stdin")?;
+    let report = Report::parse(&json)?;
+
+    let sources = SourceOptions::from(flags.sources).or_from_environment()?;
+    let latest = Arc::new(Latest::default());
+    let mut executor = executor(
+        &sources,
+        &flags.directory.path(),
+        policy,
+        Arc::clone(&latest),
+    )?;
+    let publication = collect(sources.open()?, ONCE)?
+        .next_blocking()
+        .context("cannot see who uses the GPUs: a defect of this program; start it again")?;
+    latest.replace(Arc::clone(&publication));
+    let users = users_of_devices(&publication.hosts);
+    let (notes, deeds) = executor.execute_report(&report, &users);
+    if let Some(why) = notes.tripped {
+        tell(&format!(
+            "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
+        ));
+    }
+    let mut settled = true;
+    for deed in &deeds {
+        let target = words::target(&deed.target);
+        match &deed.outcome {
+            Outcome::Refused { reason, .. } | Outcome::Failed { reason } if !deed.is_settled() => {
+                settled = false;
+                tell(&format!("{target}: {}", genv_core::text::harmless(reason)));
+            }
+            outcome => print(&format!("{target}: {}\n", metrics::result(outcome)))?,
+        }
+    }
+    if settled { Ok(()) } else { Err(Silent.into()) }
+}

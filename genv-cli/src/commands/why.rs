@@ -1,0 +1,118 @@
+//! `genv why`
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement, HeldViolation};
+use genv_core::model::local_time_zone;
+use genv_core::text::moment;
+use rustix::process::geteuid;
+use serde::Serialize;
+
+use crate::ago::now_seconds;
+use crate::machine::tell;
+use crate::output::{JsonFlag, harmless, print, print_json};
+
+const EXAMPLE: &str = "Example: why is my process going to be ended, and what can I do
+  genv why";
+
+/// Tell which rules of this machine you break, what comes of it, and how to comply.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Why {
+    /// Whom it is about, by name or uid:1234, instead of you.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// Directory of the enforcer.
+    #[arg(long, value_name = "FOLDER", default_value = ENFORCER_DIRECTORY)]
+    state_directory: PathBuf,
+
+    #[command(flatten)]
+    json: JsonFlag,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    user: &'a str,
+    mode: &'a str,
+    updated_timestamp_seconds: f64,
+    /// Whether the enforcer should have told more by now.
+    abandoned: bool,
+    paused_until_seconds: Option<f64>,
+    violations: Vec<&'a HeldViolation>,
+}
+
+impl Why {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let (user, uid) = match self.user {
+            Some(user) => {
+                let uid = user.strip_prefix("uid:").and_then(|uid| uid.parse().ok());
+                (user, uid)
+            }
+            None => {
+                let uid = geteuid().as_raw();
+                let found = uzers::get_user_by_uid(uid);
+                let name = found.and_then(|user| user.name().to_str().map(str::to_owned));
+                (name.unwrap_or_else(|| format!("uid:{uid}")), Some(uid))
+            }
+        };
+        let enforcement =
+            Enforcement::read(&self.state_directory).map_err(|error| anyhow!(error))?;
+        let enforcement = enforcement.with_context(|| {
+            let directory = self.state_directory.display();
+            format!("cannot tell what is held against anybody: no enforcer has written to {directory}. Perhaps none runs on this machine; your administrator knows")
+        })?;
+        let now = now_seconds();
+        let abandoned = enforcement.is_abandoned(now);
+        if abandoned {
+            tell("the enforcer has told nothing new for a while: it has ended, or hangs");
+        }
+        let is_meant =
+            |it: &&HeldViolation| it.username == user || (uid.is_some() && it.uid == uid);
+        let answer = Answer {
+            user: &user,
+            mode: &enforcement.mode,
+            updated_timestamp_seconds: enforcement.updated_timestamp_seconds,
+            abandoned,
+            paused_until_seconds: enforcement.paused_until_seconds,
+            violations: enforcement.violations.iter().filter(is_meant).collect(),
+        };
+        if self.json.json {
+            return Ok(print_json(&answer)?);
+        }
+        Ok(print(answer.text(now).as_bytes())?)
+    }
+}
+
+impl Answer<'_> {
+    fn text(&self, now_seconds: f64) -> String {
+        if self.violations.is_empty() {
+            return format!("Nothing is held against {}.\n", harmless(self.user));
+        }
+        let zone = local_time_zone();
+        let mut text = String::new();
+        for it in &self.violations {
+            let host = it.hostname.as_deref().map(harmless);
+            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{}{host}: {}\n  Found      {}\n  Allowed    {}\n  Since      {}\n  Outlook    {}\n  To comply  {}\n",
+                harmless(&it.rule),
+                harmless(&it.subject),
+                harmless(&it.found),
+                harmless(&it.allowed),
+                moment(it.since_seconds, &zone),
+                harmless(&it.outlook(self.mode, now_seconds, &zone)),
+                harmless(&it.remedy)
+            );
+        }
+        if self.mode != "enforce" {
+            text.push_str("The enforcer only says what it would do.\n");
+        }
+        text
+    }
+}

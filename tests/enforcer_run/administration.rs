@@ -1,0 +1,222 @@
+//! What administrators tell a running daemon, and what they learn from it.
+
+use anyhow::{Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, is_alive, sleeper, victim};
+use genv_tests::patience::{output, until};
+use genv_tests::process::Sleeper;
+use rustix::process::Signal;
+
+use super::{outside, used_by};
+
+/// A process that is ended soon, and who would end it.
+fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
+    let process = sleeper(&[])?;
+    let config = outside("enforce", when);
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    Ok((process, enforcer))
+}
+
+/// The username of the victim, as snapshots have it.
+fn username(enforcer: &Enforcer) -> Result<String> {
+    let status = enforcer.wait_for_status("a rule is broken", |status| {
+        status["violations"][0]["username"].is_string()
+    })?;
+    Ok(status["violations"][0]["username"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned())
+}
+
+#[test]
+fn a_pause_holds_everything_until_it_ends() -> Result<()> {
+    let (process, enforcer) = lab("for: 1s, warn: []")?;
+    let said = enforcer.setup().said(&["pause", "--for", "1h"])?;
+    ensure!(said.starts_with("Paused until "), "{said}");
+    enforcer.wait_for_status("it is held", |status| {
+        status["paused_until_seconds"].is_number() && status["violations"][0]["stage"] == "held"
+    })?;
+    let text = enforcer.setup().said(&["status"])?;
+    ensure!(text.contains("\nPaused     until "), "{text}");
+    ensure!(
+        enforcer
+            .scrape()?
+            .value("genv_enforcer_paused_until_timestamp_seconds", &[])
+            .is_ok()
+    );
+    ensure!(is_alive(process.pid()));
+    enforcer.setup().said(&["pause", "--for", "0"])?;
+    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    Ok(())
+}
+
+#[test]
+fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()> {
+    let (process, enforcer) = lab("for: 1s, warn: []")?;
+    let user = username(&enforcer)?;
+    let waive = |rule: &str, span: &str| {
+        let words = [
+            "waive", &user, "--rule", rule, "--for", span, "--reason", "thesis",
+        ];
+        enforcer.setup().output(&words)
+    };
+    let wrong = waive("nosuch", "1h")?;
+    assert_eq!(wrong.status.code(), Some(2));
+    let stderr = String::from_utf8(wrong.stderr)?;
+    ensure!(stderr.contains("non-env-processes"), "{stderr}");
+    ensure!(waive("non-env-processes", "1h")?.status.success());
+    let status = enforcer.wait_for_status("it is held", |status| {
+        status["violations"][0]["stage"] == "held"
+    })?;
+    assert_eq!(status["waivers"][0]["reason"], "thesis");
+    let why = status["violations"][0]["why"].as_str().unwrap_or_default();
+    ensure!(why.contains("thesis"), "{why}");
+    ensure!(is_alive(process.pid()));
+    ensure!(waive("non-env-processes", "0")?.status.success());
+    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    Ok(())
+}
+
+#[test]
+fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
+    let processes: Vec<_> = (0..3).map(|_| sleeper(&[])).collect::<Result<_>>()?;
+    let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
+    let config = outside("enforce", "for: 0s, warn: []").replace(
+        "{share_of_users: 1}",
+        "{signals_per_minute: 2, share_of_users: 1}",
+    );
+    let enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
+    enforcer.wait_for_metrics("the breaker trips", |scrape| {
+        scrape
+            .value("genv_enforcer_breaker_open", &[])
+            .is_ok_and(|it| it == 1.0)
+    })?;
+    enforcer.wait_for_cycles(2)?;
+    let alive = || pids.iter().filter(|pid| is_alive(**pid)).count();
+    ensure!(alive() >= 1);
+    let status = enforcer.status()?;
+    ensure!(status["breaker"].is_string(), "{status:#}");
+    assert_eq!(status["mode"], "dry-run");
+    ensure!(
+        enforcer
+            .setup()
+            .said(&["status"])?
+            .contains("nothing is done until")
+    );
+    let said = enforcer.setup().said(&["reset"])?;
+    ensure!(said.contains("closed again"), "{said}");
+    let said = enforcer.setup().said(&["reset"])?;
+    ensure!(
+        said.contains("closed again") || said.contains("was not open"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere() -> Result<()> {
+    let process = sleeper(&[])?;
+    let good = outside("dry-run", "for: 1h, warn: []");
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &good)?.start()?;
+    let hash = enforcer.status()?["config"]["hash"].clone();
+    enforcer.setup().rewrite_config("version: 1\nrulez: []\n")?;
+    let status = enforcer.wait_for_status("status says so", |status| {
+        status["config"]["error"].is_string()
+    })?;
+    assert_eq!(status["config"]["hash"], hash);
+    let error = status["config"]["error"].as_str().unwrap_or_default();
+    ensure!(error.contains("enforcer.yaml:2:1"), "{error}");
+    enforcer.wait_for_metrics("a metric says so", |scrape| {
+        scrape
+            .value("genv_enforcer_config_last_reload_successful", &[])
+            .is_ok_and(|it| it == 0.0)
+    })?;
+    let sha256 = [("sha256", hash.as_str().unwrap_or_default())];
+    assert_eq!(
+        enforcer
+            .scrape()?
+            .value("genv_enforcer_config_info", &sha256)?,
+        1.0
+    );
+    let refusals = || {
+        enforcer
+            .log()
+            .matches("the configuration cannot be used")
+            .count()
+    };
+    assert_eq!(refusals(), 1, "{}", enforcer.log());
+    ensure!(enforcer.setup().said(&["status"])?.contains("not in force"));
+
+    // On a signal it is said again.
+    enforcer.signal(Signal::HUP)?;
+    until("it is said again", || Ok(refusals() == 2))?;
+    enforcer
+        .setup()
+        .rewrite_config(&outside("dry-run", "for: 2h, warn: []"))?;
+    enforcer.signal(Signal::HUP)?;
+    let status = enforcer.wait_for_status("another one is in force", |status| {
+        status["config"]["error"].is_null()
+    })?;
+    ensure!(status["config"]["hash"] != hash);
+    enforcer.wait_for_metrics("a metric says so", |scrape| {
+        scrape
+            .value("genv_enforcer_config_last_reload_successful", &[])
+            .is_ok_and(|it| it == 1.0)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_at_the_start_ends_it_with_its_place() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: [{kind: x}]\n")?;
+    let config = format!("--config={}", setup.config().display());
+    let output = setup.output(&["run", "--once", &config])?;
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr)?;
+    ensure!(stderr.contains("enforcer.yaml:2:"), "{stderr}");
+    ensure!(!stderr.contains("panicked"), "{stderr}");
+    let output = setup.output(&["run", "--once", "--config=/nonexistent.yaml"])?;
+    assert_eq!(output.status.code(), Some(2));
+    Ok(())
+}
+
+#[test]
+fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
+    let (process, enforcer) = lab("for: 1h, warn: []")?;
+    enforcer.wait_for_status("a rule is broken", |status| {
+        status["violations"][0]["rule"].is_string()
+    })?;
+    let directory = enforcer.setup().state_directory();
+    let directory = format!("--state-directory={}", directory.display());
+    let user = format!("uid:{}", victim());
+    let why = |words: &[&str]| {
+        let mut command = enforcer.setup().program("genv", &["why", &directory])?;
+        output(command.args(words))
+    };
+    let told = why(&["--user", &user])?;
+    let text = String::from_utf8(told.stdout)?;
+    ensure!(
+        told.status.success(),
+        "{}",
+        String::from_utf8_lossy(&told.stderr)
+    );
+    for part in [
+        "non-env-processes".to_owned(),
+        process.pid().to_string(),
+        "nothing follows if it is over by".to_owned(),
+        "To comply".to_owned(),
+    ] {
+        ensure!(text.contains(&part), "{part}: {text}");
+    }
+    let json = why(&["--user", &user, "--json"])?;
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout)?;
+    assert_eq!(json["violations"].as_array().map(Vec::len), Some(1));
+    let other = why(&["--user", "uid:3999999999"])?;
+    ensure!(other.status.success());
+    ensure!(String::from_utf8(other.stdout)?.contains("Nothing is held against"));
+    let nowhere = enforcer
+        .setup()
+        .program("genv", &["why", "--state-directory=/nonexistent"]);
+    let nowhere = output(&mut nowhere?)?;
+    assert_eq!(nowhere.status.code(), Some(1));
+    Ok(())
+}

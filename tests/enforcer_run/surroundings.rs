@@ -1,0 +1,90 @@
+//! The programs around it: service manager, Prometheus, other enforcers.
+
+use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Setup, sleeper};
+use genv_tests::patience::PATIENCE;
+use genv_tests::tools;
+
+use super::{outside, used_by};
+
+#[test]
+fn the_service_manager_is_told_how_it_goes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(PATIENCE))?;
+    let enforcer = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?
+        .env("NOTIFY_SOCKET", &path.display().to_string())
+        .env("WATCHDOG_USEC", "1000000")
+        .start()?;
+    let next = || -> Result<String> {
+        let mut buffer = [0; 4096];
+        let length = manager.recv(&mut buffer).context("nothing is told")?;
+        Ok(String::from_utf8(buffer[..length].to_vec())?)
+    };
+    let wait_for = |what: &str| -> Result<()> {
+        while !next()?.starts_with(what) {}
+        Ok(())
+    };
+    wait_for("READY=1")?;
+    wait_for("STATUS=dry-run: 0 rules, 0 violations")?;
+    wait_for("WATCHDOG=1")?;
+    enforcer.signal(rustix::process::Signal::HUP)?;
+    wait_for("RELOADING=1\nMONOTONIC_USEC=")?;
+    wait_for("READY=1")?;
+    let (status, _) = enforcer.terminate()?;
+    ensure!(status.success());
+    wait_for("STOPPING=1")
+}
+
+#[test]
+fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
+    let process = sleeper(&[])?;
+    let config = outside("enforce", "for: 1h, warn: []");
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    let page = enforcer.get("/metrics")?;
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    for tool in ["prometheus", "prometheus-3"] {
+        let mut promtool = Command::new(tools::program(tool, "promtool"))
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        promtool
+            .stdin
+            .take()
+            .context("no stdin")?
+            .write_all(&page.body)?;
+        let output = promtool.wait_with_output()?;
+        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+        ensure!(output.status.success() && said.is_empty(), "{tool}: {said}");
+    }
+    for (path, status) in [
+        ("/", 200),
+        ("/-/healthy", 200),
+        ("/-/ready", 200),
+        ("/nosuch", 404),
+    ] {
+        assert_eq!(enforcer.get(path)?.status, status, "{path}");
+    }
+    Ok(())
+}
+
+#[test]
+fn two_do_not_work_in_one_directory() -> Result<()> {
+    let enforcer = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?.start()?;
+    let config = format!("--config={}", enforcer.setup().config().display());
+    let second = enforcer.setup().output(&["run", "--once", &config])?;
+    assert_eq!(second.status.code(), Some(1));
+    let stderr = String::from_utf8(second.stderr)?;
+    ensure!(stderr.contains("another genv-enforcer has"), "{stderr}");
+    Ok(())
+}

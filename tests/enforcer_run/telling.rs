@@ -1,0 +1,167 @@
+//! What users read in their terminals.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive};
+use genv_tests::patience::{PATIENCE, until};
+
+use super::{outside, used_by};
+
+/// A process in a terminal of its own that belongs to the victim; it ends with the value.
+struct InTerminal {
+    script: Child,
+    pid: u32,
+    shown: Option<Receiver<String>>,
+    _output: Option<ChildStdout>,
+}
+
+impl InTerminal {
+    /// script(1) makes the terminal, and passes on what is shown there. The process runs `before` and then sleeps.
+    fn start(before: &str, read: bool) -> Result<Self> {
+        let mut script = Command::new("script");
+        script
+            .args(["--quiet", "--flush", "--command"])
+            .arg(format!("{before}; echo \"<$$>\"; exec sleep 1000000"))
+            .arg("/dev/null")
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("SHELL", "/bin/sh")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut script = as_victim(&mut script)
+            .spawn()
+            .context("script, of the package bsdutils")?;
+        let mut output = BufReader::new(script.stdout.take().context("no stdout")?);
+        let mut pid = None;
+        while pid.is_none() {
+            let mut line = String::new();
+            ensure!(output.read_line(&mut line)? > 0, "script ended");
+            let mark = line
+                .split_once('<')
+                .and_then(|(_, rest)| rest.split_once('>'));
+            pid = mark.and_then(|(pid, _)| pid.parse().ok());
+        }
+        let (mut shown, mut kept) = (None, None);
+        if read {
+            let (sender, receiver) = channel();
+            std::thread::spawn(move || {
+                for line in output.lines() {
+                    let Ok(line) = line else { return };
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+            shown = Some(receiver);
+        } else {
+            kept = Some(output.into_inner());
+        }
+        Ok(Self {
+            script,
+            pid: pid.context("no pid")?,
+            shown,
+            _output: kept,
+        })
+    }
+
+    /// What is shown up to a line with this in it.
+    fn read_up_to(&self, part: &str) -> Result<String> {
+        let shown = self.shown.as_ref().context("nobody reads")?;
+        let mut text = String::new();
+        loop {
+            let line = shown.recv_timeout(PATIENCE);
+            let line =
+                line.with_context(|| format!("waited in vain for {part:?} after {text:?}"))?;
+            text += &line;
+            text += "\n";
+            if line.contains(part) {
+                return Ok(text);
+            }
+        }
+    }
+
+    /// The next notice about a process. Others of the same user, of other tests, may come in between.
+    fn notice(&self, pid: u32) -> Result<String> {
+        let first = self.read_up_to(&about(pid))?;
+        let first = first.lines().last().unwrap_or_default().to_owned();
+        Ok(first + "\n" + &self.read_up_to("genv why")?)
+    }
+
+    fn has_shown(&self, part: &str) -> bool {
+        let mut shown = self.shown.iter().flat_map(|it| it.try_iter());
+        shown.any(|line| line.contains(part))
+    }
+}
+
+/// What the first line of a notice holds.
+fn about(pid: u32) -> String {
+    format!("(process {pid})")
+}
+
+impl Drop for InTerminal {
+    fn drop(&mut self) {
+        let _ = genv_tests::process::signal(self.pid, rustix::process::Signal::KILL);
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+fn enforcer(process: &InTerminal, mode: &str, when: &str) -> Result<Enforcer> {
+    Setup::new(&used_by(&[process.pid]), &outside(mode, when))?.start()
+}
+
+/// Messages are taken, also where terminals are made without that right.
+const TAKES: &str = "chmod g+w $(tty)";
+
+#[test]
+fn a_user_reads_the_warning_and_then_what_was_done() -> Result<()> {
+    let process = InTerminal::start(TAKES, true)?;
+    let _enforcer = enforcer(&process, "enforce", "for: 0s, warn: [1s]")?;
+    let warning = process.notice(process.pid)?;
+    for part in [
+        "GPU rule non-env-processes".to_owned(),
+        format!("process {}", process.pid),
+        "this is ended".to_owned(),
+        "in 1s".to_owned(),
+    ] {
+        ensure!(warning.contains(&part), "{part}: {warning}");
+    }
+    let ended = process.notice(process.pid)?;
+    ensure!(ended.contains("was told to end"), "{ended}");
+    Ok(())
+}
+
+#[test]
+fn in_dry_run_users_are_told_nothing() -> Result<()> {
+    let process = InTerminal::start(TAKES, true)?;
+    let enforcer = enforcer(&process, "dry-run", "for: 0s, warn: [300ms]")?;
+    enforcer.wait_for_status("it would have been ended", |status| {
+        status["violations"][0]["stage"] == "acted"
+    })?;
+    ensure!(!process.has_shown(&about(process.pid)));
+    Ok(())
+}
+
+#[test]
+fn who_refuses_messages_gets_none() -> Result<()> {
+    let refusing = InTerminal::start("chmod g-w $(tty)", true)?;
+    let taking = InTerminal::start(TAKES, true)?;
+    let _enforcer = enforcer(&refusing, "enforce", "for: 0s, warn: [1s]")?;
+    // The other terminal of the same user.
+    taking.notice(refusing.pid)?;
+    taking.notice(refusing.pid)?;
+    ensure!(!refusing.has_shown("GPU rule"));
+    Ok(())
+}
+
+#[test]
+fn a_terminal_that_takes_nothing_holds_nothing_up() -> Result<()> {
+    let process = InTerminal::start(&format!("{TAKES}; yes & sleep 0.5"), false)?;
+    let enforcer = enforcer(&process, "enforce", "for: 0s, warn: [1s]")?;
+    until("it has ended", || Ok(!is_alive(process.pid)))?;
+    enforcer.wait_for_cycles(2)
+}

@@ -1,0 +1,168 @@
+//! Drivers that hang, files that are damaged, names that are hostile.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Setup, as_victim, is_alive, sleeper, victim};
+use genv_tests::patience::until;
+use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
+
+use super::{outside, used_by};
+
+const AT_ONCE: &str = "for: 0s, warn: []";
+
+#[test]
+fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_facts() -> Result<()>
+{
+    let process = sleeper(&[])?;
+    let healthy = used_by(&[process.pid()]);
+    let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
+    let setup = Setup::new(&healthy, &outside("enforce", "for: 3s, warn: []"))?;
+    let enforcer = setup.start()?;
+    let status = enforcer.wait_for_status("a rule is broken", |status| {
+        status["violations"][0]["stage"] == "pending"
+    })?;
+    let due = status["violations"][0]["at_seconds"]
+        .as_f64()
+        .unwrap_or_default();
+    enforcer.setup().rewrite_scenario(&hanging)?;
+    let is_late = |status: &serde_json::Value| {
+        let now = status["updated_timestamp_seconds"].as_f64();
+        now.unwrap_or_default() > due + 1.0
+    };
+    enforcer.wait_for_status("it would have been due", is_late)?;
+    ensure!(is_alive(process.pid()), "{}", enforcer.log());
+    assert_eq!(enforcer.get("/-/healthy")?.status, 200);
+    ensure!(
+        enforcer.log().contains("a collector fails"),
+        "{}",
+        enforcer.log()
+    );
+    enforcer.setup().rewrite_scenario(&healthy)?;
+    until("it has ended", || Ok(!is_alive(process.pid())))?;
+
+    // Hanging again, it ends at once when it is told to.
+    enforcer.setup().rewrite_scenario(&hanging)?;
+    enforcer.wait_for_cycles(2)?;
+    let began = Instant::now();
+    let (status, _) = enforcer.terminate()?;
+    ensure!(status.success(), "{status}");
+    ensure!(
+        began.elapsed() < Duration::from_secs(15),
+        "it waited for the driver"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_damaged_environment_stops_nothing_else() -> Result<()> {
+    let member = sleeper(&[])?;
+    let inside = sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?;
+    let setup = Setup::new(
+        &used_by(&[inside.pid()]),
+        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
+         rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n",
+    )?;
+    let environment = Environment {
+        eid: "e1".to_owned(),
+        uid: victim(),
+        pids: vec![member.pid()],
+        devices: vec![1],
+        gpu_memory: None,
+    };
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let path = setup.genv_directory().join("envs.json");
+    let mut envs: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let list = envs["envs"].as_array_mut().context("no list")?;
+    list.push(serde_json::json!({"eid": 5, "pids": "none"}));
+    fs::write(&path, envs.to_string())?;
+    let _enforcer = setup.start()?;
+    until("it has ended", || Ok(!is_alive(inside.pid())))?;
+    ensure!(is_alive(member.pid()));
+    Ok(())
+}
+
+#[test]
+fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &outside("enforce", AT_ONCE))?;
+    fs::write(setup.state_directory().join("history.json"), "{\"ver")?;
+    fs::write(setup.state_directory().join("control.json"), "{")?;
+    let enforcer = setup.start()?;
+    let status = enforcer.wait_for_status("it is said", |status| {
+        status["faults"]
+            .as_array()
+            .is_some_and(|faults| faults.len() >= 2)
+    })?;
+    let faults = status["faults"].to_string();
+    ensure!(faults.contains("history.json.damaged"), "{faults}");
+    ensure!(faults.contains("control.json"), "{faults}");
+    // A pause may have been told there.
+    enforcer.wait_for_cycles(2)?;
+    ensure!(is_alive(process.pid()));
+    enforcer.setup().said(&["pause", "--for", "0"])?;
+    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    Ok(())
+}
+
+#[test]
+fn hostile_names_break_no_line() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let name = "x\n\"}{\\\u{1b}[2J";
+    let program = folder.path().join(name);
+    fs::copy("/bin/sleep", &program)?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    let mut command = Command::new(&program);
+    command.env_clear().env("PATH", "/bin").arg("1000000");
+    let process = Sleeper::spawn(as_victim(&mut command))?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &outside("enforce", AT_ONCE))?;
+    let enforcer = setup.flag("--log.format=json").start()?;
+    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    enforcer.wait_for_cycles(1)?;
+    for line in enforcer.log().lines() {
+        let parsed: Result<serde_json::Value, _> = serde_json::from_str(line);
+        ensure!(parsed.is_ok(), "{line:?}");
+    }
+    ensure!(!enforcer.audit()?.is_empty());
+    enforcer.scrape()?;
+    let text = enforcer.setup().said(&["status"])?;
+    ensure!(!text.contains('\u{1b}'), "{text:?}");
+    Ok(())
+}
+
+#[test]
+fn without_capabilities_it_says_what_it_cannot_do() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        // Whoever runs the tests has none.
+        let enforcer = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?.start()?;
+        let faults = enforcer.status()?["faults"].to_string();
+        ensure!(faults.contains("CAP_KILL"), "{faults}");
+        return Ok(());
+    }
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    let mut command = setup.command(&[])?;
+    let program = command.get_program().to_owned();
+    command = Command::new("setpriv");
+    command
+        .args([
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            "--ambient-caps=-all",
+        ])
+        .arg(program)
+        .args(["run", "--once", "--gpu.source=simulated"])
+        .arg(format!("--config={}", setup.config().display()))
+        .env("GENV_TMPDIR", setup.genv_directory())
+        .env("GENV_SCENARIO", setup.folder().join("scenario.yaml"))
+        .env("STATE_DIRECTORY", setup.state_directory());
+    let output = genv_tests::patience::output(&mut command)?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    for capability in ["CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {
+        ensure!(said.contains(capability), "{said}");
+    }
+    Ok(())
+}

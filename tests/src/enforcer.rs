@@ -1,0 +1,389 @@
+//! genv-enforcer as a process: started on a free port, waited for, asked, told, stopped.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Signal, geteuid};
+use serde_json::Value;
+
+use crate::exporter::free_port;
+use crate::http::{self, Response};
+use crate::metrics::Scrape;
+use crate::patience::{self, until};
+use crate::process::{self, Sleeper};
+
+/// Whose processes may be ended: root's are out of reach of every rule, so that where root runs the tests somebody else
+/// is meant.
+#[must_use]
+pub fn victim() -> u32 {
+    let own = geteuid();
+    if own.is_root() { 54_321 } else { own.as_raw() }
+}
+
+/// A process of the [`victim`] that sleeps.
+///
+/// # Errors
+/// It cannot be started.
+pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
+    let mut command = Command::new("sleep");
+    command
+        .env_clear()
+        .env("PATH", "/bin")
+        .envs(environment.iter().copied())
+        .arg("1000000");
+    Sleeper::spawn(as_victim(&mut command))
+}
+
+/// The same command as the [`victim`].
+pub fn as_victim(command: &mut Command) -> &mut Command {
+    if geteuid().is_root() {
+        command.uid(victim()).gid(victim());
+    }
+    command
+}
+
+/// Whether a process is there and has not ended.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some(None | Some('Z' | 'X')))
+}
+
+/// How an enforcer is to be started.
+#[derive(Debug)]
+pub struct Setup {
+    folder: tempfile::TempDir,
+    port: u16,
+    flags: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+/// A running enforcer; it ends with the value.
+#[derive(Debug)]
+pub struct Enforcer {
+    child: Child,
+    setup: Setup,
+}
+
+impl Setup {
+    /// An enforcer of this scenario with these rules (YAML), an interval of 100 ms and a state directory of genv that does
+    /// not exist.
+    ///
+    /// # Errors
+    /// The program was not built.
+    pub fn new(scenario: &str, config: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let setup = Self {
+            folder,
+            port: free_port()?,
+            flags: Vec::new(),
+            variables: Vec::new(),
+        };
+        fs::create_dir(setup.state_directory())?;
+        // Whatever the umask.
+        fs::set_permissions(setup.state_directory(), fs::Permissions::from_mode(0o755))?;
+        setup.rewrite_scenario(scenario)?;
+        setup.rewrite_config(config)?;
+        Ok(setup)
+    }
+
+    /// Adds a flag of `run`.
+    #[must_use]
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A folder of its own.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The enforcer's own directory.
+    #[must_use]
+    pub fn state_directory(&self) -> PathBuf {
+        self.folder.path().join("enforcer")
+    }
+
+    /// genv's state directory.
+    #[must_use]
+    pub fn genv_directory(&self) -> PathBuf {
+        self.folder.path().join("genv")
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("enforcer.yaml")
+    }
+
+    /// Replaces the configuration at once.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn rewrite_config(&self, text: &str) -> Result<()> {
+        self.replace("enforcer.yaml", text)
+    }
+
+    /// Replaces the scenario at once.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn rewrite_scenario(&self, text: &str) -> Result<()> {
+        self.replace("scenario.yaml", text)
+    }
+
+    fn replace(&self, name: &str, text: &str) -> Result<()> {
+        let new = self.folder.path().join(format!("{name}.new"));
+        fs::write(&new, text)?;
+        Ok(fs::rename(new, self.folder.path().join(name))?)
+    }
+
+    /// A command of genv-enforcer in these surroundings.
+    ///
+    /// # Errors
+    /// The program was not built.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        self.program("genv-enforcer", words)
+    }
+
+    /// A command of a program of this workspace in these surroundings.
+    ///
+    /// # Errors
+    /// The program was not built.
+    pub fn program(&self, name: &str, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(process::program(name)?);
+        for name in [
+            "GENV_DEVICES",
+            "GENV_NVML_LIBRARY",
+            "NOTIFY_SOCKET",
+            "JOURNAL_STREAM",
+            "GENV_TERMINATE_PROCESSES",
+        ] {
+            command.env_remove(name);
+        }
+        command
+            .args(words)
+            .env("GENV_TMPDIR", self.genv_directory())
+            .env("GENV_SCENARIO", self.folder.path().join("scenario.yaml"))
+            .env("STATE_DIRECTORY", self.state_directory())
+            .env("TZ", "UTC")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+
+    /// Runs a command of genv-enforcer to its end.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not end.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        patience::output(&mut self.command(words)?)
+    }
+
+    /// As [`Setup::output`], which must succeed; what it printed.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn said(&self, words: &[&str]) -> Result<String> {
+        let output = self.output(words)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?} failed: {stderr}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Starts the daemon and waits until a cycle has ended.
+    ///
+    /// # Errors
+    /// It ended, or never became ready.
+    pub fn start(self) -> Result<Enforcer> {
+        let config = format!("--config={}", self.config().display());
+        self.start_with(&[&config])
+    }
+
+    /// As [`Setup::start`], with other flags than `--config`.
+    ///
+    /// # Errors
+    /// As [`Setup::start`].
+    pub fn start_with(self, flags: &[&str]) -> Result<Enforcer> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))?;
+        let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
+        let mut command = self.command(&["run", &listen, "--interval=100ms"])?;
+        command
+            .args(flags)
+            .args(&self.flags)
+            .args(["--gpu.source=simulated"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command.spawn().context("starting genv-enforcer")?;
+        let mut enforcer = Enforcer { child, setup: self };
+        let port = enforcer.setup.port;
+        until("a first cycle has ended", || {
+            if let Some(status) = enforcer.child.try_wait()? {
+                anyhow::bail!("genv-enforcer ended with {status}: {}", enforcer.log());
+            }
+            Ok(matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200))
+        })
+        .with_context(|| enforcer.log())?;
+        Ok(enforcer)
+    }
+}
+
+impl Enforcer {
+    /// How it was started.
+    #[must_use]
+    pub const fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.setup.folder().join("log")).unwrap_or_default()
+    }
+
+    /// All that it audited, a value a line.
+    ///
+    /// # Errors
+    /// A line is no JSON.
+    pub fn audit(&self) -> Result<Vec<Value>> {
+        let path = self.setup.state_directory().join("audit.jsonl");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
+        lines.collect()
+    }
+
+    /// Its status.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn status(&self) -> Result<Value> {
+        let said = self.setup.said(&["status", "--json"])?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Fetches a page.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        http::get(self.setup.port, path).with_context(|| self.log())
+    }
+
+    /// Scrapes its metrics.
+    ///
+    /// # Errors
+    /// It does not answer with well-formed metrics.
+    pub fn scrape(&self) -> Result<Scrape> {
+        Scrape::parse(&self.get("/metrics")?.text()?)
+    }
+
+    /// Waits until its status is so.
+    ///
+    /// # Errors
+    /// It never is.
+    pub fn wait_for_status(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut status = Value::Null;
+        until(what, || {
+            status = self.status()?;
+            Ok(is_so(&status))
+        })
+        .with_context(|| format!("{status:#}; log: {}", self.log()))?;
+        Ok(status)
+    }
+
+    /// Waits until its metrics are so.
+    ///
+    /// # Errors
+    /// They never are.
+    pub fn wait_for_metrics(&self, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        let mut scrape = Scrape::default();
+        until(what, || {
+            scrape = self.scrape()?;
+            Ok(is_so(&scrape))
+        })
+        .with_context(|| self.log())?;
+        Ok(scrape)
+    }
+
+    /// Waits until so many more cycles have ended, each seen.
+    ///
+    /// # Errors
+    /// They do not go on.
+    pub fn wait_for_cycles(&self, cycles: usize) -> Result<()> {
+        let when = |status: &Value| status["updated_timestamp_seconds"].as_f64();
+        for _ in 0..cycles {
+            let last = when(&self.status()?);
+            self.wait_for_status("a cycle ends", |status| when(status) > last)?;
+        }
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        process::signal(self.pid(), signal)
+    }
+
+    /// Asks it to end with SIGTERM, and waits; what it was started with can be started again.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn terminate(mut self) -> Result<(ExitStatus, Setup)> {
+        self.signal(Signal::TERM)?;
+        let status = patience::ended(&mut self.child)?;
+        Ok((status, self.into_setup()?))
+    }
+
+    /// Kills it, so that it can do nothing more; what it was started with can be started again.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn kill(mut self) -> Result<Setup> {
+        self.child.kill()?;
+        patience::ended(&mut self.child)?;
+        self.into_setup()
+    }
+
+    fn into_setup(mut self) -> Result<Setup> {
+        let next = Setup {
+            folder: tempfile::tempdir()?,
+            port: free_port()?,
+            flags: self.setup.flags.clone(),
+            variables: self.setup.variables.clone(),
+        };
+        Ok(std::mem::replace(&mut self.setup, next))
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
