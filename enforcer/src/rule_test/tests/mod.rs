@@ -2,6 +2,7 @@
 
 mod documentation;
 mod kinds;
+mod meaning;
 mod refusals;
 
 use std::fs;
