@@ -61,7 +61,7 @@ impl Machine {
         let state = StateDirectory::new(self.directory.path()).read().unwrap();
         let table = self.table(pid);
         let environments = live_environments(&state, &table);
-        match Attributor::new(&environments, true, &table).attribute(pid) {
+        match Attributor::new(&state, &environments, true, &table).attribute(pid) {
             Attribution::Environment { eid } => format!("in {eid}"),
             Attribution::Outside { reason } => format!("outside {reason}"),
             Attribution::Unknown { reason } => format!("unknown {reason}"),

@@ -103,7 +103,7 @@ fn answer(reader: &mut ProcReader, state: &State, pid: u32) -> String {
     let environments = live_environments(state, &table);
     format!(
         "{:?}",
-        Attributor::new(&environments, true, &table).attribute(pid)
+        Attributor::new(state, &environments, true, &table).attribute(pid)
     )
 }
 

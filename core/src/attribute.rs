@@ -10,7 +10,8 @@
 //!    own environ does not claim another environment.
 //! 3. *Outside*: it makes no claim, and none of its ancestors is a member; or its claim is refuted: there
 //!    is no such environment, or it is another user's.
-//! 4. *Unknown*: anything that these rules need is missing.
+//! 4. *Unknown*: anything that these rules need is missing. So is the claim of its user's environment that was
+//!    left out only because its Jupyter kernels were not found: they may run elsewhere.
 //!
 //! Only freshly read state shows that something is not in it: from state that is kept because it
 //! cannot be read now, nothing is ever concluded to be outside.
@@ -45,6 +46,9 @@ pub mod reason {
     pub const USER_UNREADABLE: &str = "user_unreadable";
     /// Unknown: an ancestor ended while it was read, or may not be read.
     pub const ANCESTOR_UNREADABLE: &str = "ancestor_unreadable";
+    /// Unknown: the environment that it claims is its user's and would live by Jupyter kernels, of which none was found;
+    /// where they are looked for, only their user's programs know for sure.
+    pub const KERNELS_NOT_FOUND: &str = "kernels_not_found";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";
 }
@@ -101,8 +105,9 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
 #[derive(Debug)]
 pub struct Attributor<'a> {
     table: &'a ProcessTable,
-    state_is_fresh: bool,
+    state_is_whole: bool,
     users: HashMap<&'a str, u32>,
+    state: &'a State,
     members: HashMap<u32, &'a str>,
 }
 
@@ -117,13 +122,14 @@ enum Descent<'a> {
 }
 
 impl<'a> Attributor<'a> {
-    /// Prepares to judge by these environments (see [`live_environments`]) and this table.
+    /// Prepares to judge by a state, those of its environments that live (see [`live_environments`]) and this table.
     ///
     /// `state_is_fresh` tells whether the state was read in this cycle, rather than kept from an earlier
-    /// one, after the pids were learned, and whole ([`State::incomplete`]): only then did an environment
+    /// one, after the pids were learned. Only then, and if it is whole ([`State::incomplete`]), did an environment
     /// that is missing from it not exist when the process was started.
     #[must_use]
     pub fn new(
+        state: &'a State,
         environments: &[LiveEnvironment<'a>],
         state_is_fresh: bool,
         table: &'a ProcessTable,
@@ -143,7 +149,8 @@ impl<'a> Attributor<'a> {
         }
         Self {
             table,
-            state_is_fresh,
+            state,
+            state_is_whole: state_is_fresh && !state.incomplete,
             users,
             members,
         }
@@ -193,8 +200,17 @@ impl<'a> Attributor<'a> {
             _ if facts.uid.is_none() && refuted == reason::OTHER_USERS_ENVIRONMENT => {
                 unknown(reason::USER_UNREADABLE)
             }
+            _ if refuted == reason::NO_SUCH_ENVIRONMENT && self.may_live_for(facts, claimed) => {
+                unknown(reason::KERNELS_NOT_FOUND)
+            }
             _ => self.outside(refuted),
         }
+    }
+
+    /// Whether an environment that was left out may live all the same, and be this process's then.
+    fn may_live_for(&self, facts: &ProcessFacts, eid: &str) -> bool {
+        let user = self.state.kernels_not_found.get(eid);
+        user.is_some_and(|&user| facts.uid.is_none() || credible(facts, user))
     }
 
     fn descent(&self, pid: u32) -> Descent<'a> {
@@ -224,7 +240,7 @@ impl<'a> Attributor<'a> {
     }
 
     fn outside(&self, reason: &str) -> Attribution {
-        if self.state_is_fresh {
+        if self.state_is_whole {
             Attribution::Outside {
                 reason: reason.to_owned(),
             }

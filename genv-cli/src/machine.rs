@@ -253,7 +253,7 @@ fn usage(
             members: members.copied().collect(),
         });
         let live = live_environments(state, &table);
-        let attributor = Attributor::new(&live, !state.incomplete, &table);
+        let attributor = Attributor::new(state, &live, true, &table);
         let own = |pid: u32| attributor.attribute(pid).eid() == Some(eid);
         let own = rows.iter().filter(|(_, pid)| own(*pid));
         usage.own = own.map(|(gpu, _)| *gpu).collect();

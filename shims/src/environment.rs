@@ -121,7 +121,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
             members: Vec::new(),
         }));
     }
-    let attributor = Attributor::new(&live, true, &table);
+    let attributor = Attributor::new(state, &live, true, &table);
     let own = |pid: &u32| attributor.attribute(*pid).eid() == Some(eid);
     pids.iter().copied().filter(own).collect()
 }

@@ -7,7 +7,8 @@ use crate::proc::Lineage;
 ///
 /// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user
 /// 1000's, its member is pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is
-/// named as a member of E too, but its process started after the state was written. Pid 50 is a shell
+/// named as a member of E too, but its process started after the state was written. Environment K is user 1000's, and
+/// no kernel of it was found; neither was one of E, which its member keeps alive. Pid 50 is a shell
 /// that is no member. The process in question is pid 999.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -151,7 +152,9 @@ fn every_case_of_the_table_gets_its_answer() {
             environments: vec![
                 environment("E", 1000, &[100, 300]),
                 environment("F", 2000, &[200]),
+                environment("dead", 1000, &[]),
             ],
+            kernels_not_found: ["E", "K"].map(|eid| (eid.to_owned(), 1000)).into(),
             ..State::default()
         };
         if let Some(eid) = &case.member_of {
@@ -160,7 +163,8 @@ fn every_case_of_the_table_gets_its_answer() {
         }
         let table = table(case);
         let environments = live_environments(&state, &table);
-        let attribution = Attributor::new(&environments, !case.stale, &table).attribute(PID);
+        let attribution =
+            Attributor::new(&state, &environments, !case.stale, &table).attribute(PID);
         let answer = match attribution {
             Attribution::Environment { eid } => format!("in {eid}"),
             Attribution::Outside { reason } => format!("outside {reason}"),
@@ -227,6 +231,6 @@ fn a_loop_of_parents_ends_as_a_broken_chain() {
     let mut table = table(&case(Some(1000)));
     table.lineage.insert(PID, started(5, 998));
     table.lineage.insert(998, started(5, PID));
-    let attribution = Attributor::new(&[], true, &table).attribute(PID);
+    let attribution = Attributor::new(&State::default(), &[], true, &table).attribute(PID);
     assert_eq!(attribution, unknown(reason::ANCESTOR_UNREADABLE));
 }

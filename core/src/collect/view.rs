@@ -126,10 +126,13 @@ impl View {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
-        // What a damaged state left out may exist: it shows nothing to be outside.
-        let state_is_whole =
-            evidence.state_is_fresh && state.is_some_and(|state| !state.incomplete);
-        let attributor = Attributor::new(&live, state_is_whole, table);
+        let no_state = State::default();
+        let attributor = Attributor::new(
+            state.unwrap_or(&no_state),
+            &live,
+            evidence.state_is_fresh && state.is_some(),
+            table,
+        );
 
         let processes = match sample {
             Some(sample) if self.collectors.processes => {

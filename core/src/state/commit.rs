@@ -4,7 +4,7 @@
 //! what the next command repairs: a recorded member that `envs.json` lacks is dropped, as is an attachment of an
 //! environment that ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -76,6 +76,7 @@ impl Loaded {
                     .into_iter()
                     .next()
                     .unwrap_or_default(),
+                kernels_not_found: BTreeMap::new(),
                 incomplete: environments.document.incomplete,
                 warnings,
             },

@@ -1,5 +1,6 @@
 //! The state directory that is shared with genv 1.x, read without its lock.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -239,7 +240,7 @@ impl StateSource for StateDirectory {
     fn read(&mut self) -> Result<State, StateError> {
         let mut state = self.read_files()?;
         let ended = self.kernels.ended(&state.environments);
-        liveness::forget_kernels(&mut state.environments, &ended);
+        state.kernels_not_found = liveness::forget_kernels(&mut state.environments, &ended);
         Ok(state)
     }
 }
@@ -271,6 +272,7 @@ impl StateDirectory {
             environments: environments.entries,
             devices: devices.entries,
             recorded: members.into_iter().next().unwrap_or_default(),
+            kernels_not_found: BTreeMap::new(),
             incomplete: environments.incomplete,
             warnings,
         })

@@ -1,6 +1,6 @@
 //! Which members live, and what ends with those that do not.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::kernels::EndedKernels;
 use super::members::Recorded;
@@ -54,18 +54,30 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
             }
         });
     }
-    forget_kernels(&mut state.environments, ended);
+    state.kernels_not_found = forget_kernels(&mut state.environments, ended);
     end_environments(&mut state.environments, &mut state.devices);
 }
 
-/// Removes kernels that ended.
-pub(super) fn forget_kernels(environments: &mut [EnvironmentState], ended: &EndedKernels) {
+/// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.
+pub(super) fn forget_kernels(
+    environments: &mut [EnvironmentState],
+    ended: &EndedKernels,
+) -> BTreeMap<String, u32> {
+    let mut without = BTreeMap::new();
     for EnvironmentState {
-        uid, kernel_ids, ..
+        eid,
+        uid,
+        kernel_ids,
+        ..
     } in environments
     {
+        let before = kernel_ids.len();
         kernel_ids.retain(|id| !ended.contains(&(*uid, id.clone())));
+        if kernel_ids.is_empty() && before > 0 {
+            without.insert(eid.clone(), *uid);
+        }
     }
+    without
 }
 
 /// Removes environments that have no member, and attachments of environments that do not exist.

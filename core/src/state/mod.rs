@@ -26,6 +26,8 @@ pub use lock::{DEFAULT_PATIENCE, FileLock, LockError};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 
+use std::collections::BTreeMap;
+
 use crate::model::MemoryAmount;
 
 const ENVIRONMENTS_FILE: &str = "envs.json";
@@ -63,6 +65,9 @@ pub struct State {
     pub devices: Vec<DeviceState>,
     /// What is known of members beyond their pids.
     pub recorded: RecordedMembers,
+    /// Users (uid) of environments, by eid, that list Jupyter kernels of which none was found. One may run all the same,
+    /// as where `JUPYTER_RUNTIME_DIR` of its user is another folder than the one that was looked into.
+    pub kernels_not_found: BTreeMap<String, u32>,
     /// Whether a damaged environment, or a member of one, was left out: what is not here may exist all the same.
     pub incomplete: bool,
     /// Entries that were damaged, and left out or taken in part, one sentence each.

@@ -72,7 +72,7 @@ impl Evidence {
             members: members.collect(),
         });
         let live = live_environments(&state, &table);
-        let attribution = Attributor::new(&live, !state.incomplete, &table).attribute(pid);
+        let attribution = Attributor::new(&state, &live, true, &table).attribute(pid);
         // A new reader remembers nothing.
         let mut real = ProcReader::new().read(&ProcessRequest {
             processes: vec![pid, std::process::id()],

@@ -112,6 +112,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         environments,
         devices,
         recorded: Default::default(),
+        kernels_not_found: Default::default(),
         incomplete: false,
         warnings: Vec::new(),
     }

@@ -1,5 +1,7 @@
 //! Environments of a scenario.
 
+use std::collections::BTreeMap;
+
 use super::Stage;
 use crate::model::MemoryAmount;
 use crate::scenario::definition::Device;
@@ -61,6 +63,7 @@ impl StateSource for SimulatedState {
                 })
                 .collect(),
             recorded: RecordedMembers::default(),
+            kernels_not_found: BTreeMap::new(),
             incomplete: false,
             warnings: Vec::new(),
         })

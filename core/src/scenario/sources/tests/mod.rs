@@ -143,7 +143,7 @@ fn attributions(stand: &mut Stand, seconds: f64) -> Vec<(u32, Attribution)> {
         state.environments.len(),
         "an environment without a living member"
     );
-    let attributor = Attributor::new(&live, true, &table);
+    let attributor = Attributor::new(&state, &live, true, &table);
     pids.into_iter()
         .map(|pid| (pid, attributor.attribute(pid)))
         .collect()

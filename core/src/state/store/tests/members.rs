@@ -1,6 +1,6 @@
 //! Who lives: reused pids, other boots, processes that may not be seen, kernels.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -387,6 +387,12 @@ fn an_environment_lives_as_long_as_its_kernels() {
         kernels(&mut store),
         [("e".to_owned(), vec![b]), other.clone()]
     );
+    assert!(exporter.read().unwrap().kernels_not_found.is_empty());
     fs::remove_file(runtime.path().join("kernel-b.json")).unwrap();
+    // Who only reads remembers whose kernels it did not find: they may run elsewhere.
+    let not_found = BTreeMap::from([("e".to_owned(), 0)]);
+    assert_eq!(exporter.read().unwrap().kernels_not_found, not_found);
+    assert_eq!(store.read().unwrap().kernels_not_found, not_found);
     assert_eq!(kernels(&mut store), [other]);
+    assert!(exporter.read().unwrap().kernels_not_found.is_empty());
 }
