@@ -215,7 +215,7 @@ pub(crate) struct ResetFlags {
 /// End and detach what a report on stdin names, as genv 1.4.3's 'genv usage execute'; each process is verified first.
 #[derive(Debug, Args)]
 pub(crate) struct ExecuteReportFlags {
-    /// Configuration of which 'never' and 'breaker' are heeded.
+    /// Configuration of which 'never' and 'breaker' are heeded [default: /etc/genv/enforcer.yaml, if it is there].
     #[arg(long, value_name = "FILE", value_parser = file)]
     pub(crate) config: Option<PathBuf>,
 

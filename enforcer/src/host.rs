@@ -1,34 +1,22 @@
 //! This host: what is collected of it, and who carries out steps on it.
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions, HostSources};
 use genv_core::model::{HostSnapshot, Publication};
 use genv_core::sources::SourceOptions;
 use genv_core::state::directory_path;
 use genv_core::stream::SnapshotStream;
 
-use crate::Silent;
-use crate::commands::{print, tell};
-use crate::config::{Config, Mode, PeerFlags};
-use crate::execute::report::Report;
 use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
-use crate::flags::ExecuteReportFlags;
-use crate::metrics;
-use crate::plan::Outcome;
-use crate::tell::words;
 
 /// Values older than this many intervals, or this, are withdrawn.
 const MAX_AGE_INTERVALS: u32 = 3;
 const SHORTEST_MAX_AGE: Duration = Duration::from_secs(30);
-
-/// How long sources may take where they are asked once.
-const ONCE: Duration = Duration::from_secs(10);
 
 /// What was published last.
 #[derive(Debug, Default)]
@@ -106,57 +94,4 @@ pub(crate) fn users_of_devices(hosts: &[HostSnapshot]) -> BTreeSet<String> {
         holding.chain(processes.filter_map(|it| snapshot.user_of(it)))
     });
     users.map(str::to_owned).collect()
-}
-
-/// `genv-enforcer execute-report`
-pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
-    let config = match &flags.config {
-        Some(path) => Config::load(path)?,
-        None => Config::from_flags(&PeerFlags::default()),
-    };
-    let policy = Policy {
-        mode: if flags.dry_run {
-            Mode::DryRun
-        } else {
-            Mode::Enforce
-        },
-        ..Policy::from(&config)
-    };
-    let mut json = Vec::new();
-    std::io::stdin()
-        .read_to_end(&mut json)
-        .context("cannot read the report from stdin")?;
-    let report = Report::parse(&json)?;
-
-    let sources = SourceOptions::from(flags.sources).or_from_environment()?;
-    let latest = Arc::new(Latest::default());
-    let mut executor = executor(
-        &sources,
-        &flags.directory.path(),
-        policy,
-        Arc::clone(&latest),
-    )?;
-    let publication = collect(sources.open()?, ONCE)?
-        .next_blocking()
-        .context("cannot see who uses the GPUs: a defect of this program; start it again")?;
-    latest.replace(Arc::clone(&publication));
-    let users = users_of_devices(&publication.hosts);
-    let (notes, deeds) = executor.execute_report(&report, &users);
-    if let Some(why) = notes.tripped {
-        tell(&format!(
-            "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
-        ));
-    }
-    let mut settled = true;
-    for deed in &deeds {
-        let target = words::target(&deed.target);
-        match &deed.outcome {
-            Outcome::Refused { reason, .. } | Outcome::Failed { reason } if !deed.is_settled() => {
-                settled = false;
-                tell(&format!("{target}: {}", genv_core::text::harmless(reason)));
-            }
-            outcome => print(&format!("{target}: {}\n", metrics::result(outcome)))?,
-        }
-    }
-    if settled { Ok(()) } else { Err(Silent.into()) }
 }

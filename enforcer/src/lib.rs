@@ -19,6 +19,7 @@ pub mod cycle;
 pub mod directory;
 mod endpoints;
 pub mod execute;
+mod execute_report;
 mod flags;
 pub mod groups;
 mod host;
@@ -63,7 +64,7 @@ pub fn run() -> ExitCode {
         Command::Pause(flags) => commands::pause(&flags),
         Command::Waive(flags) => commands::waive(&flags),
         Command::Reset(flags) => commands::reset(&flags),
-        Command::ExecuteReport(flags) => host::execute_report(*flags),
+        Command::ExecuteReport(flags) => execute_report::execute_report(*flags),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

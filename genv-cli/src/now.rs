@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use genv_core::collect::{CollectOptions, spawn};
+use genv_core::collect::once;
 use genv_core::model::Snapshot;
 use genv_core::sources::SourceOptions;
-
-/// The collection waits for GPUs during this part of its interval.
-const PART_OF_INTERVAL: u32 = 2;
 
 /// One snapshot. GPUs are waited for so long at most; without them it tells why in its collector `gpu`.
 ///
@@ -18,14 +15,7 @@ pub(crate) fn snapshot(patience: Duration) -> anyhow::Result<Snapshot> {
     let options = SourceOptions::default().or_from_environment()?;
     // Of a scenario's hosts the first is this machine.
     let host = options.open()?.into_iter().take(1).collect();
-    let interval = patience * PART_OF_INTERVAL;
-    let options = CollectOptions {
-        interval,
-        max_age: interval,
-        ..CollectOptions::default()
-    };
-    let mut stream = spawn(host, options).context("cannot ask this machine")?;
-    let publication = stream.next_blocking().context("cannot ask this machine")?;
+    let publication = once(host, patience).context("cannot ask this machine")?;
     let host = publication.hosts.first();
     let snapshot = host.and_then(|host| host.snapshot.clone());
     let snapshot = snapshot.context("cannot ask this machine: nothing answers")?;

@@ -16,10 +16,12 @@ mod tests;
 mod view;
 mod worker;
 
+use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
 use crate::gpu::GpuSource;
+use crate::model::Publication;
 use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
@@ -76,6 +78,23 @@ impl Default for CollectOptions {
             },
         }
     }
+}
+
+/// Collects once. GPUs are waited for so long at most; without them the collector `gpu` of their host tells why.
+///
+/// # Errors
+/// A thread could not be started, or ended.
+pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publication>> {
+    // GPUs are waited for during half of an interval.
+    let interval = patience * 2;
+    let options = CollectOptions {
+        interval,
+        max_age: interval,
+        ..CollectOptions::default()
+    };
+    spawn(hosts, options)?
+        .next_blocking()
+        .map_err(io::Error::other)
 }
 
 /// Starts collecting and publishing all hosts together, once an interval from now on.

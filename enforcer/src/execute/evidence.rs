@@ -85,6 +85,13 @@ impl Evidence {
             }
             Some(ProcessRead::Vanished) | None => return Err(ended()),
         };
+        // Of a scenario, a simulated process may have the pid of a real one.
+        let same = |read: &ProcessRead| matches!(read, ProcessRead::Present(told) if told.start_time_ticks == facts.start_time_ticks);
+        if !table.processes.get(&pid).is_some_and(same) {
+            return Err(later(
+                "it is not the process that uses the device".to_owned(),
+            ));
+        }
         let username = facts.uid.map(|uid| self.processes.username(uid));
         Ok(Witnessed {
             username: username.unwrap_or_default(),

@@ -148,6 +148,12 @@ impl Executor {
         self.policy = policy;
     }
 
+    /// Whether genv's variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
+    #[must_use]
+    pub fn may_signal(&self) -> bool {
+        self.may_signal
+    }
+
     /// The mode that is in force: dry-run, too, while the breaker is open.
     #[must_use]
     pub fn mode(&self) -> Mode {
