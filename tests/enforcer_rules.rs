@@ -1,4 +1,4 @@
-//! What admins run on their rules: `genv-enforcer check`, as a program.
+//! What admins run on their rules: `genv-enforcer check` and `test`, as programs.
 
 use std::fs;
 use std::path::Path;
@@ -106,5 +106,48 @@ fn check_says_that_its_answer_could_not_be_printed() -> Result<()> {
         stderr.contains("cannot print the result") && !stderr.contains("panicked"),
         "{stderr}"
     );
+    Ok(())
+}
+
+const TESTS: &str = "config_file: enforcer.yaml
+tests:
+  - name: processes outside are ended
+    scenario:
+      version: 1
+      users: {alice: 2001}
+      hosts: [{name: a, devices: [{}], processes: [{pid: 7, user: alice, devices: [{index: 0}]}]}]
+    expect:
+      - {at: 5m, actions: [{action: terminate, rule: non-env-processes, user: alice, pid: 7}]}
+";
+
+#[test]
+fn tests_of_rules_pass_with_0_fail_with_1_and_cannot_be_read_with_2() -> Result<()> {
+    let rules = |for_duration: &str| {
+        format!(
+            "version: 1\nrules: [{{kind: non-env-processes, action: terminate, for: {for_duration}, warn: []}}]\n"
+        )
+    };
+    let folder = folder_with(&[("enforcer.yaml", &rules("4m")), ("test.yaml", TESTS)])?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!(
+        (said.code, said.stderr.as_str()),
+        (Some(0), ""),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(
+        said.stdout,
+        "test.yaml\n  ok      processes outside are ended\n1 test, 0 failed\n"
+    );
+
+    fs::write(folder.path().join("enforcer.yaml"), rules("6m"))?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    insta::assert_snapshot!(said.stdout);
+
+    fs::write(folder.path().join("enforcer.yaml"), rules("6"))?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""));
+    insta::assert_snapshot!(said.stderr);
     Ok(())
 }

@@ -6,6 +6,7 @@ mod rules;
 mod selectors;
 mod times;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) struct Resolver<'a> {
     timezone: TimeZone,
     host_groups: BTreeMap<&'a str, BTreeSet<String>>,
     defaults: &'a DefaultsEntry,
+    /// Counted as often as they are named.
+    named_hosts: Cell<usize>,
 }
 
 /// Checks a file.
@@ -40,6 +43,7 @@ pub(super) fn config(source_name: &str, text: &str, file: &File) -> Checked<Conf
         timezone: TimeZone::UTC,
         host_groups: BTreeMap::new(),
         defaults: &file.defaults,
+        named_hosts: Cell::new(0),
     };
     if file.version.value.0 != 1 {
         let message = format!(

@@ -9,6 +9,9 @@ use super::{Checked, Resolver};
 use crate::config::format::{Count, File, MatchEntry};
 use crate::config::{HostSet, Selector};
 
+/// Named in all by one file, each as often as it is; more than any lab has.
+const MOST_NAMED_HOSTS: usize = 200_000;
+
 type Names = Located<Vec<Located<String>>>;
 
 impl Resolver<'_> {
@@ -19,32 +22,36 @@ impl Resolver<'_> {
         let mut groups = BTreeMap::new();
         for (name, patterns) in &file.host_groups.0 {
             self.check_name(name)?;
-            let patterns = Located {
-                value: patterns.value.iter().collect(),
-                referenced: patterns.referenced,
-                defined: patterns.defined,
-            };
-            groups.insert(name.value.as_str(), self.patterns(&patterns)?);
+            groups.insert(name.value.as_str(), self.patterns(patterns)?);
         }
         Ok(groups)
     }
 
-    fn patterns(&self, list: &Located<Vec<&Located<String>>>) -> Checked<BTreeSet<String>> {
+    fn patterns(&self, list: &Names) -> Checked<BTreeSet<String>> {
         if list.value.is_empty() {
             let message = "an empty list of hosts says nothing: name some, or leave the key out";
             return self.refuse(list.referenced, message);
         }
         let mut all = BTreeSet::new();
         for pattern in &list.value {
-            all.extend(self.valid(pattern.referenced, hosts::expand(&pattern.value))?);
-            if all.len() > hosts::MOST_HOSTS {
-                return self.refuse(
-                    list.referenced,
-                    format!("these are more than {} hosts", hosts::MOST_HOSTS),
-                );
-            }
+            let names = self.valid(pattern.referenced, hosts::expand(&pattern.value))?;
+            self.count_hosts(pattern, names.len())?;
+            all.extend(names);
         }
         Ok(all)
+    }
+
+    /// Names are few where they are written, and could be billions where they are meant.
+    fn count_hosts(&self, place: &Located<String>, more: usize) -> Checked<()> {
+        let named = self.named_hosts.get().saturating_add(more);
+        self.named_hosts.set(named);
+        if named > MOST_NAMED_HOSTS {
+            let message = format!(
+                "with these the file names more than {MOST_NAMED_HOSTS} hosts: make the ranges smaller"
+            );
+            return self.refuse(place.referenced, message);
+        }
+        Ok(())
     }
 
     /// The hosts that are named themselves or by their group; nothing if neither key is there.
@@ -55,12 +62,7 @@ impl Resolver<'_> {
     ) -> Checked<Option<HostSet>> {
         let mut all = BTreeSet::new();
         if let Some(names) = names {
-            let list = Located {
-                value: names.value.iter().collect(),
-                referenced: names.referenced,
-                defined: names.defined,
-            };
-            all.extend(self.patterns(&list)?);
+            all.extend(self.patterns(names)?);
         }
         if let Some(groups) = groups {
             for hosts in self.set(groups, "host groups", |name| self.host_group(name))? {
@@ -72,6 +74,7 @@ impl Resolver<'_> {
 
     fn host_group(&self, name: &Located<String>) -> Checked<&BTreeSet<String>> {
         if let Some(hosts) = self.host_groups.get(name.value.as_str()) {
+            self.count_hosts(name, hosts.len())?;
             return Ok(hosts);
         }
         let message = format!(

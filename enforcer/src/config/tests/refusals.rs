@@ -204,6 +204,32 @@ fn a_file_that_was_never_meant_as_configuration_is_refused_at_once() {
 }
 
 #[test]
+fn a_file_that_names_hosts_without_end_is_refused() {
+    let refused = |head: &str, name: &str| {
+        let names = vec![name; 30_000].join(", ");
+        let error = Config::parse("enforcer.yaml", &head.replace("NAMES", &names))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("the file names more than 200000 hosts"),
+            "{error:.200}"
+        );
+    };
+    refused("version: 1\nhost_groups: {all: [NAMES]}\n", "'a[1-10000]'");
+    let rules: String = (0..30)
+        .map(|n| format!("- {{kind: idle, name: r{n}, match: {{host_groups: [all]}}}}\n"))
+        .collect();
+    let text = format!("version: 1\nhost_groups: {{all: ['a[1-10000]']}}\nrules:\n{rules}");
+    let error = Config::parse("enforcer.yaml", &text)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("enforcer.yaml:23:49: with these the file names more than 200000 hosts"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_alias_bomb_is_refused() {
     let mut text = String::from("version: 1\nhost_groups:\n  a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
     for n in 1..9 {
