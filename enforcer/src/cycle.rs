@@ -356,7 +356,7 @@ const fn said(mode: Mode) -> Outcome {
 }
 
 /// Users of environments and processes.
-fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
+pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
     let snapshots = hosts.iter().filter_map(|host| host.snapshot.as_deref());
     let users = snapshots.flat_map(|snapshot| {
         let environments = snapshot.environments.iter().map(|it| it.username.as_str());
@@ -370,7 +370,7 @@ fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
 }
 
 /// Exempts users whose groups nobody tells, for this cycle: a group's limit may be a higher one.
-fn unknown_groups(users: BTreeSet<String>, now_seconds: f64) -> Option<Waiver> {
+pub(crate) fn unknown_groups(users: BTreeSet<String>, now_seconds: f64) -> Option<Waiver> {
     (!users.is_empty()).then(|| Waiver {
         users,
         rules: BTreeSet::new(),

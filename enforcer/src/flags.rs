@@ -12,6 +12,7 @@ use genv_web::flags::{LogFlags, SourceFlags, file};
 
 use crate::config::{Config, Mode, PeerFlags, UserMaximum};
 use crate::reload::{Overrides, Source};
+use crate::replay::ReplayFlags;
 
 const EXAMPLE: &str = "Example: see for a week what would be done, then do it
   genv-enforcer check /etc/genv/enforcer.yaml
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Run(Box<RunFlags>),
     Check(CheckFlags),
     Test(TestFlags),
+    Replay(ReplayFlags),
     Status(StatusFlags),
     Pause(PauseFlags),
     Waive(WaiveFlags),

@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod notify;
 pub mod plan;
 pub mod reload;
+mod replay;
 pub mod rule_test;
 mod run;
 pub mod status;
@@ -60,6 +61,7 @@ pub fn run() -> ExitCode {
         Command::Run(flags) => run::run(*flags),
         Command::Check(flags) => commands::check(&flags),
         Command::Test(flags) => commands::test(&flags),
+        Command::Replay(flags) => replay::replay(&flags),
         Command::Status(flags) => commands::status(&flags),
         Command::Pause(flags) => commands::pause(&flags),
         Command::Waive(flags) => commands::waive(&flags),

@@ -62,7 +62,7 @@ impl Breaker {
     }
 
     /// Opens it, if it is not open already.
-    pub(super) fn trip(&mut self, now_seconds: f64, why: String) {
+    pub(crate) fn trip(&mut self, now_seconds: f64, why: String) {
         self.open.get_or_insert(Open {
             since_seconds: now_seconds,
             why,
@@ -70,7 +70,7 @@ impl Breaker {
     }
 
     /// Opens it if so many more signals are too many for a minute.
-    pub(super) fn ask(&mut self, limits: &BreakerLimits, now_seconds: f64, more: usize) {
+    pub(crate) fn ask(&mut self, limits: &BreakerLimits, now_seconds: f64, more: usize) {
         // What was sent in the future, before the clock was set back, counts too.
         self.signals_seconds
             .retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
@@ -84,14 +84,14 @@ impl Breaker {
     }
 
     /// Counts a signal.
-    pub(super) fn count(&mut self, now_seconds: f64) {
+    pub(crate) fn count(&mut self, now_seconds: f64) {
         self.signals_seconds.push(now_seconds);
     }
 }
 
 /// Why one cycle hits too many of the users who use or hold a device; nothing if it does not. Fewer users than
 /// [`BreakerLimits::at_least_users`] are never too many to hit.
-pub(super) fn too_many_users(
+pub(crate) fn too_many_users(
     limits: &BreakerLimits,
     hit: &BTreeSet<String>,
     all: &BTreeSet<String>,

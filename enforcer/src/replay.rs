@@ -1,0 +1,276 @@
+//! `genv-enforcer replay`: what rules would have done in the time of a recording, and when.
+//!
+//! Every moment of the recording is planned by the same function as in the daemon, by a clock that the snapshots turn.
+//! Nothing is done and nothing changes the recording: what would have been ended goes on in it, as in a dry run.
+
+mod course;
+mod event;
+mod recording;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use genv_web::flags::file;
+use serde::Serialize;
+
+use crate::Silent;
+use crate::commands::tell;
+use crate::config::Config;
+use crate::groups::{self, Groups, Known};
+use course::{Course, Said};
+use event::{RuleSummary, time};
+use recording::{Line, Recording};
+
+const EXAMPLE: &str = "Example: record a day, then see what rules would have done
+  genv snapshot --follow > monday.jsonl
+  genv-enforcer replay monday.jsonl --config enforcer.yaml
+
+Recordings of several hosts are merged by their times first:
+  jq -s -c 'sort_by(.timestamp_seconds)[]' gpu01.jsonl gpu02.jsonl | genv-enforcer replay - --config enforcer.yaml";
+
+/// Tell what rules would have done in the time of a recording, and when.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct ReplayFlags {
+    /// What 'genv snapshot --follow' printed, also compressed by gzip; '-' is standard input.
+    #[arg(value_name = "RECORDING", value_parser = file)]
+    recording: PathBuf,
+
+    /// The rules, in YAML.
+    #[arg(long, value_name = "FILE", value_parser = file)]
+    config: PathBuf,
+
+    /// Print JSON: an event a line, and the summary at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lines that cannot be read are told one by one up to so many.
+const TOLD_NOTES: usize = 20;
+
+/// What came of all of it.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    event: &'static str,
+    version: u32,
+    recording: &'a str,
+    from_seconds: Option<f64>,
+    until_seconds: Option<f64>,
+    hosts: Vec<String>,
+    snapshots: u64,
+    damaged_lines: u64,
+    cycles: u64,
+    rules: &'a BTreeMap<String, RuleSummary>,
+    /// Violations that were told and not over at the end.
+    open: usize,
+    /// The most at once, by host.
+    unknown_processes: &'a BTreeMap<String, u64>,
+    /// When the breaker would have tripped.
+    breaker_seconds: Option<f64>,
+}
+
+/// The command.
+pub(crate) fn replay(flags: &ReplayFlags) -> anyhow::Result<()> {
+    let config = Config::load(&flags.config)?;
+    let recording = Recording::open(&flags.recording)?;
+    let mut groups = Groups::start().map_err(|error| {
+        anyhow!("cannot start the thread that asks for groups: {error}. Allow more processes (ulimit -u)")
+    })?;
+    let matter = groups::matter(&config);
+    let mut groups_of = |users: &BTreeSet<String>| {
+        if matter {
+            groups.of(users)
+        } else {
+            Known::default()
+        }
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let played = play(
+        recording,
+        &config,
+        &mut groups_of,
+        &mut out,
+        &mut |note| tell(note),
+        flags.json,
+    );
+    let is_whole = match played {
+        // Whoever read the output has seen enough, as `head` has.
+        Err(error) if is_broken_pipe(&error) => return Ok(()),
+        played => played?,
+    };
+    if is_whole { Ok(()) } else { Err(Silent.into()) }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Plays a recording to its end. Returns whether every line of it could be read.
+fn play(
+    mut recording: Recording,
+    config: &Config,
+    groups: &mut dyn FnMut(&BTreeSet<String>) -> Known,
+    out: &mut dyn Write,
+    note: &mut dyn FnMut(&str),
+    json: bool,
+) -> anyhow::Result<bool> {
+    let mut notes = Notes { note, told: 0 };
+    let zone = &config.timezone;
+    let mut say = |said: Said| -> anyhow::Result<()> {
+        match said {
+            Said::Note(text) => notes.tell(&text),
+            Said::Event(event) if json => {
+                serde_json::to_writer(&mut *out, &event).map_err(io::Error::from)?;
+                out.write_all(b"\n")?;
+            }
+            Said::Event(event) => out.write_all(event.text(zone).as_bytes())?,
+        }
+        Ok(())
+    };
+    let mut course = Course::new(config, groups, &mut say);
+    let (mut snapshots, mut damaged_lines) = (0_u64, 0_u64);
+    let mut broken = None;
+    loop {
+        match recording.next() {
+            Ok(None) => break,
+            Ok(Some(Line::Snapshot(snapshot))) => {
+                snapshots += 1;
+                course.take(recording.line, *snapshot)?;
+            }
+            Ok(Some(Line::Damaged(why))) => {
+                damaged_lines += 1;
+                let line = recording.line;
+                course.note(format!("line {line} is left out: {why}"))?;
+            }
+            Err(error) => {
+                broken = Some(error);
+                break;
+            }
+        }
+    }
+    course.cycle()?;
+    if snapshots == 0 {
+        let name = recording.name();
+        return Err(broken.unwrap_or_else(|| {
+            let why = if damaged_lines == 0 {
+                "it is empty"
+            } else {
+                "none of its lines is a snapshot"
+            };
+            anyhow!("cannot replay {name}: {why}. Record with 'genv snapshot --follow > FILE'")
+        }));
+    }
+    let summary = Summary {
+        event: "summary",
+        version: 1,
+        recording: recording.name(),
+        from_seconds: course.from_seconds,
+        until_seconds: course.until_seconds,
+        hosts: course.hostnames(),
+        snapshots,
+        damaged_lines,
+        cycles: course.cycles,
+        rules: &course.rules,
+        open: course.still_open(),
+        unknown_processes: &course.unknown_processes,
+        breaker_seconds: course.tripped().map(|(at, _)| at),
+    };
+    let text = if json {
+        serde_json::to_string(&summary).context("cannot write the summary")? + "\n"
+    } else {
+        summary.text(config)
+    };
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    notes.end();
+    match broken {
+        Some(error) => Err(error.context("the recording was replayed up to its damage")),
+        None => Ok(damaged_lines == 0),
+    }
+}
+
+/// Notes, up to a number.
+struct Notes<'a> {
+    note: &'a mut dyn FnMut(&str),
+    told: usize,
+}
+
+impl Notes<'_> {
+    fn tell(&mut self, text: &str) {
+        self.told += 1;
+        if self.told <= TOLD_NOTES {
+            (self.note)(text);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(more) = self.told.checked_sub(TOLD_NOTES).filter(|more| *more > 0) {
+            (self.note)(&format!("{more} more notes of this kind are not shown"));
+        }
+    }
+}
+
+impl Summary<'_> {
+    fn text(&self, config: &Config) -> String {
+        let zone = &config.timezone;
+        let at = |seconds: Option<f64>| seconds.map_or_else(String::new, |it| time(it, zone));
+        let mut text = format!(
+            "\nFrom {} to {}: {}, {} on {}.\n",
+            at(self.from_seconds),
+            at(self.until_seconds),
+            counted(self.snapshots, "snapshot"),
+            counted(self.cycles, "look"),
+            counted(self.hosts.len() as u64, "host"),
+        );
+        if self.damaged_lines > 0 {
+            text += &format!("{} left out.\n", counted(self.damaged_lines, "line"));
+        }
+        for rule in &config.rules {
+            let Some(found) = self.rules.get(&rule.name) else {
+                continue;
+            };
+            text += &format!(
+                "{}: {}, {} held, {}, {} ({}), {}.\n",
+                rule.name,
+                counted(found.violations, "violation"),
+                found.held,
+                counted(found.warnings, "warning"),
+                counted(found.actions, "action"),
+                rule.action.word(),
+                counted(found.users.len() as u64, "user"),
+            );
+        }
+        if config.rules.is_empty() {
+            text += "There are no rules.\n";
+        }
+        if self.open > 0 {
+            text += &format!(
+                "{} not over at the end.\n",
+                counted(self.open as u64, "violation")
+            );
+        }
+        for (hostname, count) in self.unknown_processes {
+            let (count, name) = (
+                counted(*count, "process"),
+                crate::tell::words::name(hostname),
+            );
+            text += &format!("Unknown on {name}, never acted upon: up to {count} at once.\n");
+        }
+        text
+    }
+}
+
+/// `1 look`, `2 looks`.
+fn counted(number: u64, noun: &str) -> String {
+    match (number, noun) {
+        (1, noun) => format!("1 {noun}"),
+        (number, "process") => format!("{number} processes"),
+        (number, noun) => format!("{number} {noun}s"),
+    }
+}
