@@ -11,6 +11,7 @@ use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
 
 use crate::config::{Config, Mode, PeerFlags, UserMaximum};
+use crate::explain::ExplainFlags;
 use crate::reload::{Overrides, Source};
 use crate::replay::ReplayFlags;
 
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     Check(CheckFlags),
     Test(TestFlags),
     Replay(ReplayFlags),
+    Explain(Box<ExplainFlags>),
     Status(StatusFlags),
     Pause(PauseFlags),
     Waive(WaiveFlags),

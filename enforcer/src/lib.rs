@@ -20,6 +20,7 @@ pub mod directory;
 mod endpoints;
 pub mod execute;
 mod execute_report;
+mod explain;
 mod flags;
 pub mod groups;
 mod host;
@@ -61,6 +62,7 @@ pub fn run() -> ExitCode {
         Command::Run(flags) => run::run(*flags),
         Command::Check(flags) => commands::check(&flags),
         Command::Test(flags) => commands::test(&flags),
+        Command::Explain(flags) => explain::explain(*flags),
         Command::Replay(flags) => replay::replay(&flags),
         Command::Status(flags) => commands::status(&flags),
         Command::Pause(flags) => commands::pause(&flags),

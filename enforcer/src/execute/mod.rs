@@ -26,6 +26,7 @@ use crate::plan::{Outcome, Plan, ProcessTarget, Step, StepKind, Subject, Target}
 use audit::{Action, Audit, Record};
 use breaker::Breaker;
 pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
+pub(crate) use never::program_out_of_reach;
 use signal::Held;
 
 /// Held while anything is done, so that two programs do not exceed together what each may do.

@@ -60,9 +60,15 @@ pub(super) fn out_of_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Op
         }
     }
     // Kernel threads have none.
-    let Some(executable) = Executable::of(pid) else {
+    if Executable::of(pid).is_none() {
         return Some("it cannot be read which program it runs".to_owned());
-    };
+    }
+    program_out_of_reach(pid, never)
+}
+
+/// Why the program that a process runs, as far as that can be read, is out of reach of every rule.
+pub(crate) fn program_out_of_reach(pid: u32, never: &Never) -> Option<String> {
+    let executable = Executable::of(pid)?;
     let ssh_servers = SSH_SERVERS.iter().map(Path::new);
     let configured = never.executables.iter().map(PathBuf::as_path);
     let protected = configured.chain(ssh_servers);

@@ -1,5 +1,6 @@
 //! What is wrong, and what would be done about it.
 
+mod explain;
 mod facts;
 mod freshness;
 mod history;
@@ -21,6 +22,7 @@ use genv_core::model::{DeviceIndex, HostSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Action, Config, Waiver};
+pub use explain::{Explanation, RuleExplanation, Standing, explain};
 pub use history::{History, HistoryError};
 
 /// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no

@@ -1,0 +1,386 @@
+//! Why a rule ends a process, or does not: each rule by itself, with the limit that applies.
+
+use std::collections::BTreeMap;
+
+use genv_core::model::{Attribution, DeviceIndex, Process};
+use serde::Serialize;
+
+use super::facts::{Facts, HostId, ProcessId, UserFacts};
+use super::selector::View;
+use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
+use crate::config::{Action, Limit, Limits, Rule, RuleKind, Scope};
+
+/// What the rules make of a process that uses a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// As the snapshot shows it.
+    pub process: Process,
+    /// For whom it runs; absent if nobody knows.
+    pub username: Option<String>,
+    /// Why no rule can reach it, in one clause.
+    pub out_of_reach: Option<String>,
+    /// All rules, in their order.
+    pub rules: Vec<RuleExplanation>,
+}
+
+/// What one rule makes of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RuleExplanation {
+    /// Its name.
+    pub rule: String,
+    /// What it forbids.
+    pub kind: &'static str,
+    /// What it does in the end.
+    pub action: Action,
+    /// How the process stands to it.
+    pub standing: Standing,
+    /// Why, in one clause.
+    pub why: String,
+    /// What it counts of the user or the environment, whether or not that is too much.
+    pub found: Option<String>,
+    /// The limit that applies and by what.
+    pub limit: Option<String>,
+    /// Why it would wait, if it were broken now.
+    pub waits: Option<String>,
+    /// What breaks it and has to do with the process.
+    pub violations: Vec<Violation>,
+}
+
+/// How a process stands to a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The rule does not look at it.
+    NotMatched,
+    /// Nothing that has to do with it breaks the rule.
+    Kept,
+    /// Its user or environment breaks the rule, and the process would not end by that.
+    Spared,
+    /// It would end, if the violation did not wait.
+    Held,
+    /// It ends, once its time has come.
+    Ends,
+}
+
+/// What the rules make of a process; nothing if the snapshot does not show it on a device.
+#[must_use]
+pub fn explain(
+    input: &Input<'_>,
+    history: &History,
+    hostname: &str,
+    pid: u32,
+) -> Option<Explanation> {
+    let facts = Facts::new(input, history);
+    let host = facts.host(hostname)?;
+    let mut ids = facts.hosts[host].processes.clone();
+    let id = ids.find(|&id| facts.processes[id].process.pid == pid)?;
+    let process = &facts.processes[id];
+    let plan = judge::plan(input, history);
+    let mut by_rule: BTreeMap<&str, Vec<Violation>> = BTreeMap::new();
+    let subject = About {
+        facts: &facts,
+        host,
+        id,
+    };
+    for violation in &plan.violations {
+        if subject.concerns(&violation.key.subject) {
+            let of_rule = by_rule.entry(&violation.key.rule).or_default();
+            of_rule.push(violation.clone());
+        }
+    }
+    let out_of_reach = subject.out_of_reach();
+    let rules = input.config.rules.iter().map(|rule| {
+        let violations = by_rule.remove(rule.name.as_str()).unwrap_or_default();
+        subject.rule(input, history, rule, violations)
+    });
+    Some(Explanation {
+        rules: rules.collect(),
+        process: process.process.clone(),
+        username: process.user.map(|user| facts.users[user].name.to_owned()),
+        out_of_reach,
+    })
+}
+
+/// The process that it is about.
+struct About<'f, 'a> {
+    facts: &'f Facts<'a>,
+    host: HostId,
+    id: ProcessId,
+}
+
+impl About<'_, '_> {
+    fn process(&self) -> &Process {
+        self.facts.processes[self.id].process
+    }
+
+    fn gpus(&self) -> impl Iterator<Item = u32> {
+        let uses = self.facts.processes[self.id].uses.clone();
+        self.facts.uses[uses].iter().map(|used| used.gpu)
+    }
+
+    fn user(&self) -> Option<&UserFacts<'_>> {
+        let user = self.facts.processes[self.id].user?;
+        Some(&self.facts.users[user])
+    }
+
+    fn eid(&self) -> Option<&str> {
+        let environment = self.facts.processes[self.id].environment?;
+        Some(&self.facts.environments[environment].environment.eid)
+    }
+
+    /// Whether a violation has to do with the process, its environment or its user.
+    fn concerns(&self, subject: &Subject) -> bool {
+        let hostname = self.facts.hosts[self.host].hostname;
+        let here = subject.hostname().is_none_or(|it| it == hostname);
+        let uses = |index: &DeviceIndex| self.gpus().any(|gpu| gpu == index.gpu);
+        let user = self.user().map(|user| user.name);
+        here && match subject {
+            Subject::Process { pid, .. } => *pid == self.process().pid,
+            Subject::Environment { eid, .. } => self.eid() == Some(eid),
+            Subject::EnvironmentDevice { eid, index, .. } => self.eid() == Some(eid) && uses(index),
+            Subject::User { username, .. } => user == Some(username),
+            Subject::UserDevice {
+                username, index, ..
+            } => user == Some(username) && uses(index),
+        }
+    }
+
+    fn is_target(&self, target: &Target) -> bool {
+        let hostname = self.facts.hosts[self.host].hostname;
+        let process = self.process();
+        let is_it = |pid: u32, host: &str, start_time_ticks: u64| {
+            pid == process.pid
+                && host == hostname
+                && process.start_time_ticks == Some(start_time_ticks)
+        };
+        match target {
+            Target::Process(it) => is_it(it.pid, &it.hostname, it.start_time_ticks),
+            Target::Attachment(attachment) => attachment
+                .processes
+                .iter()
+                .any(|it| is_it(it.pid, &it.hostname, it.start_time_ticks)),
+        }
+    }
+
+    /// Why no rule can reach it.
+    fn out_of_reach(&self) -> Option<String> {
+        let facts = &self.facts.processes[self.id];
+        if facts.within_reach {
+            return None;
+        }
+        let process = facts.process;
+        Some(match (&process.attribution, self.user()) {
+            (Attribution::Unknown { reason }, _) => format!(
+                "nobody knows where it belongs ({}), and what is unknown is never acted upon",
+                words::name(reason)
+            ),
+            _ if process.pid <= 1 => "pid 1 is never ended".to_owned(),
+            (_, None) => {
+                "nobody knows whose it is, and what is unknown is never acted upon".to_owned()
+            }
+            _ if process.start_time_ticks.is_none() || process.uid.is_none() => {
+                "it was gone before it was read".to_owned()
+            }
+            _ if process.uid == Some(0) => "it is root's, outside of containers".to_owned(),
+            (_, Some(user)) => format!(
+                "its user, {}, is listed under never",
+                words::name(user.name)
+            ),
+        })
+    }
+
+    fn rule(
+        &self,
+        input: &Input<'_>,
+        history: &History,
+        rule: &Rule,
+        violations: Vec<Violation>,
+    ) -> RuleExplanation {
+        let view = View::new(self.facts, rule);
+        let hostname = self.facts.hosts[self.host].hostname;
+        let all_hosts = rule.kind.scope() == Scope::AllHosts;
+        let place = (!all_hosts).then_some(self.host);
+        let unmatched = self.unmatched(&view);
+        let user = self.facts.processes[self.id].user;
+        let matched = user.filter(|_| unmatched.is_none());
+        let limit = rule.kind.limits().zip(matched).map(|(limits, user)| {
+            let name = words::name(self.facts.users[user].name);
+            match view.limit(limits, user, place) {
+                Some(limit) => format!("{} {limit}", amount(&rule.kind, limit.value)),
+                None => format!("no limit for {name}"),
+            }
+        });
+        let waits = matched.and_then(|user| {
+            let host = (!all_hosts).then_some(hostname);
+            hold::why(input, rule, &self.facts.users[user], host)
+        });
+        let found = matched.and_then(|_| self.found(history, rule, input.now_seconds));
+        let ends = |violation: &&Violation| {
+            rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it))
+        };
+        let is_held = |violation: &Violation| matches!(violation.stage, Stage::Held { .. });
+        let mut ending = violations.iter().filter(ends).peekable();
+        let standing = if unmatched.is_some() {
+            Standing::NotMatched
+        } else if violations.is_empty() {
+            Standing::Kept
+        } else if ending.peek().is_none() {
+            Standing::Spared
+        } else if ending.all(is_held) {
+            Standing::Held
+        } else {
+            Standing::Ends
+        };
+        let why = match standing {
+            Standing::NotMatched => unmatched.unwrap_or_default(),
+            Standing::Kept => self.kept(&rule.kind),
+            Standing::Spared if !rule.action.acts() => {
+                format!(
+                    "the rule is broken, and only does this: {}",
+                    rule.action.word()
+                )
+            }
+            Standing::Spared => {
+                "the rule is broken, and what ends that does not end this process".to_owned()
+            }
+            Standing::Held => "it would end, and the violation waits".to_owned(),
+            Standing::Ends => "it ends, once its time has come".to_owned(),
+        };
+        RuleExplanation {
+            rule: rule.name.clone(),
+            kind: rule.kind.word(),
+            action: rule.action,
+            standing,
+            why,
+            found,
+            limit,
+            waits,
+            violations,
+        }
+    }
+
+    /// Why the rule does not look at it.
+    fn unmatched(&self, view: &View<'_, '_>) -> Option<String> {
+        let selector = &view.rule.selector;
+        let host = &self.facts.hosts[self.host];
+        let facts = &self.facts.processes[self.id];
+        let Some(user) = facts.user else {
+            return self.out_of_reach();
+        };
+        if view.missing_hosts.contains(&host.hostname) {
+            return Some("the facts of its host are missing or too old".to_owned());
+        }
+        if !view.sees_host(self.host) {
+            return Some(format!(
+                "it does not look at {}",
+                words::name(host.hostname)
+            ));
+        }
+        if !view.sees_user(user) {
+            let known = &self.facts.users[user];
+            let name = words::name(known.name);
+            return Some(if known.never {
+                format!("{name} is listed under never")
+            } else if known.is_in(&selector.except_users) {
+                format!("{name} is excepted")
+            } else if selector.users.as_ref().is_some_and(|it| !known.is_in(it)) {
+                format!("it does not look at {name}")
+            } else if let Some(groups) = known.groups {
+                let mut excepted = selector.except_groups.intersection(groups);
+                match excepted.next() {
+                    Some(group) => {
+                        format!("{name} is excepted as a member of {}", words::name(group))
+                    }
+                    None => format!("{name} is in none of its groups"),
+                }
+            } else {
+                format!("the groups of {name} are not known")
+            });
+        }
+        if !self.gpus().any(|gpu| view.sees_gpu(gpu)) {
+            return Some(format!(
+                "it does not look at {}",
+                words::devices(self.gpus())
+            ));
+        }
+        let process = facts.process;
+        match view.rule.kind {
+            RuleKind::NonEnvProcesses if facts.environment.is_some() => {
+                Some("the process is in an environment".to_owned())
+            }
+            RuleKind::EnvDevices
+            | RuleKind::EnvMemory
+            | RuleKind::MaxProcessesPerEnvironment { .. }
+            | RuleKind::MaxAge { .. }
+            | RuleKind::Idle { .. }
+                if facts.environment.is_none() =>
+            {
+                Some("the process is in no environment".to_owned())
+            }
+            RuleKind::NonEnvProcesses | RuleKind::EnvDevices if !facts.within_reach => self
+                .out_of_reach()
+                .or_else(|| Some(words::process(process))),
+            _ => None,
+        }
+    }
+
+    /// What the rule counts: what it would find if nothing at all were allowed.
+    fn found(&self, history: &History, rule: &Rule, now_seconds: f64) -> Option<String> {
+        let mut nothing = rule.clone();
+        *limits_of(&mut nothing.kind)? = Limits {
+            base: Limit {
+                default: Some(0),
+                groups: BTreeMap::new(),
+                users: BTreeMap::new(),
+            },
+            overrides: Vec::new(),
+        };
+        let view = View::new(self.facts, &nothing);
+        let findings = rules::findings(&view, history, now_seconds);
+        let mut findings = findings.into_iter();
+        let finding = findings.find(|finding| self.concerns(&finding.subject));
+        finding.map(|finding| finding.found)
+    }
+
+    fn kept(&self, kind: &RuleKind) -> String {
+        match kind {
+            RuleKind::NonEnvProcesses => "it is in an environment",
+            RuleKind::EnvDevices => "its environment is attached to what it uses",
+            RuleKind::EnvMemory => "its environment uses no more than it asked for",
+            RuleKind::Idle { .. } => "no device that it uses has been idle for the whole window",
+            _ => "this is no more than is allowed",
+        }
+        .to_owned()
+    }
+}
+
+/// A limit in the words of its kind.
+fn amount(kind: &RuleKind, value: u64) -> String {
+    match kind {
+        RuleKind::MaxDevicesPerUser { .. } => words::count(value, "device"),
+        RuleKind::MaxEnvironmentsPerUser { .. } => words::count(value, "environment"),
+        RuleKind::MaxHostsPerUser { .. } => words::count(value, "host"),
+        RuleKind::MaxProcessesPerEnvironment { .. } => words::count(value, "process"),
+        RuleKind::MaxMemoryPerUser { .. } => words::memory(value),
+        RuleKind::MaxAge { .. } => words::duration(value),
+        RuleKind::NonEnvProcesses
+        | RuleKind::EnvDevices
+        | RuleKind::EnvMemory
+        | RuleKind::Idle { .. } => value.to_string(),
+    }
+}
+
+fn limits_of(kind: &mut RuleKind) -> Option<&mut Limits<u64>> {
+    match kind {
+        RuleKind::MaxDevicesPerUser { limits, .. }
+        | RuleKind::MaxEnvironmentsPerUser { limits, .. }
+        | RuleKind::MaxHostsPerUser { limits }
+        | RuleKind::MaxProcessesPerEnvironment { limits }
+        | RuleKind::MaxMemoryPerUser { limits, .. }
+        | RuleKind::MaxAge { limits } => Some(limits),
+        RuleKind::NonEnvProcesses
+        | RuleKind::EnvDevices
+        | RuleKind::EnvMemory
+        | RuleKind::Idle { .. } => None,
+    }
+}
