@@ -51,3 +51,27 @@ fn every_key_of_the_format_is_documented_and_in_the_example() {
     }
     assert!(keys > 25, "{keys}");
 }
+
+proptest::proptest! {
+    /// What an editor left of the documented file.
+    #[test]
+    fn damaged_tests_are_tests_or_an_error(
+        from in 0..2500_usize, length in 0..60_usize, instead in "\\PC{0,8}|[{}\\[\\]:,#&*!|>'\"%@`\n\t -]{0,8}",
+    ) {
+        let (tests, config) = documented_example();
+        let config: String = config.lines().map(|line| format!("  {line}\n")).collect();
+        let whole = tests.replacen("config_file: /etc/genv/enforcer.yaml", &format!("config:\n{config}\n"), 1);
+        let whole: Vec<char> = whole.chars().collect();
+        let from = from.min(whole.len());
+        let until = (from + length).min(whole.len());
+        let text: String = whole[..from].iter().copied().chain(instead.chars()).chain(whole[until..].iter().copied()).collect();
+        let read = TestFile::parse("rules_test.yaml", &text, Path::new("/nonexistent"));
+        proptest::prop_assert!(read.is_ok() || until > from || !instead.is_empty(), "{}", text);
+        if let Err(error) = read {
+            let error = error.to_string();
+            // Either of the file, or of one that it names.
+            proptest::prop_assert!(error.starts_with("rules_test.yaml:") || error.starts_with("/nonexistent"), "{}", error);
+            proptest::prop_assert!(error.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", error);
+        }
+    }
+}
