@@ -4,7 +4,7 @@ use std::env;
 use std::io;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser};
 use clap_complete::CompleteEnv;
 
@@ -97,9 +97,19 @@ fn answered(answer: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1))
 }
 
+/// How much is shown of a word that is wrong.
+const MOST_SHOWN_CHARACTERS: usize = 40;
+
 /// What is wrong, and the hint if there is one, of what clap says in many lines.
 fn one_line(error: &clap::Error) -> String {
-    let rendered = error.render().to_string();
+    let mut rendered = error.render().to_string();
+    for (_, value) in error.context() {
+        if let ContextValue::String(value) = value
+            && let Some((end, _)) = value.char_indices().nth(MOST_SHOWN_CHARACTERS)
+        {
+            rendered = rendered.replace(value, &format!("{}…", &value[..end]));
+        }
+    }
     let paragraphs = rendered.split("\n\n").map(|paragraph| {
         let lines = paragraph.lines().map(str::trim);
         lines
@@ -160,6 +170,22 @@ mod tests {
         ] {
             assert_eq!(said(words), expected);
         }
+    }
+
+    #[test]
+    fn of_a_word_that_is_too_long_the_beginning_is_shown() {
+        let long = "ü".repeat(5_000);
+        let shown = "ü".repeat(40);
+        assert_eq!(
+            said(&["activate", "--name", &long]),
+            format!(
+                "invalid value '{shown}…' for '--name <NAME>': a name has at most 128 characters: choose another"
+            )
+        );
+        assert_eq!(
+            said(&[&long]),
+            format!("unrecognized subcommand '{shown}…'. '--help' tells what there is")
+        );
     }
 
     #[test]

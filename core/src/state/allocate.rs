@@ -290,10 +290,14 @@ fn not_enough(needed: u32, available: u32, large: u32, total: u32, holders: &[Ho
         return "this machine has none. 'genv doctor' tells why".to_owned();
     }
     if total < needed {
-        return format!("this machine has {total}. Lower it with 'genv config gpus {total}'");
+        return format!(
+            "this machine has {total}. Ask for {total} at most, by a flag or by 'genv config gpus {total}'"
+        );
     }
     if large < needed {
-        return format!("{large} of {total} have so much. Lower it with 'genv config gpu-memory'");
+        return format!(
+            "{large} of {total} have so much. Ask for less, by a flag or by 'genv config gpu-memory'"
+        );
     }
     let hold = match environments.len() {
         0 => return format!("{available} of {total} can be had. 'genv free' tells which"),
@@ -313,7 +317,7 @@ fn not_enough(needed: u32, available: u32, large: u32, total: u32, holders: &[Ho
 fn held(index: u32, holders: &[Holder]) -> String {
     let holders = match holders {
         [] => {
-            return "it has not so much memory. Lower it with 'genv config gpu-memory'".to_owned();
+            return "it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'".to_owned();
         }
         [holder] => format!(
             "environment {} holds {}",

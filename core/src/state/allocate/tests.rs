@@ -79,7 +79,7 @@ fn whole_devices_are_taken_in_order_of_index() {
     );
     assert_eq!(
         chosen(&devices(&[&[], &[]]), "", &count(u32::MAX)).unwrap_err(),
-        "cannot attach 4294967295 devices: this machine has 2. Lower it with 'genv config gpus 2'"
+        "cannot attach 4294967295 devices: this machine has 2. Ask for 2 at most, by a flag or by 'genv config gpus 2'"
     );
 }
 
@@ -92,7 +92,7 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
     chosen(&list, "17179869185b", &count(1)).unwrap_err();
     assert_eq!(
         chosen(&list, "17gi", &count(1)).unwrap_err(),
-        "cannot attach 1 device with 17gi of memory: 0 of 4 have so much. Lower it with 'genv config gpu-memory'"
+        "cannot attach 1 device with 17gi of memory: 0 of 4 have so much. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
     assert_eq!(
         chosen(&list, "15gi", &count(2)).unwrap_err(),
@@ -100,7 +100,7 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
     );
     assert_eq!(
         chosen(&list, "17gi", &request(Selection::Index(0))).unwrap_err(),
-        "cannot attach device 0 with 17gi of memory: it has not so much memory. Lower it with 'genv config gpu-memory'"
+        "cannot attach device 0 with 17gi of memory: it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
     let unknown = vec![DeviceState {
         index: 0,
@@ -196,7 +196,7 @@ fn one_device_by_its_index_comes_beside_the_others() {
     );
     assert_eq!(
         chosen(&list, "17gi", &index(2)).unwrap_err(),
-        "cannot attach device 2 with 17gi of memory: it has not so much memory. Lower it with 'genv config gpu-memory'"
+        "cannot attach device 2 with 17gi of memory: it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
     assert_eq!(
         chosen(&list, "", &index(99)).unwrap_err(),
