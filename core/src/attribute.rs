@@ -200,9 +200,7 @@ impl<'a> Attributor<'a> {
             _ if facts.uid.is_none() && refuted == reason::OTHER_USERS_ENVIRONMENT => {
                 unknown(reason::USER_UNREADABLE)
             }
-            _ if refuted == reason::NO_SUCH_ENVIRONMENT && self.may_live_for(facts, claimed) => {
-                unknown(reason::KERNELS_NOT_FOUND)
-            }
+            _ if self.may_live_for(facts, claimed) => unknown(reason::KERNELS_NOT_FOUND),
             _ => self.outside(refuted),
         }
     }

@@ -14,6 +14,7 @@
 //! | a failed `activate --gpus 5` leaves an environment behind | `shells/scenarios.rs`: "failures keep their exit codes and change nothing" |
 //! | `gpus -1`, `gpu-memory abc` are accepted, index 99 and `4GB` end in tracebacks | `life_cycle/bad_input.rs`, `life_cycle/story.rs` |
 //! | killed while saving | `state.rs`, and each step in the unit tests of the state |
+//! | a process that cannot be read counts as outside; claiming `nosuch`, or nothing, evades every rule | `users.rs`, `attribution.rs`, `fixtures/attribution-cases.json` |
 //! | `[N/A]`, a failing driver, a non-UTF-8 environ, damaged state end the monitor | `faults/driver.rs`, `attribution.rs` |
 //! | the shim misaligns and loses lines | `shims/output.rs` |
 

@@ -192,6 +192,9 @@ fn a_process_with_a_members_pid_is_not_that_member() {
     // By the time of the file alone it could be.
     lab.written_at(1_000);
     assert_eq!(lab.exported(), []);
+    // It had no kernels that could run elsewhere.
+    let seen = StateDirectory::new(lab.store.path()).read().unwrap();
+    assert!(seen.kernels_not_found.is_empty());
     assert_eq!(lab.pids(), []);
 }
 
