@@ -11,6 +11,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::Result;
+use genv_enforcer::config::BreakerLimits;
+use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::Outcome;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -230,9 +232,54 @@ fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()>
         set_capabilities(None, sets).unwrap();
         stage.executor().carry_out(&step, "why")
     });
-    refused(&outcome, "cannot be read which program it runs");
+    let reason = "it cannot be read which program it runs".to_owned();
+    let again = true;
+    assert_eq!(outcome, Outcome::Refused { reason, again });
     assert!(runs(victim.pid()));
-    Ok(())
+    // As soon as it may be read, it is known.
+    assert_eq!(stage.executor().carry_out(&step, "why"), Outcome::Done);
+    ends(victim.pid())
+}
+
+#[test]
+fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
+    require_root();
+    apart(|| {
+        own_mounts();
+        let stage = Stage::new();
+        fs::create_dir(&stage.own)?;
+        mount(
+            "tmpfs",
+            &stage.own,
+            "tmpfs",
+            MountFlags::empty(),
+            c"mode=755,size=64k",
+        )?;
+        let victim = sleeper_of(ALICE)?;
+        let step = terminate(&target(victim.pid())?);
+        stage.uses_gpu(victim.pid());
+        let mut executor = stage.executor();
+        let few = Policy {
+            breaker: BreakerLimits {
+                share_of_users: 0.5,
+                ..BreakerLimits::default()
+            },
+            ..stage::policy()
+        };
+        executor.follow(few);
+        let fill = stage.own.join("fill");
+        fs::write(&fill, vec![0; 1 << 20]).unwrap_err();
+        let users = ["a", "b", "c"].map(str::to_owned).into();
+        assert!(executor.begin_cycle(&users, &users).tripped.is_some());
+        for _ in 0..2 {
+            refused(&executor.carry_out(&step, "why"), "3 of 3 users");
+        }
+        fs::remove_file(fill)?;
+        refused(&executor.carry_out(&step, "why"), "3 of 3 users");
+        refused(&stage.executor().carry_out(&step, "why"), "3 of 3 users");
+        assert!(runs(victim.pid()));
+        Ok(())
+    })
 }
 
 #[test]

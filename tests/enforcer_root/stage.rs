@@ -102,6 +102,19 @@ pub(crate) fn terminate(target: &ProcessTarget) -> Step {
     }
 }
 
+/// Acts, and is not easily stopped.
+pub(crate) fn policy() -> Policy {
+    Policy {
+        mode: Mode::Enforce,
+        never: Never::default(),
+        breaker: BreakerLimits {
+            signals_per_minute: 1000,
+            share_of_users: 1.0,
+            at_least_users: 3,
+        },
+    }
+}
+
 /// The directories of an executor, and who uses GPU 0.
 pub(crate) struct Stage {
     folder: TempDir,
@@ -143,16 +156,7 @@ impl Stage {
             processes: Box::new(ProcReader::new()),
             state: Box::new(StateDirectory::new(self.genv())),
         };
-        let policy = Policy {
-            mode: Mode::Enforce,
-            never: Never::default(),
-            breaker: BreakerLimits {
-                signals_per_minute: 1000,
-                share_of_users: 1.0,
-                at_least_users: 3,
-            },
-        };
-        Executor::open(place, policy, evidence).unwrap()
+        Executor::open(place, policy(), evidence).unwrap()
     }
 
     /// The results in the audit, in order.

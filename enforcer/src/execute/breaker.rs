@@ -89,18 +89,18 @@ impl Breaker {
     }
 }
 
-/// Why one cycle hits too many of the users who use or hold a device; nothing if it does not. Fewer users than
-/// [`BreakerLimits::at_least_users`] are never too many to hit.
+/// Why one cycle hits too many of the users who use or hold a device; nothing if it does not, or if there are fewer of
+/// these than [`BreakerLimits::at_least_users`].
 pub(crate) fn too_many_users(
     limits: &BreakerLimits,
     hit: &BTreeSet<String>,
     all: &BTreeSet<String>,
 ) -> Option<String> {
     let hit_users = hit.len();
-    if hit_users < limits.at_least_users as usize {
+    let all_users = all.union(hit).count();
+    if all_users < limits.at_least_users as usize {
         return None;
     }
-    let all_users = all.union(hit).count();
     #[expect(clippy::cast_precision_loss, reason = "no machine has 2^52 users")]
     let share = hit_users as f64 / all_users as f64;
     (share > limits.share_of_users).then(|| {
@@ -156,6 +156,8 @@ mod tests {
     fn promise_08_a_share_of_the_users_is_too_many_from_a_number_on() {
         let hits = |hit, all| too_many_users(&LIMITS, &names(hit), &names(all));
         assert_eq!(hits(2, 2), None);
+        assert_eq!(hits(1, 3), None);
+        assert!(hits(2, 3).is_some());
         assert_eq!(hits(3, 6), None);
         let why = hits(3, 5).unwrap();
         assert_eq!(

@@ -78,6 +78,8 @@ pub struct Executor {
     evidence: Evidence,
     clock: Box<dyn Fn() -> f64 + Send>,
     breaker: Breaker,
+    /// Why the breaker is open, where that could not be written down yet.
+    unwritten: Option<breaker::Open>,
     audit: Audit,
     /// Intentions of this executor so far.
     intentions: u64,
@@ -128,6 +130,7 @@ impl Executor {
             evidence,
             clock: Box::new(now_seconds),
             breaker: Breaker::default(),
+            unwritten: None,
             audit: Audit::default(),
             intentions: 0,
             held: HashMap::new(),
@@ -178,11 +181,8 @@ impl Executor {
             tripped: None,
             unkillable: self.look_after_signalled(),
         };
-        let _lock = match self.lock() {
-            Ok(lock) => lock,
-            // Whatever is done needs the lock, too.
-            Err(_) => return notes,
-        };
+        // Without the lock it cannot be written down, and is in force all the same.
+        let _lock = self.lock();
         if self.breaker.open.is_none()
             && let Some(why) = breaker::too_many_users(&self.policy.breaker, hit, all)
         {
@@ -224,14 +224,18 @@ impl Executor {
     fn lock(&mut self) -> Result<DirectoryLock, FileError> {
         let lock = self.directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
         self.breaker = Breaker::load(&self.directory, self.now());
+        if let Some(open) = self.unwritten.take() {
+            self.trip(open.why);
+        }
         Ok(lock)
     }
 
-    /// Opens the breaker. Where that cannot be written down it stays open here.
+    /// Opens the breaker. Where that cannot be written down, it is tried again, and in force here.
     fn trip(&mut self, why: String) {
         let now = self.now();
         self.breaker.trip(now, why);
         if let Err(error) = self.breaker.save(&self.directory) {
+            self.unwritten.clone_from(&self.breaker.open);
             tracing::error!(%error, "the breaker opened, and a restart would forget it");
         }
     }

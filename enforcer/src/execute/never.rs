@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use genv_core::proc::ProcessTable;
 
-use super::evidence::Witnessed;
+use super::evidence::{Witnessed, later, never as refused};
 use crate::config::Never;
+use crate::plan::Outcome;
 
 /// Where sshd and the programs that it splits into are, as distributions install them.
 const SSH_SERVERS: [&str; 9] = [
@@ -38,32 +39,34 @@ struct Executable {
     owner: u32,
 }
 
-/// Why a process is out of reach of every rule, in one clause; nothing if it is not.
-pub(super) fn out_of_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Option<String> {
-    let facts = &witnessed.facts;
+/// Refuses a process that is out of reach of every rule, and, as long as it is not known to be within, any other.
+pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Result<(), Outcome> {
     if pid == 1 {
-        return Some("pid 1 is never ended".to_owned());
+        return Err(refused("pid 1 is never ended"));
     }
     if lineage(&witnessed.table, std::process::id()).contains(&pid) {
-        return Some("it is the enforcer, or started it".to_owned());
+        return Err(refused("it is the enforcer, or started it"));
     }
+    let facts = &witnessed.facts;
     match facts.uid {
         // Of a rootless container, anybody can have made up the name.
         Some(0) if facts.container_id.is_none() || facts.container_owner.is_some() => {
-            return Some("it is root's, outside of containers".to_owned());
+            return Err(refused("it is root's, outside of containers"));
         }
-        None => return Some("its user cannot be read".to_owned()),
+        None => return Err(later("its user cannot be read".to_owned())),
         Some(uid) => {
             if let Some(why) = user_out_of_reach(uid, &witnessed.username, never) {
-                return Some(why);
+                return Err(refused(&why));
             }
         }
     }
-    // Kernel threads have none.
     if Executable::of(pid).is_none() {
-        return Some("it cannot be read which program it runs".to_owned());
+        return Err(later("it cannot be read which program it runs".to_owned()));
     }
-    program_out_of_reach(pid, never)
+    match program_out_of_reach(pid, never) {
+        Some(why) => Err(refused(&why)),
+        None => Ok(()),
+    }
 }
 
 /// Why the program that a process runs, as far as that can be read, is out of reach of every rule.
@@ -71,9 +74,8 @@ pub(crate) fn program_out_of_reach(pid: u32, never: &Never) -> Option<String> {
     let executable = Executable::of(pid)?;
     let ssh_servers = SSH_SERVERS.iter().map(Path::new);
     let configured = never.executables.iter().map(PathBuf::as_path);
-    let protected = configured.chain(ssh_servers);
-    let mut protected = protected.filter(|path| executable.is(path));
-    let path = protected.next()?;
+    let mut protected = configured.chain(ssh_servers);
+    let path = protected.find(|path| executable.is(path))?;
     Some(format!("it runs {}, which is never ended", path.display()))
 }
 
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     /// This program, as if it ran as root in this container.
-    fn of_root(container: Option<&str>, container_owner: Option<u32>) -> Option<String> {
+    fn of_root(container: Option<&str>, container_owner: Option<u32>) -> Result<(), Outcome> {
         let facts = ProcessFacts {
             start_time_ticks: 1,
             uid: Some(0),
@@ -157,7 +159,7 @@ mod tests {
         // Any program that may be read will do, except this one.
         let child = std::process::Command::new("sleep").arg("1000000").spawn();
         let mut child = child.unwrap();
-        let why = out_of_reach(child.id(), &witnessed, &Never::default());
+        let why = within_reach(child.id(), &witnessed, &Never::default());
         child.kill().unwrap();
         child.wait().unwrap();
         why
@@ -165,10 +167,10 @@ mod tests {
 
     #[test]
     fn promise_06_root_is_out_of_reach_except_in_a_container_that_root_made() {
-        assert_eq!(of_root(Some("4f2a6e"), None), None);
+        assert_eq!(of_root(Some("4f2a6e"), None), Ok(()));
         for (container, owner) in [(None, None), (Some("4f2a6e"), Some(1000))] {
-            let why = of_root(container, owner).unwrap();
-            assert!(why.contains("root's"), "{why}");
+            let outcome = of_root(container, owner).unwrap_err();
+            assert_eq!(outcome, refused("it is root's, outside of containers"));
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::audit::{self, Action, Record};
 use super::evidence::{ended, later, never};
-use super::never::out_of_reach;
+use super::never::within_reach;
 use super::{Cause, Executor};
 use crate::config::Mode;
 use crate::plan::{Outcome, ProcessTarget, Target};
@@ -87,9 +87,7 @@ impl Executor {
         if witnessed.facts.start_time_ticks != target.start_time_ticks {
             return Err(never("its pid is another process's now"));
         }
-        if let Some(why) = out_of_reach(target.pid, &witnessed, &self.policy.never) {
-            return Err(never(&why));
-        }
+        within_reach(target.pid, &witnessed, &self.policy.never)?;
         witnessed.is_still(target, gpus)?;
         // Had it ended meanwhile, what was read could be of another process with its pid.
         if has_ended(pidfd.as_fd()) {
