@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{fstat, fsync, ftruncate};
 use rustix::io::{Errno, pread, retry_on_intr, write};
 use serde::Serialize;
@@ -111,9 +111,11 @@ impl Audit {
 
 /// The time of a line.
 pub(super) fn time(now_seconds: f64) -> String {
-    let now = Timestamp::from_duration(jiff::SignedDuration::from_secs_f64(now_seconds));
-    let text = now.map(|now| format!("{now:.3}"));
-    text.unwrap_or_else(|_| now_seconds.to_string())
+    let now = SignedDuration::try_from_secs_f64(now_seconds).and_then(Timestamp::from_duration);
+    match now {
+        Ok(now) => format!("{now:.3}"),
+        Err(_) => now_seconds.to_string(),
+    }
 }
 
 /// The record in one line of text that does nothing to a terminal.
@@ -164,4 +166,43 @@ fn end_torn_line(file: &OwnedFd) -> std::result::Result<(), Errno> {
         return Ok(());
     }
     append(file, "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_documented() {
+        let text = || "a".to_owned();
+        let record = Record {
+            time: text(),
+            id: text(),
+            result: Result::Unkillable,
+            reason: Some(text()),
+            action: Action::Kill,
+            mode: "enforce",
+            rule: text(),
+            why: text(),
+            hostname: text(),
+            username: text(),
+            uid: Some(1),
+            pid: Some(1),
+            start_time_ticks: Some(1),
+            comm: Some(text()),
+            eid: Some(text()),
+            gpu: Some(1),
+        };
+        let documentation = include_str!("../../../docs/enforcement.md");
+        let json = serde_json::to_value(record).unwrap();
+        for field in json.as_object().unwrap().keys() {
+            assert!(documentation.contains(&format!("`{field}`")), "{field}");
+        }
+    }
+
+    #[test]
+    fn times_are_utc_with_milliseconds() {
+        assert_eq!(time(1_763_667_000.25), "2025-11-20T19:30:00.250Z");
+        assert!(!time(f64::MAX).is_empty() && !time(f64::NAN).is_empty());
+    }
 }
