@@ -77,6 +77,10 @@ pub(crate) struct RunFlags {
     )]
     pub(crate) listen_addresses: Vec<ListenAddress>,
 
+    /// Listen on the sockets that systemd has opened instead.
+    #[arg(long = "web.systemd-socket")]
+    pub(crate) systemd_socket: bool,
+
     /// TLS and sign-in, in the format of Prometheus' exporter-toolkit.
     #[arg(long = "web.config.file", value_name = "FILE", value_parser = file)]
     pub(crate) web_config_file: Option<PathBuf>,

@@ -79,8 +79,12 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
         None
     } else {
         let web_config = flags.web_config_file.as_deref().map(WebConfig::open);
-        let addresses = &flags.listen_addresses;
-        Some(Server::bind(addresses, web_config.transpose()?, Limits::default()).await?)
+        let (web_config, limits) = (web_config.transpose()?, Limits::default());
+        Some(if flags.systemd_socket {
+            Server::inherit(web_config, limits)?
+        } else {
+            Server::bind(&flags.listen_addresses, web_config, limits).await?
+        })
     };
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
     let collecting = Collecting::start(sources, &rules.in_force().config)?;

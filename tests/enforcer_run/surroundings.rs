@@ -42,6 +42,48 @@ fn the_service_manager_is_told_how_it_goes() -> Result<()> {
 }
 
 #[test]
+fn metrics_are_served_on_a_socket_of_the_service_manager() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    let folder = setup.folder().to_owned();
+    let config = format!("--config={}", setup.config().display());
+    let words = ["run", "--web.systemd-socket", "--interval=100ms", &config];
+    let alone = setup.output(&words)?;
+    assert_eq!(alone.status.code(), Some(1));
+    let stderr = String::from_utf8(alone.stderr)?;
+    ensure!(stderr.contains("LISTEN_FDS"), "{stderr}");
+
+    // As systemd passes it: descriptor 3 of the process that LISTEN_PID names.
+    let program = setup.command(&words)?;
+    let mut shell = Command::new("sh");
+    shell
+        .envs(
+            program
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .args([
+            "-c",
+            "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"",
+        ])
+        .arg(program.get_program())
+        .args(program.get_args())
+        .arg(format!(
+            "--gpu.scenario={}",
+            folder.join("scenario.yaml").display()
+        ))
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
+    let process = genv_tests::process::Sleeper::spawn_as_it_is(&mut shell)?;
+    genv_tests::patience::until("it answers", || {
+        let page = genv_tests::http::get(port, "/-/ready");
+        Ok(page.is_ok_and(|page| page.status == 200))
+    })?;
+    drop(process);
+    Ok(())
+}
+
+#[test]
 fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let process = sleeper(&[])?;
     let config = outside("enforce", "for: 1h, warn: []");

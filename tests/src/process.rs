@@ -216,6 +216,14 @@ impl Sleeper {
         Ok(Self(quiet.spawn().context("starting a process")?))
     }
 
+    /// Starts one that keeps its own input and output.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn_as_it_is(command: &mut Command) -> Result<Self> {
+        Ok(Self(command.spawn().context("starting a process")?))
+    }
+
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {

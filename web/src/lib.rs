@@ -30,7 +30,7 @@ pub use health_log::HealthLog;
 pub use hyper::header;
 pub use hyper::{Method, StatusCode};
 pub use landing_page::{LandingPage, Link};
-pub use listen::{ListenAddress, ListenAddressError, ListenError};
+pub use listen::{InheritedSocketError, ListenAddress, ListenAddressError, ListenError};
 pub use page::Page;
 pub use request::Request;
 pub use response::Response;

@@ -46,6 +46,35 @@ pub struct ListenError {
     why: io::Error,
 }
 
+/// Why no socket of the service manager can be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on the sockets of the service manager: {why}. Start this program by its .socket unit, or leave out --web.systemd-socket"
+)]
+pub struct InheritedSocketError {
+    why: String,
+}
+
+/// The sockets that the service manager has opened: sd_listen_fds(3).
+pub(crate) fn inherited() -> Result<Vec<TcpListener>, InheritedSocketError> {
+    let error = |why: String| InheritedSocketError { why };
+    let mut sockets = listenfd::ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for number in 0..sockets.len() {
+        let socket = sockets.take_tcp_listener(number);
+        let socket = socket.map_err(|why| error(why.to_string()))?;
+        let socket = socket.ok_or_else(|| error("one of them is taken".to_owned()))?;
+        let listener = socket
+            .set_nonblocking(true)
+            .and_then(|()| TcpListener::from_std(socket));
+        listeners.push(listener.map_err(|why| error(why.to_string()))?);
+    }
+    if listeners.is_empty() {
+        return Err(error("it has passed none (LISTEN_FDS)".to_owned()));
+    }
+    Ok(listeners)
+}
+
 fn next_step(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -22,8 +22,9 @@ use tokio_util::task::TaskTracker;
 use crate::basic_auth::Gatekeeper;
 use crate::connection::{Progress, TrackedBody, drive, linger};
 use crate::connections::{Connections, OpenConnection};
+use crate::listen::inherited;
 use crate::rate_limit::RateLimiter;
-use crate::{ListenAddress, ListenError, Request, Response, WebConfig};
+use crate::{InheritedSocketError, ListenAddress, ListenError, Request, Response, WebConfig};
 
 /// What clients may ask of a [`Server`] before it says no.
 #[derive(Clone, Debug)]
@@ -117,6 +118,22 @@ impl Server {
         }
         Ok(Self {
             listeners,
+            config,
+            limits,
+        })
+    }
+
+    /// Listens on the sockets that the service manager has opened (socket activation), as exporters do with
+    /// `--web.systemd-socket`.
+    ///
+    /// # Errors
+    /// There are none, or they are of another kind.
+    pub fn inherit(
+        config: Option<WebConfig>,
+        limits: Limits,
+    ) -> Result<Self, InheritedSocketError> {
+        Ok(Self {
+            listeners: inherited()?,
             config,
             limits,
         })
