@@ -70,7 +70,7 @@ fn started(tool: &str, port: u16, published: &Published) -> Result<Prometheus> {
     let quick = text
         .replace("interval: 15s", "interval: 1s")
         .replace("interval: 10s", "interval: 1s");
-    ensure!(quick.matches("interval: 1s").count() == 3, "{quick}");
+    ensure!(quick.matches("interval: 1s").count() == 4, "{quick}");
     fs::write(&file, quick)?;
     let rules = published.path("prometheus/rules/genv-recording.yml");
     let text = fs::read_to_string(&rules)?;
@@ -140,13 +140,15 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
         "--exporter-address=127.0.0.1:1".to_owned(),
         "--exporter-address=https://127.0.0.2:1".to_owned(),
         "--exporter-address=[::1]:1".to_owned(),
+        "--enforcer-address=127.0.0.1:5".to_owned(),
+        "--enforcer-address=https://127.0.0.2:5".to_owned(),
         "--prometheus-url=https://127.0.0.1:2/prometheus".to_owned(),
         "--alertmanager-address=https://127.0.0.1:3".to_owned(),
         "--grafana-address=127.0.0.1:4".to_owned(),
     ])?;
     let prometheus = started(tool, port, &published)?;
     // Each target, and each Alertmanager, is found before it is asked.
-    prometheus.wait_for("up", |targets| targets.len() == 6)?;
+    prometheus.wait_for("up", |targets| targets.len() == 8)?;
     let targets = prometheus.ask("/api/v1/targets", &[])?;
     let mut asked = BTreeMap::<String, BTreeSet<String>>::new();
     for target in targets["activeTargets"].as_array().context("no targets")? {
@@ -154,7 +156,7 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
         let urls = asked.entry(text(&target["scrapePool"])).or_default();
         urls.insert(text(&target["scrapeUrl"]));
     }
-    let wanted: [(&str, &[&str]); 4] = [
+    let wanted: [(&str, &[&str]); 5] = [
         ("alertmanager", &["https://127.0.0.1:3/metrics"]),
         (
             "genv",
@@ -163,6 +165,10 @@ fn prometheus_asks_at_the_addresses_that_were_published(tool: &str) -> Result<()
                 "http://[::1]:1/metrics",
                 "https://127.0.0.2:1/metrics",
             ],
+        ),
+        (
+            "genv-enforcer",
+            &["http://127.0.0.1:5/metrics", "https://127.0.0.2:5/metrics"],
         ),
         ("grafana", &["http://127.0.0.1:4/metrics"]),
         ("prometheus", &["https://127.0.0.1:2/prometheus/metrics"]),

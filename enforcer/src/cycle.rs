@@ -153,7 +153,8 @@ impl Cycle {
         }
         let measured = Measured {
             violations: metrics::violations(&plan, &config.rules, hostnames()),
-            unknown_processes: plan.unknown_processes,
+            stages: metrics::stages(&plan),
+            unknown_processes: metrics::unknown_processes(&plan, hostnames()),
             last_cycle_seconds: now(),
             cycle_duration_seconds: began.elapsed().as_secs_f64(),
             breaker_open: breaker.is_some(),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::NOBODY;
-use genv_web::metrics::{self, Family, Kind, OwnProcess, Samples, exposition};
+use genv_web::metrics::{self, Family, Kind, MetricFamily, OwnProcess, Samples, exposition};
 
 use crate::config::{Action, Mode, Rule};
 use crate::plan::{Outcome, Plan, StepKind, Violation};
@@ -53,6 +53,8 @@ pub struct Counters {
 pub struct Measured {
     /// How many violations there are, by rule, host and user.
     pub violations: BTreeMap<(String, String, String), u64>,
+    /// How many of them are at which stage, by rule, host, user and stage.
+    pub stages: BTreeMap<(String, String, String, &'static str), u64>,
     /// Processes of which nobody knows where they belong, by host.
     pub unknown_processes: BTreeMap<String, u64>,
     /// Unix time of the cycle's end.
@@ -232,12 +234,7 @@ pub fn violations<'a>(
             counts.insert(key, 0);
         }
     }
-    let mut users = BTreeSet::new();
-    for violation in &plan.violations {
-        let username = violation.username.as_str();
-        let known = users.contains(username) || users.len() < MOST_USERS;
-        let username = if known { username } else { OTHER_USERS };
-        users.insert(username);
+    for (violation, username) in with_username(plan) {
         let key = (
             violation.key.rule.clone(),
             host(violation).to_owned(),
@@ -248,18 +245,66 @@ pub fn violations<'a>(
     counts
 }
 
+/// How many violations are at which stage, by rule, host, user and stage; what is not there is none.
+#[must_use]
+pub fn stages(plan: &Plan) -> BTreeMap<(String, String, String, &'static str), u64> {
+    let mut counts = BTreeMap::new();
+    for (violation, username) in with_username(plan) {
+        let key = (
+            violation.key.rule.clone(),
+            host(violation).to_owned(),
+            username.to_owned(),
+            words::stage(&violation.stage),
+        );
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}
+
+/// How many processes there are on each host of which nobody knows where they belong; of hosts without fresh facts that is
+/// not known.
+#[must_use]
+pub fn unknown_processes<'a>(
+    plan: &Plan,
+    hostnames: impl Iterator<Item = &'a str>,
+) -> BTreeMap<String, u64> {
+    let known = hostnames.filter(|hostname| !plan.missing_hosts.contains(*hostname));
+    known
+        .map(|hostname| {
+            let count = plan.unknown_processes.get(hostname);
+            (hostname.to_owned(), count.copied().unwrap_or(0))
+        })
+        .collect()
+}
+
+/// Violations, with the username under which they are counted.
+fn with_username(plan: &Plan) -> impl Iterator<Item = (&Violation, &str)> {
+    let mut users = BTreeSet::new();
+    plan.violations.iter().map(move |violation| {
+        let username = violation.username.as_str();
+        let known = users.contains(username) || users.len() < MOST_USERS;
+        let username = if known { username } else { OTHER_USERS };
+        users.insert(username);
+        (violation, username)
+    })
+}
+
 /// The exposition of all families.
 #[must_use]
 pub fn render(measured: &Measured) -> String {
     let process = OwnProcess::read();
     let own = metrics::of_build(&BUILD_INFO).into_iter();
     let own = own.chain(metrics::of_process(&process));
-    let families = FAMILIES.iter().filter_map(|family| {
+    exposition(own.chain(families(measured)))
+}
+
+/// All families about enforcement that have a sample.
+pub fn families(measured: &Measured) -> impl Iterator<Item = MetricFamily> {
+    FAMILIES.iter().filter_map(move |family| {
         let mut samples = Samples::new(family.kind, family.labels);
         (family.samples)(measured, &mut samples);
         samples.into_family(family.name, family.help)
-    });
-    exposition(own.chain(families))
+    })
 }
 
 /// A family about enforcement.
@@ -311,6 +356,18 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         },
     },
     Family {
+        name: "genv_enforcer_violation_stages",
+        kind: Kind::Gauge,
+        labels: &["rule", "username", "stage"],
+        help: "Violations by how far they are: pending (too young), warned, due (the action can be taken any moment), acted (it was taken, or in dry-run would have been) or held (waived, paused or out of its time); absent where there is none.",
+        samples: |measured, out| {
+            for ((rule, hostname, username, stage), count) in &measured.stages {
+                out.of_host(hostname);
+                out.add(&[rule, username, stage], *count as f64);
+            }
+        },
+    },
+    Family {
         name: "genv_enforcer_warnings_total",
         kind: Kind::Counter,
         labels: COUNTED,
@@ -340,7 +397,7 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         name: "genv_enforcer_unknown_processes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Processes on devices that are never acted upon because nobody knows where they belong.",
+        help: "Processes on devices that are never acted upon because nobody knows where they belong; absent of hosts without fresh facts.",
         samples: |measured, out| {
             for (hostname, count) in &measured.unknown_processes {
                 out.of_host(hostname);
@@ -416,3 +473,20 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         samples: |measured, out| out.add(&[], measured.reload_success_seconds),
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_processes_are_0_where_there_are_none_and_absent_where_nothing_is_known() {
+        let plan = Plan {
+            unknown_processes: BTreeMap::from([("a".to_owned(), 2)]),
+            missing_hosts: BTreeSet::from(["c".to_owned()]),
+            ..Plan::default()
+        };
+        let told = unknown_processes(&plan, ["a", "b", "c"].into_iter());
+        let wanted = [("a".to_owned(), 2), ("b".to_owned(), 0)];
+        assert!(told.into_iter().eq(wanted));
+    }
+}

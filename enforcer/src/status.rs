@@ -14,12 +14,12 @@ use crate::tell::words;
 /// A violation as it is published.
 #[must_use]
 pub fn held(violation: &Violation) -> HeldViolation {
-    let (stage, at_seconds, why) = match &violation.stage {
-        Stage::Pending { until_seconds } => ("pending", Some(*until_seconds), None),
-        Stage::Warned { end_seconds, .. } => ("warned", Some(*end_seconds), None),
-        Stage::Due => ("due", None, None),
-        Stage::Acted { at_seconds } => ("acted", Some(*at_seconds), None),
-        Stage::Held { why } => ("held", None, Some(why.clone())),
+    let (at_seconds, why) = match &violation.stage {
+        Stage::Pending { until_seconds } => (Some(*until_seconds), None),
+        Stage::Warned { end_seconds, .. } => (Some(*end_seconds), None),
+        Stage::Due => (None, None),
+        Stage::Acted { at_seconds } => (Some(*at_seconds), None),
+        Stage::Held { why } => (None, Some(why.clone())),
     };
     HeldViolation {
         rule: violation.key.rule.clone(),
@@ -29,7 +29,7 @@ pub fn held(violation: &Violation) -> HeldViolation {
         subject: words::subject(&violation.key.subject),
         action: words::action(violation.action).to_owned(),
         since_seconds: violation.since_seconds,
-        stage: stage.to_owned(),
+        stage: words::stage(&violation.stage).to_owned(),
         at_seconds,
         why,
         found: violation.found.clone(),

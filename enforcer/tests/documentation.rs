@@ -8,8 +8,9 @@ use genv_web::metrics::{Family, Kind, PROCESS_FAMILIES};
 const BEGIN: &str = "<!-- What follows is made from the code: UPDATE_DOCS=1 cargo test -p genv-enforcer documentation -->\n";
 
 /// Families with the label hostname.
-const OF_HOSTS: [&str; 5] = [
+const OF_HOSTS: [&str; 6] = [
     "genv_enforcer_violations",
+    "genv_enforcer_violation_stages",
     "genv_enforcer_warnings_total",
     "genv_enforcer_actions_total",
     "genv_enforcer_unkillable_processes_total",

@@ -171,6 +171,21 @@ pub(crate) const SHIPPED: &[Absence] = &[
         when: When::Chosen(&[("username", &["heidi"])]),
         reason: "the utilization of a split GPU is not known",
     },
+    Absence {
+        dashboard: "genv-enforcement",
+        places: &["Who breaks which rule"],
+        when: When::Chosen(&[("username", &["frank", "grace", "heidi", "ivan", "root"])]),
+        reason: "they break no rule",
+    },
+    Absence {
+        dashboard: "genv-enforcement",
+        places: &["Warnings and actions by user"],
+        when: When::Chosen(&[(
+            "username",
+            &["alice", "frank", "grace", "heidi", "ivan", "root"],
+        )]),
+        reason: "they break no rule, or as alice one that only reports, since before the time range",
+    },
 ];
 
 const NOT_RTX_3090: Choices = &[

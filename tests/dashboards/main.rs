@@ -29,10 +29,17 @@ const SCRAPE_INTERVAL: Duration = Duration::from_secs(30);
 /// sample is some while ago.
 const DAY: Duration = Duration::from_secs(86_400 + 32 * 60);
 
+/// Rules that somebody in the demonstration breaks.
+const RULES: &str = include_str!("enforcer.yaml");
+
+/// What is left of a history when its enforcer is switched on: enough that everybody is warned and acted on.
+const ENFORCED: Duration = Duration::from_secs(4 * 3600);
+
 fn demo(tool: &str, lasting: Duration) -> Result<Past> {
     History::of_demo()?
         .every(SCRAPE_INTERVAL)
         .lasting(lasting)
+        .enforced(RULES, lasting.saturating_sub(ENFORCED))?
         .start(tool)
 }
 

@@ -136,14 +136,29 @@ impl Selector<'_> {
         matchers
             .retain(|matcher| !(of_variable(matcher) && matches!(matcher.op, MatchOp::NotRe(_))));
         for matcher in matchers {
-            let Some(variable) = matcher.value.strip_prefix(MARK) else {
-                continue;
-            };
-            if let Some(Chosen::All(regex)) = all.get(variable.trim_end_matches('|')) {
-                matcher.value = regex.clone();
+            for (variable, chosen) in all {
+                if let Chosen::All(regex) = chosen {
+                    let all_of_it = matcher.value.replace(&mark(variable), regex);
+                    matcher.value = all_of_it.trim_end_matches('|').to_owned();
+                }
             }
         }
         vector.to_string()
+    }
+
+    /// Whether it keeps to the chosen labs. The job of a lab's enforcers is named as that of its exporters, with
+    /// `-enforcer` behind it.
+    pub(crate) fn matches_job(&self) -> bool {
+        let of_enforcer = format!("{}-enforcer", mark("job"));
+        let matchers = self.vector.matchers.find_matchers("job");
+        let wanted = matchers
+            .iter()
+            .any(|it| matches!(it.op, MatchOp::Re(_)) && it.value == of_enforcer);
+        match self.metric().as_str() {
+            "up" => wanted || self.matches_variable("job", "job"),
+            metric if metric.starts_with("genv_enforcer_") => wanted,
+            _ => self.matches_variable("job", "job"),
+        }
     }
 
     /// Whether it has the matcher `label=~"$variable"`. An alert that is about no host or job in particular is seen

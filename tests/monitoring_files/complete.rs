@@ -196,6 +196,8 @@ fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
     let families = GROUPS.iter().flat_map(|(_, families)| *families);
     let mut known: BTreeSet<String> = families.map(|family| family.name.to_owned()).collect();
     known.extend(own::families().map(|family| family.name.to_owned()));
+    let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
+    known.extend(of_enforcer.map(|family| family.name.to_owned()));
     let rules = rules()?;
     known.extend(rules.iter().map(|rule| rule.record.clone()));
 

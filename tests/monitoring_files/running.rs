@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::alertmanager::{Alert, Alertmanager, Receiver};
+use genv_tests::enforcer::{self, Enforcer};
 use genv_tests::exporter::{Exporter, Setup, free_port};
 use genv_tests::metrics::Labels;
 use genv_tests::nvml_sim::Simulation;
@@ -36,11 +37,17 @@ fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
 }
 
 /// The shipped files with the addresses of these programs, and without long waits between two scrapes or evaluations.
-fn configured(exporter: &Exporter, alertmanager: u16, own: u16) -> Result<TempDir> {
+fn configured(
+    exporter: &Exporter,
+    enforcer: &Enforcer,
+    alertmanager: u16,
+    own: u16,
+) -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     let mut configuration = read("prometheus/prometheus.yml")?;
     for (shipped, here) in [
         ("exporter:9820", exporter.port()),
+        ("enforcer:9821", enforcer.port()),
         ("alertmanager:9093", alertmanager),
         ("localhost:9090", own),
     ] {
@@ -91,9 +98,14 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     let demo = Setup::new()?.flag("--gpu.source=simulated").start()?;
     let simulation = Simulation::new(FAILING);
     let failing = Setup::with_scenario(&simulation)?.start()?;
+    let (lab, rules) = (
+        read("core/src/scenario/demo.yaml")?,
+        read("packaging/enforcer.yaml")?,
+    );
+    let enforcer = enforcer::Setup::new(&lab, &rules)?.start()?;
     let alertmanager = Alertmanager::start(alertmanager, &shipped("prometheus/alertmanager.yml"))?;
     let own = free_port()?;
-    let folder = configured(&demo, alertmanager.port(), own)?;
+    let folder = configured(&demo, &enforcer, alertmanager.port(), own)?;
     let configuration = folder.path().join("prometheus.yml");
     let prometheus = Prometheus::start_on(prometheus, own, &configuration)?;
 
@@ -102,6 +114,7 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     prometheus.wait_for_value(r#"up{job="prometheus"}"#, 1.0)?;
     prometheus.wait_for_value(r#"up{job="alertmanager"}"#, 1.0)?;
     prometheus.wait_for_value("sum(host:genv_host_up:known)", 2.0)?;
+    the_enforcer_is_scraped(&prometheus).with_context(|| enforcer.log())?;
     // By the exporter itself, which is asked, and has nobody to name.
     let asked = r#"prometheus_sd_http_failures_total{job="prometheus"}"#;
     prometheus.wait_for(asked, |answer| {
@@ -137,6 +150,18 @@ fn the_shipped_files_watch_exporters(prometheus: &str, alertmanager: &str) -> Re
     };
     ensure!(alert.receivers == [nobody], "{alert:?}");
     Ok(())
+}
+
+/// Hosts keep their names, and everything that is counted is there before it rises.
+fn the_enforcer_is_scraped(prometheus: &Prometheus) -> Result<()> {
+    prometheus.wait_for_value(r#"up{job="genv-enforcer"}"#, 1.0)?;
+    let zero = r#"count by (hostname) (genv_enforcer_violations{username="(none)"})"#;
+    prometheus.wait_for(zero, |answer| {
+        let hosts: Vec<&str> = answer.iter().map(|it| it.0["hostname"].as_str()).collect();
+        hosts == ["gpu01", "gpu02"] || hosts == ["gpu02", "gpu01"]
+    })?;
+    let exporters_alone = r#"count(genv_host_up{job!="genv"}) or vector(0)"#;
+    prometheus.wait_for_value(exporters_alone, 0.0)
 }
 
 #[test]

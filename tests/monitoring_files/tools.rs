@@ -33,9 +33,12 @@ fn promtool_accepts_the_configuration() -> Result<()> {
         let said = says(tool, "promtool", &check, &configuration)?;
         ensure!(said.contains("2 rule files found"), "{tool}: {said}");
         let warnings: Vec<&str> = said.lines().filter(|it| it.contains("WARN")).collect();
-        // Nothing but that nobody listed further exporters yet.
+        // Nothing but that nobody listed further exporters and enforcers yet.
         ensure!(
-            matches!(warnings.as_slice(), [one] if one.contains("targets/*.yml")),
+            matches!(
+                warnings.as_slice(),
+                [one, two] if one.contains("targets/*.yml") && two.contains("targets/enforcers/*.yml")
+            ),
             "{tool}: {said}"
         );
     }

@@ -252,6 +252,12 @@ impl Enforcer {
         &self.setup
     }
 
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.setup.port
+    }
+
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {

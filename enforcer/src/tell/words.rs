@@ -6,7 +6,7 @@
 use genv_core::text::{harmless, shortened};
 
 use crate::config::Action;
-use crate::plan::{ProcessTarget, StepKind, Subject, Target};
+use crate::plan::{ProcessTarget, Stage, StepKind, Subject, Target};
 
 /// Characters that are shown of a name that somebody chose.
 const SHOWN_CHARACTERS: usize = 60;
@@ -30,6 +30,18 @@ pub fn subject(subject: &Subject) -> String {
         Subject::UserDevice {
             username, index, ..
         } => format!("user {} on device {index}", name(username)),
+    }
+}
+
+/// The word of a stage.
+#[must_use]
+pub const fn stage(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Pending { .. } => "pending",
+        Stage::Warned { .. } => "warned",
+        Stage::Due => "due",
+        Stage::Acted { .. } => "acted",
+        Stage::Held { .. } => "held",
     }
 }
 

@@ -7,6 +7,8 @@ use super::address::{Scheme, ServiceAddress};
 pub(crate) struct Addresses {
     /// What Prometheus scrapes; at least one.
     pub(crate) exporters: Vec<ServiceAddress>,
+    /// Enforcers that Prometheus scrapes too; there may be none.
+    pub(crate) enforcers: Vec<ServiceAddress>,
     /// The exporter, as people reach it.
     pub(crate) exporter_url: ServiceAddress,
     /// Prometheus, as Grafana reaches it.
@@ -24,15 +26,17 @@ macro_rules! files {
 }
 
 /// Every file that is published: its path in the repository and below the folder, and its text.
-const FILES: [(&str, &str); 10] = files![
+const FILES: [(&str, &str); 12] = files![
     "prometheus/prometheus.yml",
     "prometheus/alertmanager.yml",
     "prometheus/rules/genv-recording.yml",
     "prometheus/rules/genv-alerts.yml",
     "prometheus/targets/genv.yml.example",
+    "prometheus/targets/enforcers/genv.yml.example",
     "grafana/grafana.ini",
     "grafana/provisioning/datasources/genv.yml",
     "grafana/provisioning/dashboards/genv.yml",
+    "grafana/dashboards/enforcement.json",
     "grafana/dashboards/overview.json",
     "grafana/dashboards/users.json",
 ];
@@ -53,6 +57,7 @@ pub(crate) fn rendered(addresses: &Addresses, folder: &str) -> Vec<(&'static str
 fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
     let Addresses {
         exporters,
+        enforcers,
         exporter_url,
         prometheus,
         alertmanager,
@@ -70,6 +75,10 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
     let group = |service| target_groups(std::slice::from_ref(service));
     vec![
         ("- targets: [\"exporter:9820\"]", target_groups(exporters)),
+        (
+            "static_configs:\n      - targets: [\"enforcer:9821\"]",
+            static_configs(enforcers),
+        ),
         ("- url: http://exporter:9820/sd", discovery.join("\n")),
         ("- targets: [\"localhost:9090\"]", group(prometheus)),
         (
@@ -90,6 +99,15 @@ fn replacements(addresses: &Addresses, folder: &str) -> Vec<Replacement> {
             "# Take this folder away from viewers before anybody may look without signing in: see grafana.ini.".to_owned(),
         ),
     ]
+}
+
+/// `static_configs` of services of which there may be none.
+fn static_configs(services: &[ServiceAddress]) -> String {
+    if services.is_empty() {
+        return "static_configs: []".to_owned();
+    }
+    let groups = target_groups(services).replace('\n', "\n  ");
+    format!("static_configs:\n  {groups}")
 }
 
 /// Entries of `static_configs`, one for each way of asking.
@@ -152,6 +170,7 @@ mod tests {
     fn elsewhere(exporters: &[&str]) -> Addresses {
         Addresses {
             exporters: exporters.iter().map(|text| text.parse().unwrap()).collect(),
+            enforcers: Vec::new(),
             exporter_url: "https://lab.example.org/exporter".parse().unwrap(),
             prometheus: "https://lab.example.org/prometheus".parse().unwrap(),
             alertmanager: "https://watch:9999".parse().unwrap(),
@@ -199,7 +218,9 @@ mod tests {
             ("prometheus/prometheus.local.yml", true),
             ("prometheus/prometheus.yml", false),
             ("prometheus/rules/more.yml", false),
+            ("prometheus/targets/enforcers/genv.yml", true),
             ("prometheus/targets/genv.yml.example", false),
+            ("prometheus/targets/enforcers/genv.yml.example", false),
             ("prometheus/targets/more/genv.yml", false),
         ] {
             assert_eq!(is_ignored(path), wanted, "{path}");
@@ -235,6 +256,7 @@ mod tests {
         for (path, text) in rendered(&addresses, "/etc/genv") {
             for of_compose in [
                 "exporter:9820",
+                "enforcer:9821",
                 "prometheus:9090",
                 "localhost:9090",
                 "alertmanager:9093",
@@ -262,6 +284,28 @@ mod tests {
     }
 
     #[test]
+    fn prometheus_is_told_of_every_enforcer_and_asks_for_none_where_there_is_none() {
+        let job = |enforcers: &[&str]| {
+            let addresses = Addresses {
+                enforcers: enforcers.iter().map(|text| text.parse().unwrap()).collect(),
+                ..elsewhere(&["gpu01:9820"])
+            };
+            let text = file(&addresses, "prometheus/prometheus.yml");
+            let (_, job) = text.split_once("job_name: genv-enforcer").unwrap();
+            let (job, _) = job.split_once("  - job_name:").unwrap();
+            let (_, targets) = job.split_once("scrape_interval: 10s\n").unwrap();
+            targets.split_once("    #").unwrap().0.to_owned()
+        };
+        insta::assert_snapshot!(job(&[]), @"    static_configs: []");
+        insta::assert_snapshot!(job(&["gpu01:9821", "https://gpu02:9821"]), @r#"
+        static_configs:
+          - targets: ["gpu01:9821"]
+          - targets: ["gpu02:9821"]
+            labels: {__scheme__: https}
+        "#);
+    }
+
+    #[test]
     fn grafana_is_told_of_prometheus_and_of_its_files() {
         let addresses = elsewhere(&["gpu01:9820"]);
         let told: String = ["datasources/genv.yml", "dashboards/genv.yml"]
@@ -273,6 +317,7 @@ mod tests {
             "url: https://lab.example.org:443/prometheus",
             "path: /etc/genv/grafana/dashboards/overview.json",
             "path: /etc/genv/grafana/dashboards/users.json",
+            "path: /etc/genv/grafana/dashboards/enforcement.json",
             "provisioning = /etc/genv/grafana/provisioning",
             "default_home_dashboard_path = /etc/genv/grafana/dashboards/overview.json",
         ] {

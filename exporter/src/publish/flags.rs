@@ -38,6 +38,10 @@ pub(crate) struct PublishFlags {
     )]
     exporters: Vec<ServiceAddress>,
 
+    /// Enforcer that Prometheus scrapes; may be repeated [default: none].
+    #[arg(long = "enforcer-address", value_name = "HOST:PORT", value_parser = ServiceAddress::without_path)]
+    enforcers: Vec<ServiceAddress>,
+
     /// Where people reach the exporter, for the links from alerts to runbooks [default: the first exporter address].
     #[arg(long = "exporter-url", value_name = "URL")]
     exporter_url: Option<ServiceAddress>,
@@ -78,6 +82,7 @@ impl From<PublishFlags> for PublishOptions {
         let PublishFlags {
             folder,
             exporters,
+            enforcers,
             prometheus,
             alertmanager,
             grafana,
@@ -88,6 +93,7 @@ impl From<PublishFlags> for PublishOptions {
             addresses: Addresses {
                 exporter_url: flags.exporter_url.unwrap_or_else(|| exporters[0].clone()),
                 exporters,
+                enforcers,
                 prometheus,
                 alertmanager,
                 grafana,

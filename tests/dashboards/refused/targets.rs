@@ -49,6 +49,9 @@ fn a_selector_of_every_job_is_refused() {
         "genv_host_up",
         r#"genv_host_up{job="$job"}"#,
         r#"genv_host_up{job=~"genv"}"#,
+        r#"genv_host_up{job=~"$job-enforcer"}"#,
+        r#"genv_enforcer_mode{job=~"$job"}"#,
+        r#"genv_enforcer_mode{job="$job-enforcer"}"#,
     ] {
         refuses(
             "target-job",

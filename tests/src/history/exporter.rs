@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use genv_core::collect::{CollectOptions, Collection};
-use genv_core::model::Publication;
+use genv_core::model::{HostSnapshot, Publication};
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
@@ -65,6 +65,12 @@ impl PlayedExporter {
             running.latest = running.collection.cycle();
         }
         Ok(())
+    }
+
+    /// What it collected last; nothing while it does not run.
+    pub(super) fn hosts(&self) -> &[HostSnapshot] {
+        let running = self.running.as_ref();
+        running.map_or(&[], |running| &running.latest.hosts)
     }
 
     /// What it would serve at `/metrics`.

@@ -5,6 +5,7 @@
 //! the shipped rules over all of it.
 
 mod alerts;
+mod enforcer;
 mod exporter;
 mod rules;
 mod write;
@@ -15,11 +16,14 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use genv_core::collect::CollectOptions;
+use genv_core::model::HostSnapshot;
 use genv_core::scenario::{Clock, Engine};
+use genv_enforcer::config::Config;
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use crate::metrics::Labels;
 use crate::prometheus::Prometheus;
+use enforcer::{Enforcement, PlayedEnforcer};
 use exporter::{PlayedExporter, ensure_nothing_hangs, milliseconds};
 use rules::Span;
 pub use rules::{Group, Rule, RulesFile};
@@ -33,6 +37,7 @@ pub struct History {
     lasting: Duration,
     every: Duration,
     exporter_per_host: bool,
+    enforcement: Option<Enforcement>,
     troubles: Vec<Trouble>,
 }
 
@@ -82,6 +87,7 @@ impl History {
             lasting: Duration::from_secs(86_400),
             every: Duration::from_secs(30),
             exporter_per_host: false,
+            enforcement: None,
             troubles: Vec::new(),
         })
     }
@@ -112,6 +118,20 @@ impl History {
     pub fn exporter_per_host(mut self) -> Self {
         self.exporter_per_host = true;
         self
+    }
+
+    /// Beside the exporters an enforcer of all hosts, with the job `genv-enforcer` and the instance `localhost:9821`. It has
+    /// these rules (YAML), is in dry-run until so long after the beginning, paused for the half hour before, and enforces
+    /// then.
+    ///
+    /// # Errors
+    /// It is no configuration.
+    pub fn enforced(mut self, rules: &str, switched_on: Duration) -> Result<Self> {
+        self.enforcement = Some(Enforcement {
+            config: Config::parse("enforcer.yaml", rules)?,
+            switched_on,
+        });
+        Ok(self)
     }
 
     /// The exporter cannot be scraped between two times from the beginning, and has lost its counters afterwards.
@@ -188,12 +208,22 @@ impl History {
             move || *now.lock().unwrap_or_else(PoisonError::into_inner)
         });
         let mut targets = self.targets(&clock)?;
+        let enforcement = self.enforcement.as_ref();
+        let enforcer = enforcement.map(|it| PlayedEnforcer::new(it, self.from));
+        let mut enforcer = enforcer.transpose()?;
+        let mut of_enforcer = Scraped::new("genv-enforcer", "localhost:9821");
         let mut passed = Duration::ZERO;
         while passed <= self.lasting {
             let moment = self.from + passed;
             *now.lock().unwrap_or_else(PoisonError::into_inner) = moment;
             for target in &mut targets {
                 target.scrape(passed, milliseconds(moment)?, writer)?;
+            }
+            if let Some(enforcer) = &mut enforcer {
+                let hosts = targets.iter().flat_map(|target| target.exporter.hosts());
+                let hosts: Vec<HostSnapshot> = hosts.cloned().collect();
+                let families = enforcer.cycle(&hosts, passed);
+                of_enforcer.write(Some(&families), milliseconds(moment)?, writer)?;
             }
             passed += self.every;
         }
@@ -223,9 +253,8 @@ impl History {
             Target {
                 exporter: PlayedExporter::new(&self.engine, hostname, &options, clock),
                 troubles: troubles.cloned().collect(),
-                instance,
-                scraped: None,
-                series: Vec::new(),
+                scraped: Scraped::new("genv", &instance),
+                at: None,
             }
         };
         let targets: Vec<Target> = hostnames.into_iter().map(target).collect();
@@ -233,10 +262,13 @@ impl History {
             ensure!(
                 targets
                     .iter()
-                    .any(|target| target.instance == trouble.instance),
+                    .any(|target| target.scraped.instance == trouble.instance),
                 "no exporter {}: there are {:?}",
                 trouble.instance,
-                targets.iter().map(|t| &t.instance).collect::<Vec<_>>()
+                targets
+                    .iter()
+                    .map(|t| &t.scraped.instance)
+                    .collect::<Vec<_>>()
             );
         }
         Ok(targets)
@@ -266,10 +298,16 @@ impl Past {
 /// An exporter that is scraped.
 struct Target {
     exporter: PlayedExporter,
-    instance: String,
     troubles: Vec<Trouble>,
+    scraped: Scraped,
     /// When it was last scraped, from the beginning.
-    scraped: Option<Duration>,
+    at: Option<Duration>,
+}
+
+/// What was scraped of a target.
+struct Scraped {
+    job: &'static str,
+    instance: String,
     /// What the last scrape had, in its order.
     series: Vec<Known>,
 }
@@ -297,7 +335,7 @@ impl Target {
         let stopped_since = |trouble: &Trouble| {
             !trouble.frozen
                 && trouble.until <= passed
-                && self.scraped.is_some_and(|scraped| scraped < trouble.until)
+                && self.at.is_some_and(|at| at < trouble.until)
         };
         if down || self.troubles.iter().any(stopped_since) {
             self.exporter.stop();
@@ -305,15 +343,32 @@ impl Target {
         if !down && !frozen {
             self.exporter.collect()?;
         }
-        self.scraped = Some(passed);
-        let up = writer.series(self.labels("up", &[]));
-        writer.add(up, at, if down { 0.0 } else { 1.0 })?;
+        self.at = Some(passed);
         let families = self.exporter.families();
-        self.write(&families, at, writer)
+        let answer = (!down).then_some(families.as_slice());
+        self.scraped.write(answer, at, writer)
+    }
+}
+
+impl Scraped {
+    fn new(job: &'static str, instance: &str) -> Self {
+        Self {
+            job,
+            instance: instance.to_owned(),
+            series: Vec::new(),
+        }
     }
 
-    /// Writes a scrape, and that those series ended which it has no more.
-    fn write(&mut self, families: &[MetricFamily], at: i64, writer: &mut Writer) -> Result<()> {
+    /// Writes a scrape (none if there was no answer), and that those series ended which it has no more.
+    fn write(
+        &mut self,
+        families: Option<&[MetricFamily]>,
+        at: i64,
+        writer: &mut Writer,
+    ) -> Result<()> {
+        let up = writer.series(self.labels("up", &[]));
+        writer.add(up, at, if families.is_some() { 1.0 } else { 0.0 })?;
+        let families = families.unwrap_or_default();
         let metrics = || {
             let families = families.iter();
             families.flat_map(|family| family.get_metric().iter().map(move |one| (family, one)))
@@ -364,7 +419,7 @@ impl Target {
     fn labels(&self, name: &str, pairs: &[LabelPair]) -> Labels {
         let own = [
             ("__name__", name),
-            ("job", "genv"),
+            ("job", self.job),
             ("instance", &self.instance),
         ];
         let pairs = pairs.iter().map(|pair| (pair.name(), pair.value()));

@@ -4,7 +4,8 @@
 //! nothing can be stale. An [`exposition`] of them becomes a [`Text`], which is served as it is.
 
 use prometheus::TextEncoder;
-use prometheus::proto::{MetricFamily, MetricType};
+pub use prometheus::proto::MetricFamily;
+use prometheus::proto::MetricType;
 
 mod own_process;
 mod process;
