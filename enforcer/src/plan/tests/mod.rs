@@ -1,5 +1,6 @@
 //! Tests of whole plans.
 
+mod explain;
 mod holds;
 mod idle;
 mod kinds;

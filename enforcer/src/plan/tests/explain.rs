@@ -1,0 +1,270 @@
+//! Why a process is safe, or is not.
+
+use genv_core::model::Attribution;
+
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+fn devices(limit: Limits<u64>) -> RuleKind {
+    RuleKind::MaxDevicesPerUser {
+        limits: limit,
+        scope: Scope::Host,
+    }
+}
+
+/// What the only rule makes of a process.
+fn of(daemon: &Daemon, lab: &Lab, pid: u32) -> RuleExplanation {
+    let mut rules = explained(daemon, lab, pid).rules;
+    assert_eq!(rules.len(), 1);
+    rules.remove(0)
+}
+
+fn explained(daemon: &Daemon, lab: &Lab, pid: u32) -> Explanation {
+    let hosts = lab.at(daemon.now_seconds);
+    let input = daemon.input(&hosts, lab);
+    explain(&input, &daemon.history, "gpu01", pid).unwrap()
+}
+
+/// alice's environment has two devices and a process on each; bob's process is outside.
+fn lab() -> Lab {
+    Lab::new(1, 4)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 60.0)
+        .attach("gpu01", "e1", 1, 30.0)
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)])
+        .process("gpu01", 11, "alice", Some("e1"), &[(1, GIB)])
+        .process("gpu01", 12, "bob", None, &[(2, GIB)])
+}
+
+#[test]
+fn who_goes_and_who_is_spared_is_told_with_the_limit_and_by_whom_it_is() {
+    let mut limits = limit(1);
+    limits.base.groups.insert("staff".to_owned(), 1);
+    let daemon = Daemon::new(vec![rule(devices(limits), Action::Detach)]);
+    let lab = lab().member("alice", "staff");
+    let newer = of(&daemon, &lab, 11);
+    assert_eq!(newer.standing, Standing::Ends);
+    assert_eq!(newer.found.as_deref(), Some("holds 2 devices"));
+    assert_eq!(
+        newer.limit.as_deref(),
+        Some("1 device for members of staff")
+    );
+    assert_eq!(newer.violations.len(), 1);
+    assert_eq!(of(&daemon, &lab, 10).standing, Standing::Spared);
+    let other = of(&daemon, &lab, 12);
+    assert_eq!(other.standing, Standing::Kept);
+    assert_eq!(other.limit.as_deref(), Some("1 device by default"));
+    assert_eq!(other.violations, []);
+}
+
+#[test]
+fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
+    let mut limits = limit(5);
+    let daemon = Daemon::new(vec![rule(devices(limits.clone()), Action::Detach)]);
+    let kept = of(&daemon, &lab(), 10);
+    assert_eq!(kept.standing, Standing::Kept);
+    assert_eq!(kept.found.as_deref(), Some("holds 2 devices"));
+    assert_eq!(kept.limit.as_deref(), Some("5 devices by default"));
+    limits.base.default = None;
+    limits.base.users.insert("bob".to_owned(), 1);
+    let daemon = Daemon::new(vec![rule(devices(limits), Action::Detach)]);
+    let free = of(&daemon, &lab(), 10);
+    assert_eq!(free.limit.as_deref(), Some("no limit for alice"));
+    assert_eq!(
+        of(&daemon, &lab(), 12).limit.as_deref(),
+        Some("1 device for bob")
+    );
+}
+
+#[test]
+fn why_a_rule_does_not_look_at_a_process_is_told() {
+    let why = |selector: Selector, pid: u32| {
+        let mut rule = rule(RuleKind::EnvMemory, Action::Terminate);
+        rule.selector = selector;
+        let lab = lab().member("alice", "students");
+        let found = of(&Daemon::new(vec![rule]), &lab, pid);
+        assert_eq!(found.standing, Standing::NotMatched, "{found:?}");
+        assert_eq!((found.limit, found.found), (None, None));
+        found.why
+    };
+    let any = Selector::default;
+    assert_eq!(why(any(), 12), "the process is in no environment");
+    let users = Some(names(&["bob"]));
+    assert_eq!(
+        why(Selector { users, ..any() }, 10),
+        "it does not look at alice"
+    );
+    let except_users = names(&["alice"]);
+    assert_eq!(
+        why(
+            Selector {
+                except_users,
+                ..any()
+            },
+            10
+        ),
+        "alice is excepted"
+    );
+    let groups = Some(names(&["staff"]));
+    assert_eq!(
+        why(Selector { groups, ..any() }, 10),
+        "alice is in none of its groups"
+    );
+    let except_groups = names(&["students"]);
+    assert_eq!(
+        why(
+            Selector {
+                except_groups,
+                ..any()
+            },
+            10
+        ),
+        "alice is excepted as a member of students"
+    );
+    let hosts = Some(HostSet(names(&["gpu02"])));
+    assert_eq!(
+        why(Selector { hosts, ..any() }, 10),
+        "it does not look at gpu01"
+    );
+    let devices = Some([3].into());
+    assert_eq!(
+        why(Selector { devices, ..any() }, 10),
+        "it does not look at device 0"
+    );
+    let mut unasked = lab();
+    unasked.groups.clear();
+    let mut rule = rule(RuleKind::EnvMemory, Action::Terminate);
+    rule.selector.groups = Some(names(&["staff"]));
+    let found = of(&Daemon::new(vec![rule]), &unasked, 10);
+    assert_eq!(found.why, "the groups of alice are not known");
+}
+
+#[test]
+fn promise_03_and_06_unknown_and_out_of_reach_are_safe_and_why_is_told() {
+    let daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Kill)]);
+    let mut lab = lab()
+        .process("gpu01", 13, "root", None, &[(3, GIB)])
+        .process("gpu01", 14, "admin", None, &[(3, GIB)])
+        .process("gpu01", 15, "carol", None, &[(3, GIB)]);
+    lab.pid("gpu01", 15).attribution = Attribution::Unknown {
+        reason: "environ_empty".to_owned(),
+    };
+    for (pid, why) in [
+        (13, "it is root's, outside of containers"),
+        (14, "its user, admin, is listed under never"),
+        (
+            15,
+            "nobody knows where it belongs (environ_empty), and what is unknown is never acted upon",
+        ),
+    ] {
+        let found = explained(&daemon, &lab, pid);
+        assert_eq!(found.out_of_reach.as_deref(), Some(why));
+        assert_eq!(found.rules[0].standing, Standing::NotMatched, "{found:?}");
+    }
+    assert_eq!(explained(&daemon, &lab, 12).out_of_reach, None);
+    assert_eq!(of(&daemon, &lab, 12).standing, Standing::Ends);
+}
+
+#[test]
+fn a_waiver_and_how_far_a_violation_is_are_told() {
+    let mut end = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    end.for_duration = seconds(60);
+    end.warn = vec![seconds(600)];
+    let name = end.name.clone();
+    let mut daemon = Daemon::new(vec![end]);
+    daemon.run(&lab(), 120);
+    let found = of(&daemon, &lab(), 12);
+    assert_eq!(found.standing, Standing::Ends);
+    let Stage::Warned {
+        given: 1,
+        end_seconds,
+    } = found.violations[0].stage
+    else {
+        panic!("{found:?}");
+    };
+    assert!((end_seconds - NOON - 660.0).abs() < 1.0, "{end_seconds}");
+    daemon.waivers = vec![Waiver {
+        users: names(&["alice", "bob"]),
+        rules: [name].into(),
+        until_seconds: NOON + 3600.0,
+        reason: "deadline".to_owned(),
+    }];
+    let found = of(&daemon, &lab(), 12);
+    assert_eq!(found.standing, Standing::Held);
+    assert!(
+        found
+            .waits
+            .as_ref()
+            .is_some_and(|it| it.contains("deadline")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_rule_that_only_reports_ends_nobody() {
+    let daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Report)]);
+    let found = of(&daemon, &lab(), 12);
+    assert_eq!(found.standing, Standing::Spared);
+    assert!(found.why.contains("report"), "{found:?}");
+}
+
+#[test]
+fn a_process_without_a_device_is_not_explained() {
+    let daemon = Daemon::new(vec![]);
+    let (lab, now) = (lab(), daemon.now_seconds);
+    let hosts = lab.at(now);
+    let input = daemon.input(&hosts, &lab);
+    assert_eq!(explain(&input, &daemon.history, "gpu01", 99), None);
+    assert_eq!(explain(&input, &daemon.history, "gpu09", 10), None);
+}
+
+/// What is explained to end is what the plan ends, of every kind and every process.
+#[test]
+fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
+    let kinds = [
+        RuleKind::NonEnvProcesses,
+        RuleKind::EnvDevices,
+        RuleKind::EnvMemory,
+        devices(limit(1)),
+        RuleKind::MaxEnvironmentsPerUser {
+            limits: limit(1),
+            scope: Scope::AllHosts,
+        },
+        RuleKind::MaxHostsPerUser { limits: limit(0) },
+        RuleKind::MaxProcessesPerEnvironment { limits: limit(1) },
+        RuleKind::MaxMemoryPerUser {
+            limits: limit(GIB),
+            per: MemoryPer::Total,
+            scope: Scope::Host,
+        },
+        RuleKind::MaxAge { limits: limit(60) },
+    ];
+    let lab = lab()
+        .environment("gpu01", "e2", "alice")
+        .attach_memory("gpu01", "e2", 3, 10.0, Some(GIB))
+        .process("gpu01", 20, "alice", Some("e2"), &[(3, 2 * GIB)])
+        .process("gpu01", 21, "alice", Some("e2"), &[(2, GIB)])
+        .process("gpu01", 22, "root", None, &[(2, GIB)]);
+    let mut ending = 0;
+    for kind in kinds {
+        let daemon = Daemon::new(vec![rule(kind, Action::Terminate)]);
+        let plan = daemon.plan(&lab);
+        let targets: Vec<ProcessTarget> = plan
+            .violations
+            .iter()
+            .flat_map(|violation| &violation.targets)
+            .flat_map(|target| match target {
+                Target::Process(process) => vec![process.clone()],
+                Target::Attachment(attachment) => attachment.processes.clone(),
+            })
+            .collect();
+        for pid in [10, 11, 12, 20, 21, 22] {
+            let found = of(&daemon, &lab, pid);
+            let ends = targets.iter().any(|target| target.pid == pid);
+            assert_eq!(found.standing == Standing::Ends, ends, "{pid}: {found:?}");
+            ending += usize::from(ends);
+        }
+    }
+    assert!(ending >= 9, "{ending}");
+}
