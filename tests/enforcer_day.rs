@@ -1,0 +1,325 @@
+//! A day of a lab in enforce mode, an hour in half a second, with processes that really end: what the log says was wrong
+//! is what was done, was refused, or ended by itself, and the audit explains all that was done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive, sleeper, victim};
+use genv_tests::patience::until;
+use genv_tests::process::{self, Sleeper};
+use genv_tests::state::{self, Environment};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const HOURS: u32 = 24;
+const TICKS_AN_HOUR: u32 = 5;
+const TICK: Duration = Duration::from_millis(100);
+
+/// The environment that behaves, but for its devices and those who wander from it.
+const EID: &str = "e1";
+
+const DEEDS: [&str; 3] = ["detach", "terminate", "kill"];
+
+const ACTING: [&str; 3] = ["non-env-processes", "env-devices", "fair-share"];
+
+fn config(protected: &str) -> String {
+    format!(
+        "version: 1
+mode: enforce
+breaker: {{signals_per_minute: 10000, share_of_users: 1}}
+never: {{executables: [{protected}]}}
+rules:
+- {{kind: non-env-processes, action: terminate, for: 300ms, warn: [700ms]}}
+- {{kind: env-devices, action: kill, for: 200ms, warn: [500ms], grace: 1s}}
+- {{name: fair-share, kind: max-devices-per-user, limit: 2, action: detach, for: 300ms, warn: [500ms]}}
+- {{kind: max-processes-per-environment, limit: 1, for: 0s}}
+"
+    )
+}
+
+/// Why a process is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// In its environment, on a device of it.
+    Good,
+    /// Outside of any environment.
+    Stray,
+    /// Outside, and it goes by itself, perhaps before anybody ends it.
+    Leaving,
+    /// In its environment, on a device of nobody.
+    Wandering,
+    /// The same, and SIGTERM does not end it.
+    Stubborn,
+    /// Outside, and a program that is never ended.
+    Protected,
+}
+
+struct Actor {
+    role: Role,
+    process: Sleeper,
+    born_tick: u32,
+}
+
+impl Actor {
+    fn start(role: Role, protected: &str, born_tick: u32) -> Result<Self> {
+        let inside = [("GENV_ENVIRONMENT_ID", EID)];
+        let process = match role {
+            Role::Good | Role::Wandering => sleeper(&inside)?,
+            Role::Stray | Role::Leaving => sleeper(&[])?,
+            Role::Protected => {
+                let mut command = Command::new(protected);
+                command.env_clear().env("PATH", "/bin");
+                Sleeper::spawn(as_victim(command.args(["-f", "/dev/null"])))?
+            }
+            Role::Stubborn => {
+                let mut command = Command::new("sh");
+                command.env_clear().env("PATH", "/bin").envs(inside);
+                let script = "trap '' TERM; while :; do sleep 0.1; done";
+                Sleeper::spawn(as_victim(command.args(["-c", script])))?
+            }
+        };
+        Ok(Self {
+            role,
+            process,
+            born_tick,
+        })
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    const fn device(&self) -> u32 {
+        match self.role {
+            Role::Good => 0,
+            Role::Wandering | Role::Stubborn => 3,
+            Role::Stray | Role::Leaving | Role::Protected => 4,
+        }
+    }
+}
+
+/// Who uses what, of those who are alive.
+fn scenario(actors: &[Actor]) -> String {
+    let alive = actors.iter().filter(|actor| is_alive(actor.pid()));
+    let uses: Vec<String> = alive
+        .map(|actor| {
+            let (pid, device) = (actor.pid(), actor.device());
+            format!("{{pid: {pid}, devices: [{{index: {device}, memory: 1gi}}]}}")
+        })
+        .collect();
+    let uses = uses.join(", ");
+    format!("version: 1\nhosts:\n- devices: [{{count: 6, memory: 80gi}}]\n  processes: [{uses}]\n")
+}
+
+fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
+    let environment = Environment {
+        eid: EID.to_owned(),
+        uid: victim(),
+        pids: vec![member.pid()],
+        devices: devices.to_vec(),
+        gpu_memory: None,
+    };
+    state::write(&setup.genv_directory(), 6, &[environment])
+}
+
+/// What the log says of an event, in order.
+fn logged(enforcer: &Enforcer, event: &str) -> Result<Vec<Value>> {
+    let log = enforcer.log();
+    let lines = log.lines().map(serde_json::from_str::<Value>);
+    let lines: Vec<Value> = lines
+        .collect::<Result<_, _>>()
+        .context("the log is no JSON")?;
+    let fields = lines.into_iter().map(|mut line| line["fields"].take());
+    Ok(fields.filter(|fields| fields["event"] == event).collect())
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+    value[key]
+        .as_str()
+        .with_context(|| format!("no {key} in {value}"))
+}
+
+/// What a line of the audit is about, as the log calls it.
+fn subject(line: &Value) -> String {
+    match (&line["pid"], line["rule"].as_str()) {
+        (Value::Number(pid), _) => format!("process {pid}"),
+        _ => format!("user {}", line["username"].as_str().unwrap_or_default()),
+    }
+}
+
+#[test]
+fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()> {
+    let protected = std::fs::canonicalize("/usr/bin/tail")?
+        .display()
+        .to_string();
+    let mut actors = vec![Actor::start(Role::Good, &protected, 0)?];
+    let setup = Setup::new(&scenario(&actors), &config(&protected))?.flag("--log.format=json");
+    attach(&setup, &actors[0], &[0, 1])?;
+    let enforcer = setup.start()?;
+
+    let mut left = BTreeSet::new();
+    for tick in 0..HOURS * TICKS_AN_HOUR {
+        let hour = tick / TICKS_AN_HOUR;
+        if tick % TICKS_AN_HOUR == 0 {
+            let role = match hour % 4 {
+                0 => Role::Stray,
+                1 => Role::Leaving,
+                2 => Role::Wandering,
+                _ => Role::Stubborn,
+            };
+            actors.push(Actor::start(role, &protected, tick)?);
+            match hour {
+                5 | 18 => actors.push(Actor::start(Role::Protected, &protected, tick)?),
+                // More than is allowed; long after it was taken, once more.
+                2 | 15 => attach(enforcer.setup(), &actors[0], &[0, 1, 2])?,
+                _ => {}
+            }
+        }
+        let leaving = actors.iter().filter(|it| it.role == Role::Leaving);
+        // Some before they are warned of, some after, some too late.
+        for actor in leaving.filter(|it| tick - it.born_tick == 4 + (it.born_tick / 10) % 8) {
+            if is_alive(actor.pid()) {
+                left.insert(format!("process {}", actor.pid()));
+                process::signal(actor.pid(), Signal::KILL)?;
+            }
+        }
+        enforcer.setup().rewrite_scenario(&scenario(&actors))?;
+        sleep(TICK);
+    }
+    // The evening: whoever is to end has his time.
+    let stays = |actor: &Actor| matches!(actor.role, Role::Good | Role::Protected);
+    until("everybody who is to end has ended", || {
+        enforcer.setup().rewrite_scenario(&scenario(&actors))?;
+        Ok(actors.iter().all(|it| stays(it) || !is_alive(it.pid())))
+    })
+    .with_context(|| enforcer.log())?;
+    enforcer.setup().rewrite_scenario(&scenario(&actors))?;
+    let status = enforcer.wait_for_status("only what is protected is left", |status| {
+        let violations = status["violations"].as_array().into_iter().flatten();
+        violations.count() == 2
+    })?;
+    enforcer.wait_for_cycles(2)?;
+
+    let (audit, scrape) = (enforcer.audit()?, enforcer.scrape()?);
+    for actor in &actors {
+        assert_eq!(is_alive(actor.pid()), stays(actor), "{:?}", actor.role);
+    }
+    for violation in status["violations"].as_array().context("no violations")? {
+        assert_eq!(violation["stage"], "held", "{violation}");
+    }
+
+    // Each line of the audit is explained, and each act was written down before it was done.
+    let violations = logged(&enforcer, "violation")?;
+    let reported: Vec<(String, String)> = violations
+        .iter()
+        .map(|it| {
+            Ok((
+                text(it, "rule")?.to_owned(),
+                text(it, "subject")?.to_owned(),
+            ))
+        })
+        .collect::<Result<_>>()?;
+    let warned = logged(&enforcer, "warning")?;
+    let mut intended = BTreeMap::new();
+    let mut done: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    let mut refused = BTreeSet::new();
+    for line in &audit {
+        let key = (text(line, "rule")?.to_owned(), subject(line));
+        ensure!(reported.contains(&key), "nobody reported this: {line}");
+        ensure!(
+            !text(line, "why")?.is_empty() && !text(line, "username")?.is_empty(),
+            "{line}"
+        );
+        let is_it = |it: &Value| it["rule"] == *key.0 && it["subject"] == *key.1;
+        ensure!(warned.iter().any(is_it), "nobody was warned of {line}");
+        let (id, action) = (text(line, "id")?, text(line, "action")?.to_owned());
+        match text(line, "result")? {
+            "intended" => ensure!(intended.insert(id, key).is_none(), "{line}"),
+            "done" => {
+                ensure!(intended.remove(id).as_ref() == Some(&key), "{line}");
+                done.entry(key).or_default().push(action);
+            }
+            "refused" => {
+                ensure!(!text(line, "reason")?.is_empty(), "{line}");
+                intended.remove(id);
+                refused.insert(key);
+            }
+            result => anyhow::bail!("{result}: {line}"),
+        }
+    }
+    ensure!(intended.is_empty(), "without an end: {intended:?}");
+
+    // Violations = actions + refusals + those that ended by themselves.
+    for rule in ACTING {
+        let of_rule = reported.iter().filter(|(name, _)| name == rule);
+        let (mut acted, mut not, mut alone) = (0, 0, 0);
+        for key in of_rule.clone() {
+            match (done.contains_key(key), refused.contains(key)) {
+                (true, _) => acted += 1,
+                (false, true) => not += 1,
+                (false, false) => {
+                    ensure!(
+                        left.contains(&key.1),
+                        "nothing came of {key:?}: {}",
+                        enforcer.log()
+                    );
+                    alone += 1;
+                }
+            }
+        }
+        assert_eq!(of_rule.count(), acted + not + alone, "{rule}");
+        ensure!(acted > 0, "{rule} has never acted: {}", enforcer.log());
+        let deeds = done.iter().filter(|((name, _), _)| name == rule);
+        let deeds: usize = deeds.map(|(_, actions)| actions.len()).sum();
+        let counted = |actions: &[&str], result: &str| -> f64 {
+            let of = |action: &&str| {
+                let labels = [("rule", rule), ("action", *action), ("result", result)];
+                let all = scrape.all("genv_enforcer_actions_total", &labels);
+                all.iter().map(|(_, value)| value).sum::<f64>()
+            };
+            actions.iter().map(of).sum()
+        };
+        let of_rule = reported.iter().filter(|(name, _)| name == rule).count();
+        assert_eq!(counted(&["report"], "done"), of_rule as f64, "{rule}");
+        assert_eq!(counted(&DEEDS, "done"), deeds as f64, "{rule}");
+        let other = counted(&DEEDS, "failed") + counted(&DEEDS, "would");
+        assert_eq!(other, 0.0, "{rule}");
+        let refusals = refused.iter().filter(|(name, _)| name == rule).count();
+        ensure!(counted(&DEEDS, "refused") >= refusals as f64, "{rule}");
+    }
+
+    // Each had the end that its rule says.
+    let of = |role: Role| actors.iter().filter(move |it| it.role == role);
+    let key = |rule: &str, actor: &Actor| (rule.to_owned(), format!("process {}", actor.pid()));
+    for stray in of(Role::Stray) {
+        assert_eq!(done[&key("non-env-processes", stray)], ["SIGTERM"]);
+    }
+    for wandering in of(Role::Wandering) {
+        assert_eq!(done[&key("env-devices", wandering)], ["SIGTERM"]);
+    }
+    for stubborn in of(Role::Stubborn) {
+        assert_eq!(done[&key("env-devices", stubborn)], ["SIGTERM", "SIGKILL"]);
+    }
+    for protected in of(Role::Protected) {
+        ensure!(refused.contains(&key("non-env-processes", protected)));
+    }
+    let taken: Vec<_> = done
+        .iter()
+        .filter(|(key, _)| key.0 == "fair-share")
+        .collect();
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert_eq!(taken[0].1[..], ["detach", "detach"]);
+    let of_fair_share = reported.iter().filter(|(rule, _)| rule == "fair-share");
+    assert_eq!(of_fair_share.count(), 2);
+    // What only reports has done nothing.
+    ensure!(
+        reported
+            .iter()
+            .any(|(rule, _)| rule == "max-processes-per-environment")
+    );
+    ensure!(done.keys().all(|(rule, _)| ACTING.contains(&rule.as_str())));
+    Ok(())
+}
