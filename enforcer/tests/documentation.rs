@@ -68,3 +68,14 @@ fn names_types_and_helps_follow_prometheus_conventions() {
         );
     }
 }
+
+#[test]
+fn the_documentation_lists_every_message_id() {
+    let page = include_str!("../../docs/enforcement.md");
+    for (event, id) in genv_enforcer::tell::journal::MESSAGE_IDS {
+        assert!(
+            page.contains(&format!("| `{event}` | `{id}` |\n")),
+            "{event}"
+        );
+    }
+}
