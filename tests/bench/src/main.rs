@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 mod budgets;
 mod commands;
+mod enforcer;
 mod floor;
 mod growth;
 mod load;
@@ -25,9 +26,11 @@ fn main() -> Result<()> {
             writeln!(out, "{}", growth::table()?)?;
             writeln!(out, "{}", commands::table()?)?;
             writeln!(out, "{}", shims::table()?)?;
+            writeln!(out, "{}", enforcer::table()?)?;
         }
         ["commands"] => writeln!(out, "{}", commands::table()?)?,
         ["shims"] => writeln!(out, "{}", shims::table()?)?,
+        ["enforcer"] => writeln!(out, "{}", enforcer::table()?)?,
         ["pair"] => {
             writeln!(out, "{}", pair::table()?)?;
             writeln!(out, "{}", commands::pair()?)?;
@@ -38,7 +41,7 @@ fn main() -> Result<()> {
             writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
         }
         other => bail!(
-            "unknown arguments {other:?}: give none, 'commands', 'shims', 'pair' or 'pair commands'"
+            "unknown arguments {other:?}: give none, 'commands', 'shims', 'enforcer', 'pair' or 'pair commands'"
         ),
     }
     Ok(())

@@ -1,0 +1,313 @@
+//! What planning costs for a thousand hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use genv_core::model::{
+    Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements,
+    Environment, EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType,
+    SNAPSHOT_VERSION, Snapshot,
+};
+use genv_enforcer::config::Config;
+use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::table::{Table, median, milliseconds, verdict};
+
+const HOSTS: usize = 1000;
+const DEVICES: u32 = 8;
+const PROCESSES_PER_HOST: usize = 20;
+const ENVIRONMENTS_PER_HOST: usize = 10;
+const USERS: usize = 500;
+const GROUPS: usize = 20;
+const RULES_PER_KIND: usize = 5;
+const CYCLES: usize = 25;
+/// Idle windows are full after these, and violations that last are known.
+const CYCLES_BEFORE: usize = 10;
+const INTERVAL_SECONDS: f64 = 10.0;
+/// Friday, 20 November 2026, 12:00 UTC.
+const NOON: f64 = 1_795_176_000.0;
+const GIB: u64 = 1 << 30;
+const BUDGET_SECONDS: f64 = 0.050;
+
+/// Measures a plan, and what is noted after it.
+pub(crate) fn table() -> Result<Table> {
+    let config = Config::parse("rules.yaml", &rules())?;
+    let groups = groups();
+    let mut snapshots: Vec<Snapshot> = (0..HOSTS).map(snapshot).collect();
+    let mut history = History::default();
+    let (mut planning, mut following) = (Vec::new(), Vec::new());
+    let mut last = Plan::default();
+    for cycle in 0..CYCLES_BEFORE + CYCLES {
+        let now_seconds = NOON + INTERVAL_SECONDS * cycle as f64;
+        let hosts: Vec<HostSnapshot> = snapshots
+            .iter_mut()
+            .map(|snapshot| published(snapshot, now_seconds))
+            .collect();
+        let input = Input {
+            hosts: &hosts,
+            config: &config,
+            groups: &groups,
+            waivers: &[],
+            paused_until_seconds: None,
+            now_seconds,
+        };
+        let began = cpu_seconds();
+        last = plan(&input, &history);
+        let planned = cpu_seconds();
+        history.follow(&input, &last);
+        let followed = cpu_seconds();
+        for step in &last.steps {
+            history.settle(step, &Outcome::Would, now_seconds);
+        }
+        if cycle >= CYCLES_BEFORE {
+            planning.push(planned - began);
+            following.push(followed - planned);
+        }
+    }
+    ensure!(
+        last.missing_hosts.is_empty() && !last.violations.is_empty(),
+        "nothing was planned"
+    );
+
+    let (planning, following) = (median(planning), median(following));
+    let json = history.to_json()?;
+    let mut table = Table::new(&["what", "measured", "budget", "holds"]);
+    let load = format!(
+        "{HOSTS} hosts × {DEVICES} devices, {} environments of {USERS} users, {} processes, {} rules, {} violations",
+        HOSTS * ENVIRONMENTS_PER_HOST,
+        HOSTS * PROCESSES_PER_HOST,
+        config.rules.len(),
+        last.violations.len()
+    );
+    table.row(&[
+        &format!("CPU of one plan: {load}"),
+        &milliseconds(planning),
+        &milliseconds(BUDGET_SECONDS),
+        &verdict(planning <= BUDGET_SECONDS),
+    ]);
+    table.row(&[
+        &"CPU of noting what was seen",
+        &milliseconds(following),
+        &"",
+        &"",
+    ]);
+    let mebibytes = crate::table::mebibytes(json.len() as u64);
+    table.row(&[&"the history as JSON", &mebibytes, &"", &""]);
+    Ok(table)
+}
+
+/// All kinds, each with several selectors, limits and hosts with their own.
+fn rules() -> String {
+    let mut text = String::from(
+        "version: 1\ntimezone: UTC\nhost_groups: {teaching: [\"gpu[0000-0099]\"]}\n\
+         defaults: {action: report, for: 5m}\n\
+         waivers: [{users: [user007], until: \"2027-01-01\", reason: deadline}]\nrules:\n",
+    );
+    let limited = |limit: &str, own: &str| {
+        format!(
+            "limit: {{default: {limit}, groups: {{group01: {limit}, group02: {limit}}}, users: {{user001: {limit}}}}}, \
+             overrides: [{{host_groups: [teaching], limit: {{default: {own}}}}}]"
+        )
+    };
+    let kinds = [
+        ("non-env-processes", String::new()),
+        ("env-devices", String::new()),
+        ("env-memory", String::new()),
+        ("max-devices-per-user", limited("2", "1")),
+        ("max-environments-per-user", limited("2", "1")),
+        ("max-hosts-per-user", "limit: {default: 14}".to_owned()),
+        ("max-processes-per-environment", limited("6", "5")),
+        ("max-memory-per-user", limited("60gi", "50gi")),
+        ("max-age", limited("7d", "6d")),
+        ("idle", "below: 0.05, over: 1m".to_owned()),
+    ];
+    let matches = [
+        "",
+        "match: {groups: [group01, group03]}",
+        "match: {except_groups: [group02], devices: [0, 1, 2, 3]}",
+        "match: {host_groups: [teaching]}",
+        "match: {except_users: [user003]}, when: {days: mon-fri, between: \"08:00-20:00\"}",
+    ];
+    for (kind, keys) in &kinds {
+        for (number, selected) in matches.iter().take(RULES_PER_KIND).enumerate() {
+            let keys: Vec<&str> = [keys.as_str(), selected]
+                .into_iter()
+                .filter(|keys| !keys.is_empty())
+                .collect();
+            let comma = if keys.is_empty() { "" } else { ", " };
+            let keys = keys.join(", ");
+            let _ = writeln!(
+                text,
+                "  - {{name: {kind}-{number}, kind: {kind}{comma}{keys}}}"
+            );
+        }
+    }
+    text
+}
+
+fn username(number: usize) -> String {
+    format!("user{:03}", number % USERS)
+}
+
+fn groups() -> BTreeMap<String, BTreeSet<String>> {
+    let of = |user: usize| {
+        [user % GROUPS, user / GROUPS % GROUPS].map(|group| format!("group{group:02}"))
+    };
+    let users = (0..USERS).map(|user| (username(user), of(user).into_iter().collect()));
+    users.collect()
+}
+
+/// One host; most of its users keep the rules.
+fn snapshot(host: usize) -> Snapshot {
+    let owner = |environment: usize| host * 7 + environment / 2;
+    let mut devices: Vec<Device> = (0..DEVICES).map(device).collect();
+    let mut environments: Vec<Environment> = Vec::new();
+    for number in 0..ENVIRONMENTS_PER_HOST {
+        let eid = format!("{}", 10_000 + number);
+        let mut held = Vec::new();
+        if let Some(device) = devices.get_mut(number) {
+            let memory_bytes = (number % 3 == 0).then_some(10 * GIB);
+            device.attachments.push(Attachment {
+                eid: eid.clone(),
+                memory_bytes,
+                share_ratio: 1.0,
+                attached_timestamp_seconds: Some(NOON - 3600.0 - number as f64),
+            });
+            held.push(EnvironmentDevice {
+                index: device.index,
+                attached: true,
+                memory_used_bytes: None,
+                memory_capacity_bytes: memory_bytes,
+                utilization_ratio: None,
+                last_active_timestamp_seconds: None,
+            });
+        }
+        environments.push(Environment {
+            eid,
+            uid: Some(1000 + owner(number) as u32),
+            username: username(owner(number)),
+            name: None,
+            created_timestamp_seconds: Some(NOON - 86_400.0 * ((host + number) % 8) as f64),
+            gpus: None,
+            gpu_memory_bytes: None,
+            members: Vec::new(),
+            kernel_ids: Vec::new(),
+            devices: held,
+        });
+    }
+    let processes = (0..PROCESSES_PER_HOST).map(|number| {
+        let environment = number % DEVICES as usize;
+        let outside = host % 10 == 0 && number == 0;
+        let attribution = match (outside, host % 10 == 1 && number == 1) {
+            (true, _) => Attribution::Outside {
+                reason: "no_claim".to_owned(),
+            },
+            (_, true) => Attribution::Unknown {
+                reason: "zombie".to_owned(),
+            },
+            _ => Attribution::Environment {
+                eid: format!("{}", 10_000 + environment),
+            },
+        };
+        // A few are where they may not be, or use more than they reserved.
+        let gpu = if host % 20 == 2 && number == 2 {
+            7
+        } else {
+            environment as u32
+        };
+        let gib = if host % 20 == 3 && number == 3 { 40 } else { 3 };
+        let idle = (host + environment).is_multiple_of(10);
+        process(
+            1000 + number as u32,
+            owner(environment),
+            attribution,
+            gpu,
+            gib,
+            idle,
+        )
+    });
+    Snapshot {
+        version: SNAPSHOT_VERSION,
+        hostname: format!("gpu{host:04}"),
+        timestamp_seconds: NOON,
+        interval_seconds: INTERVAL_SECONDS,
+        installed: true,
+        simulated: false,
+        driver_version: None,
+        collectors: BTreeMap::new(),
+        processes: processes.collect(),
+        devices,
+        environments,
+        counters: Counters::default(),
+    }
+}
+
+fn device(gpu: u32) -> Device {
+    Device {
+        index: DeviceIndex::gpu(gpu),
+        uuid: format!("GPU-{gpu}"),
+        up: true,
+        name: None,
+        minor: Some(gpu),
+        profile: None,
+        mig_parent: false,
+        measurements: DeviceMeasurements::default(),
+        processes_measured: true,
+        attachments: Vec::new(),
+    }
+}
+
+fn process(
+    pid: u32,
+    owner: usize,
+    attribution: Attribution,
+    gpu: u32,
+    gib: u64,
+    idle: bool,
+) -> Process {
+    Process {
+        pid,
+        start_time_ticks: Some(u64::from(pid) * 100),
+        uid: Some(1000 + owner as u32),
+        username: Some(username(owner)),
+        comm: Some("python".to_owned()),
+        container_id: None,
+        attribution,
+        devices: vec![ProcessDevice {
+            index: DeviceIndex::gpu(gpu),
+            process_type: ProcessType::Compute,
+            memory_used_bytes: Some(gib * GIB),
+            utilization_ratio: Some(if idle { 0.0 } else { 0.5 }),
+        }],
+    }
+}
+
+/// What a host delivers at a time.
+fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
+    snapshot.timestamp_seconds = now_seconds;
+    for collector in ["gpu", "processes", "state"] {
+        let status = CollectorStatus {
+            success: true,
+            current: true,
+            duration_seconds: Some(0.001),
+            timestamp_seconds: Some(now_seconds),
+            error: None,
+        };
+        snapshot.collectors.insert(collector.to_owned(), status);
+    }
+    HostSnapshot {
+        hostname: snapshot.hostname.clone(),
+        up: true,
+        received_timestamp_seconds: Some(now_seconds),
+        snapshot: Some(Arc::new(snapshot.clone())),
+    }
+}
+
+/// CPU of this thread so far.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
