@@ -347,3 +347,22 @@ rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
     );
     assert_eq!(played.summary()["breaker_seconds"], NOON);
 }
+
+#[test]
+fn what_is_told_long_after_another_host_is_no_part_of_the_same_look() {
+    let rules = "version: 1
+rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
+";
+    let day = [
+        snapshot("gpu01", 0.0, &[(42, "alice")]),
+        snapshot("gpu02", 4000.0, &[(42, "alice")]),
+    ];
+    let played = replayed(rules, lines(day), true);
+    let actions: Vec<f64> = played
+        .story()
+        .into_iter()
+        .filter(|(event, _)| event == "action")
+        .map(|(_, at)| at)
+        .collect();
+    assert_eq!(actions, [0.0, 4000.0]);
+}

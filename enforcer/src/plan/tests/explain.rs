@@ -66,6 +66,13 @@ fn what_is_counted_is_told_too_where_it_is_allowed_or_has_no_limit() {
     assert_eq!(kept.standing, Standing::Kept);
     assert_eq!(kept.found.as_deref(), Some("holds 2 devices"));
     assert_eq!(kept.limit.as_deref(), Some("5 devices by default"));
+    let one = lab()
+        .environment("gpu01", "e2", "bob")
+        .attach("gpu01", "e2", 3, 30.0);
+    assert_eq!(
+        of(&daemon, &one, 12).found.as_deref(),
+        Some("holds 1 device")
+    );
     limits.base.default = None;
     limits.base.users.insert("bob".to_owned(), 1);
     let daemon = Daemon::new(vec![rule(devices(limits), Action::Detach)]);
