@@ -32,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) uses_by_user: Vec<usize>,
     /// Positions in `uses` of processes in an environment, sorted by it and GPU.
     pub(super) uses_by_environment: Vec<usize>,
+    /// The longest of all hosts' gaps.
+    longest_gap_seconds: f64,
     /// Users whom the configuration names by their uids as out of reach.
     never_uids: BTreeSet<u32>,
     user_ids: HashMap<&'a str, UserId>,
@@ -134,6 +136,7 @@ impl<'a> Facts<'a> {
             attachments_by_user: Vec::new(),
             uses_by_user: Vec::new(),
             uses_by_environment: Vec::new(),
+            longest_gap_seconds: 0.0,
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
@@ -148,6 +151,8 @@ impl<'a> Facts<'a> {
                 .snapshot
                 .as_deref()
                 .filter(|_| freshness.state > Freshness::Missing);
+            let longest = facts.longest_gap_seconds.max(freshness.longest_gap_seconds);
+            facts.longest_gap_seconds = longest;
             facts.add_host(input, &host.hostname, snapshot, freshness);
         }
         facts.sort();
@@ -161,11 +166,9 @@ impl<'a> Facts<'a> {
 
     /// The longest gap of a host, or of all.
     pub(super) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
-        let of = |host: &HostFacts<'_>| host.freshness.longest_gap_seconds;
-        match host {
-            Some(host) => of(&self.hosts[host]),
-            None => self.hosts.iter().map(of).fold(0.0, f64::max),
-        }
+        host.map_or(self.longest_gap_seconds, |host| {
+            self.hosts[host].freshness.longest_gap_seconds
+        })
     }
 
     /// What the processes of an environment use, by GPU.

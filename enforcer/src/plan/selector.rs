@@ -18,6 +18,8 @@ pub(super) struct View<'f, 'a> {
     /// Hosts that it matches and of which the facts that it needs are missing.
     pub(super) missing_hosts: Vec<&'a str>,
     needs_processes: bool,
+    /// Of the newest facts that it looks at.
+    freshness: Freshness,
 }
 
 impl<'f, 'a> View<'f, 'a> {
@@ -25,9 +27,14 @@ impl<'f, 'a> View<'f, 'a> {
         let needs_processes = needs_processes(&rule.kind);
         let selector = &rule.selector;
         let mut missing_hosts = Vec::new();
+        let mut newest = Freshness::Missing;
         let hosts = facts.hosts.iter().map(|host| {
             let matches = matches_host(selector, host.hostname);
-            let missing = host.freshness.for_rule(needs_processes) == Freshness::Missing;
+            let freshness = host.freshness.for_rule(needs_processes);
+            let missing = freshness == Freshness::Missing;
+            if matches {
+                newest = newest.max(freshness);
+            }
             if matches && missing {
                 missing_hosts.push(host.hostname);
             }
@@ -43,6 +50,7 @@ impl<'f, 'a> View<'f, 'a> {
             hosts,
             missing_hosts,
             needs_processes,
+            freshness: newest,
         }
     }
 
@@ -102,10 +110,7 @@ impl<'f, 'a> View<'f, 'a> {
         };
         match host {
             Some(host) => of(host),
-            None => {
-                let seen = (0..self.hosts.len()).filter(|&host| self.hosts[host]);
-                seen.map(of).max().unwrap_or(Freshness::Missing)
-            }
+            None => self.freshness,
         }
     }
 }
