@@ -201,7 +201,7 @@ fn what_the_packaged_configuration_shows_in_comments_is_right_too() {
         .collect();
     let config = config(&shown);
     assert_eq!(config.rules.len(), 5);
-    assert_eq!(config.never.executables.len(), 2);
+    assert_eq!(config.never.executables.len(), 3);
     assert_eq!((config.waivers.len(), config.maintenance.len()), (1, 1));
     assert_eq!(config.rules[3].action, Action::Detach);
 }
