@@ -44,6 +44,8 @@ pub struct Cycle {
     said: BTreeSet<String>,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
+    /// What this process may not do, which is of importance where facts are of this host.
+    missing_capabilities: Vec<String>,
     health: HealthLog,
 }
 
@@ -82,7 +84,8 @@ impl Cycle {
             started_seconds: now_seconds,
             control: None,
             said: BTreeSet::new(),
-            lasting_faults: capabilities::missing().into_iter().chain(fault).collect(),
+            lasting_faults: fault.into_iter().collect(),
+            missing_capabilities: capabilities::missing(),
             health: HealthLog::default(),
         })
     }
@@ -100,6 +103,9 @@ impl Cycle {
         let config = &*rules.config;
         let hosts = &publication.hosts;
         let mut faults = self.lasting_faults.clone();
+        if hosts.iter().any(|host| host.hostname == self.hostname) {
+            faults.extend(self.missing_capabilities.iter().cloned());
+        }
         self.health.note(publication);
 
         let control = self.control(now_seconds, &mut faults);
