@@ -5,8 +5,8 @@
 FROM rust:1.95-slim-bookworm AS build
 # What --version and genv_exporter_build_info tell; git's own files are not part of the context.
 ARG GENV_REVISION=unknown
-ARG PACKAGES="genv-cli genv-exporter genv-shims"
-ARG PROGRAMS="genv genv-exporter genv-shim"
+ARG PACKAGES="genv-cli genv-exporter genv-enforcer genv-shims"
+ARG PROGRAMS="genv genv-exporter genv-enforcer genv-shim"
 WORKDIR /source
 COPY . .
 # Not built in the source's own target folder: a cache is no part of the layer, hence the copies.
@@ -24,7 +24,7 @@ COPY --from=build /programs/ /usr/local/bin/
 # Users are the host's, seen under /host. Links, because useradd(8) and its like replace /etc/passwd, and a file that
 # was mounted would stay the old one. Without /host they lead nowhere, and users are numbers.
 RUN printf '%s\n' 'passwd: files sss' 'group: files sss' 'hosts: files dns' >/etc/nsswitch.conf \
-    && mkdir -p /host /var/lib/sss \
+    && mkdir -p /host /var/lib/sss /var/lib/genv-enforcer \
     && rm -rf /var/lib/sss/pipes /var/lib/sss/mc /run/nscd \
     && ln -s /host/var/lib/sss/pipes /host/var/lib/sss/mc /var/lib/sss/ \
     && ln -s /host/run/nscd /run/nscd \

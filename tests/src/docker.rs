@@ -17,8 +17,9 @@ use crate::prometheus::Prometheus;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The services of the stack, with the port of each and the variable that changes it.
-pub const SERVICES: [(&str, u16, &str); 4] = [
+pub const SERVICES: [(&str, u16, &str); 5] = [
     ("exporter", 9820, "GENV_EXPORTER_PORT"),
+    ("enforcer", 9821, "GENV_ENFORCER_PORT"),
     ("prometheus", 9090, "GENV_PROMETHEUS_PORT"),
     ("alertmanager", 9093, "GENV_ALERTMANAGER_PORT"),
     ("grafana", 3000, "GENV_GRAFANA_PORT"),

@@ -34,7 +34,13 @@ fn everything_is_healthy_with_unchanged_files_no_gpu_and_no_toolkit() -> Result<
 fn prometheus_scrapes_the_simulated_lab_and_the_stack_itself() -> Result<()> {
     let stack = shipped()?;
     let prometheus = stack.prometheus();
-    let jobs = BTreeSet::from(["alertmanager", "genv", "grafana", "prometheus"]);
+    let jobs = BTreeSet::from([
+        "alertmanager",
+        "genv",
+        "genv-enforcer",
+        "grafana",
+        "prometheus",
+    ]);
     eventually("every target is up", || {
         let up = prometheus.query("up")?;
         let found: BTreeSet<_> = up
@@ -59,6 +65,23 @@ fn prometheus_scrapes_the_simulated_lab_and_the_stack_itself() -> Result<()> {
         hosts.len() == scrape.all("genv_host_up", &[]).len() && hosts.len() > 1,
         "{names:?}"
     );
+    Ok(())
+}
+
+#[test]
+fn the_enforcer_says_what_it_would_do_in_the_simulated_lab_and_does_nothing() -> Result<()> {
+    let prometheus = shipped()?.prometheus();
+    eventually("a violation is told of each host", || {
+        let broken = prometheus.query("genv_enforcer_violations > 0")?;
+        let hosts: BTreeSet<_> = broken.iter().map(|it| it.0["hostname"].as_str()).collect();
+        ensure!(hosts == BTreeSet::from(["gpu01", "gpu02"]), "{broken:?}");
+        Ok(())
+    })?;
+    prometheus.wait_for_value(r#"genv_enforcer_mode{mode="dry-run"}"#, 1.0)?;
+    prometheus.wait_for_value("genv_enforcer_faults", 0.0)?;
+    let done = r#"genv_enforcer_actions_total{result!="would",result!="refused"}"#;
+    let done = prometheus.query(done)?;
+    ensure!(done.is_empty(), "{done:?}");
     Ok(())
 }
 
@@ -188,9 +211,11 @@ fn pages_about_people_ask_for_a_login_by_the_stub_of_grafana() -> Result<()> {
         Ok(stack.get("grafana", &path, &headers)?.status)
     };
     assert_eq!(status("genv-overview", None)?, 200);
-    assert_eq!(status("genv-users", None)?, 403);
-    assert_eq!(status("genv-users", Some(&admin))?, 200);
-    assert_eq!(status("genv-users", Some(&other))?, 401);
+    for about_people in ["genv-users", "genv-enforcement"] {
+        assert_eq!(status(about_people, None)?, 403);
+        assert_eq!(status(about_people, Some(&admin))?, 200);
+        assert_eq!(status(about_people, Some(&other))?, 401);
+    }
     Ok(())
 }
 
@@ -209,7 +234,7 @@ fn the_stub_of_grafana_refuses_to_start_without_its_files() -> Result<()> {
 #[test]
 fn the_image_holds_every_program() -> Result<()> {
     shipped()?;
-    for program in ["genv", "genv-exporter"] {
+    for program in ["genv", "genv-exporter", "genv-enforcer"] {
         let said = docker(&["run", "--rm", "genv:0.1.0", program, "--version"])?;
         ensure!(said.starts_with(&format!("{program} 0.1.0")), "{said}");
     }

@@ -101,6 +101,15 @@ fn configurations_of_ones_own_follow_their_variables() -> Result<()> {
     }
     let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
     let shipped = configuration(false)?;
+    let enforcer = Stack::named("genv-config")?.variable("GENV_ENFORCER_CONFIG", "own.yaml");
+    let over_gpus = Stack::named("genv-config")?
+        .variable("GENV_ENFORCER_CONFIG", "own.yaml")
+        .file("docker-compose.gpu.yml");
+    for stack in [enforcer, over_gpus] {
+        let changed: Value = serde_json::from_str(&stack.compose(&["config", "--format=json"])?)?;
+        let command = &changed["services"]["enforcer"]["command"];
+        assert_eq!(command[2], "--config=/etc/genv/own.yaml");
+    }
     for (service, _, file) in own {
         let command = |configuration: &Value| configuration["services"][service]["command"].clone();
         let read = |name: &str| json!(format!("--config.file=/etc/{service}/{name}"));
@@ -130,11 +139,11 @@ fn images_are_pinned_and_services_restart() -> Result<()> {
 }
 
 #[test]
-fn only_the_exporter_is_given_the_host_and_only_for_gpus() -> Result<()> {
+fn only_genvs_own_services_are_given_the_host_and_only_for_gpus() -> Result<()> {
     let folder = repository().to_str().context("a path that is not UTF-8")?;
     for gpu in [false, true] {
         for (name, service) in services(&configuration(gpu)?)? {
-            let of_gpus = gpu && name == "exporter";
+            let of_gpus = gpu && ["exporter", "enforcer"].contains(&name.as_str());
             let allowed = if of_gpus { json!("host") } else { Value::Null };
             for of_host in ["pid", "uts", "userns_mode"] {
                 assert_eq!(service[of_host], allowed, "{name}: {of_host}");
@@ -142,10 +151,10 @@ fn only_the_exporter_is_given_the_host_and_only_for_gpus() -> Result<()> {
             for never in ["privileged", "network_mode", "ipc", "devices", "cgroup"] {
                 assert_eq!(service[never], Value::Null, "{name}: {never}");
             }
-            let powers = if of_gpus {
-                json!(["SYS_PTRACE", "DAC_READ_SEARCH"])
-            } else {
-                Value::Null
+            let powers = match name.as_str() {
+                "exporter" if gpu => json!(["SYS_PTRACE", "DAC_READ_SEARCH"]),
+                "enforcer" if gpu => json!(["SYS_PTRACE", "DAC_READ_SEARCH", "KILL"]),
+                _ => Value::Null,
             };
             assert_eq!(service["cap_add"], powers, "{name}");
             for volume in service["volumes"].as_array().into_iter().flatten() {

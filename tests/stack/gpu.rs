@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::docker::{Container, HOSTNAME, Stack, eventually};
+use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{self, Simulation};
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -15,13 +16,14 @@ use crate::security::{assert_powers, assert_read_only, processes};
 
 /// Capabilities by their bits, of linux/capability.h.
 const DAC_READ_SEARCH: u64 = 1 << 2;
+const KILL: u64 = 1 << 5;
 const SYS_PTRACE: u64 = 1 << 19;
 
 /// Users of the host, the second not yet there when the exporter starts.
 const EARLY: (&str, u32) = ("genv-early", 54_331);
 const LATE: (&str, u32) = ("genv-late", 54_332);
 
-/// An exporter in a container of a stack, over a simulated driver and a state directory of the host.
+/// An exporter and an enforcer in containers of a stack, over a simulated driver and a state directory of the host.
 struct Machine {
     stack: Stack,
     simulation: Simulation,
@@ -34,12 +36,16 @@ impl Machine {
         let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{}]\n");
         let folder = tempfile::tempdir()?;
         let library = nvml_sim::library();
-        let overlay = format!(
-            "services:\n  exporter:\n    deploy: !reset null\n    environment: {{GENV_SCENARIO: /host{}}}\n    \
-             volumes: ['{}:/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1:ro']\n{more}",
-            simulation.scenario().display(),
-            library.display(),
-        );
+        let service = |name: &str| {
+            format!(
+                "  {name}:\n    deploy: !reset null\n    environment: {{GENV_SCENARIO: /host{}}}\n    \
+                 volumes: ['{}:/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1:ro']\n",
+                simulation.scenario().display(),
+                library.display(),
+            )
+        };
+        let (enforcer, exporter) = (service("enforcer"), service("exporter"));
+        let overlay = format!("services:\n{enforcer}{exporter}{more}");
         let overlay_file = folder.path().join("overlay.yml");
         std::fs::write(&overlay_file, overlay)?;
         let stack = Stack::named(project)?
@@ -169,6 +175,36 @@ fn over_gpus_the_exporter_has_two_powers_and_writes_nothing() -> Result<()> {
         !Path::new("/var/tmp/genv").exists(),
         "there is a state directory"
     );
+    Ok(())
+}
+
+#[test]
+fn over_gpus_the_enforcer_has_three_powers_writes_its_own_volume_and_names_who_breaks_a_rule()
+-> Result<()> {
+    let machine = Machine::new("genv-enforcer", "")?.with_state_directory()?;
+    let process = process_of(EARLY, "one")?;
+    state::write(&machine.state_directory(), 1, &[])?;
+    machine.used_by(&[process.pid()]);
+    machine.stack.up(&["enforcer"])?;
+    for pid in processes(&machine.stack, "enforcer")? {
+        assert_powers(pid, SYS_PTRACE | DAC_READ_SEARCH | KILL)?;
+    }
+    for folder in ["", "/etc/genv", "/host", "/host/etc", "/host/var/tmp"] {
+        assert_read_only(&machine.stack, "enforcer", folder)?;
+    }
+    eventually("the process breaks a rule", || {
+        let answer = machine.stack.get("enforcer", "/metrics", &[])?;
+        let scrape = Scrape::parse(&answer.text()?)?;
+        let rule = [("rule", "non-env-processes"), ("hostname", HOSTNAME)];
+        let broken = scrape.all("genv_enforcer_violations", &rule);
+        ensure!(broken.iter().any(|(_, count)| *count == 1.0), "{broken:?}");
+        ensure!(scrape.value("genv_enforcer_faults", &[])? == 0.0, "faults");
+        Ok(())
+    })?;
+    let history = "/var/lib/genv-enforcer/history.json";
+    machine
+        .stack
+        .compose(&["exec", "-T", "enforcer", "test", "-s", history])?;
     Ok(())
 }
 

@@ -67,7 +67,8 @@ pub(crate) fn assert_read_only(stack: &Stack, service: &str, folder: &str) -> Re
 #[test]
 fn no_process_is_root_or_has_any_capability() -> Result<()> {
     let stack = shipped()?;
-    for ((service, ..), uid) in SERVICES.into_iter().zip(["65534", "65534", "65534", "472"]) {
+    let uids = ["65534", "65534", "65534", "65534", "472"];
+    for ((service, ..), uid) in SERVICES.into_iter().zip(uids) {
         let pids = processes(stack, service)?;
         ensure!(!pids.is_empty(), "{service} has no process");
         for pid in pids {
@@ -95,6 +96,7 @@ fn no_service_can_write_but_to_its_volume() -> Result<()> {
         }
     }
     for (service, folder) in [
+        ("enforcer", "/etc/genv"),
         ("prometheus", "/etc/prometheus"),
         ("alertmanager", "/etc/alertmanager"),
         ("grafana", "/etc/grafana/genv"),
