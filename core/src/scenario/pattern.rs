@@ -33,7 +33,7 @@ impl Pattern {
                 phase,
             } => {
                 let turn = ((seconds + phase) / period).fract() * std::f64::consts::TAU;
-                low + (high - low) * (1.0 - turn.cos()) / 2.0
+                low + (high - low) * (1.0 - libm::cos(turn)) / 2.0
             }
             Self::Steps(steps) => {
                 let mut rest = seconds % steps.iter().map(|(length, _)| length).sum::<f64>();
@@ -63,7 +63,7 @@ impl Pattern {
                 let until = |x: f64| {
                     let turn = (x / period).fract() * std::f64::consts::TAU;
                     let swing = (high - low) / 2.0 * period / std::f64::consts::TAU;
-                    (low + high) / 2.0 * x - swing * turn.sin()
+                    (low + high) / 2.0 * x - swing * libm::sin(turn)
                 };
                 until(seconds + phase) - until(*phase)
             }
