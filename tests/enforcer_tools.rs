@@ -41,27 +41,43 @@ fn complained(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What `genv snapshot --follow` records, so many lines of it.
-fn record(setup: &Setup, lines: usize) -> Result<String> {
+/// What `genv snapshot --follow` records until it has looked at the devices for so long: on a busy machine a look is late,
+/// and until then its lines repeat the one before.
+fn record(setup: &Setup, seconds: f64) -> Result<String> {
     let path = setup.folder().join("recording.jsonl");
     let words = ["snapshot", "--follow", "--interval=100ms"];
     let mut command = setup.program("genv", &words)?;
     let mut child = command.stdout(File::create(&path)?).spawn()?;
-    let recorded = || fs::read_to_string(&path).unwrap_or_default();
-    let done = until("it is recorded", || Ok(recorded().lines().count() > lines));
+    let mut recorded = String::new();
+    let done = until("it is recorded", || {
+        recorded = fs::read_to_string(&path)?;
+        let whole = recorded.rfind('\n').map_or(0, |end| end + 1);
+        recorded.truncate(whole);
+        let mut looks = recorded.lines().filter_map(|line| {
+            let snapshot: Value = serde_json::from_str(line).ok()?;
+            snapshot["collectors"]["gpu"]["timestamp_seconds"].as_f64()
+        });
+        let (first, last) = (looks.next(), looks.next_back());
+        let looked = first
+            .zip(last)
+            .is_some_and(|(first, last)| last - first > seconds);
+        Ok(looked && recorded.lines().count() >= LINES)
+    });
     child.kill()?;
     patience::ended(&mut child)?;
     done?;
-    let text = recorded();
-    Ok(text.split_inclusive('\n').take(lines).collect())
+    Ok(recorded)
 }
+
+/// At least so many lines are recorded, of which one is damaged.
+const LINES: usize = 20;
 
 #[test]
 fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
     let process = sleeper(&[])?;
     let rules = rules("enforce", "for: 500ms, warn: [500ms]");
     let setup = Setup::new(&used_by(&[&process]), &rules)?;
-    let recording = record(&setup, 20)?;
+    let recording = record(&setup, 1.5)?;
     let path = setup.folder().join("whole.jsonl");
     fs::write(&path, &recording)?;
     let config = format!("--config={}", setup.config().display());
@@ -84,7 +100,7 @@ fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
         target.starts_with(&format!("process {}", process.pid())),
         "{target}"
     );
-    assert_eq!(events[3]["snapshots"], 20);
+    assert_eq!(events[3]["snapshots"], recording.lines().count());
     let clock =
         events[2]["at_seconds"].as_f64() > events[1]["end_seconds"].as_f64().map(|it| it - 0.01);
     ensure!(clock, "before its end: {whole}");
