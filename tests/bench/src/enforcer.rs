@@ -200,7 +200,7 @@ fn snapshot(host: usize) -> Snapshot {
     }
     let processes = (0..PROCESSES_PER_HOST).map(|number| {
         let environment = number % DEVICES as usize;
-        let outside = host % 10 == 0 && number == 0;
+        let outside = host.is_multiple_of(10) && number == 0;
         let attribution = match (outside, host % 10 == 1 && number == 1) {
             (true, _) => Attribution::Outside {
                 reason: "no_claim".to_owned(),
