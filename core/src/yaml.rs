@@ -92,6 +92,24 @@ fn snippet(text: &str, line: usize, column: usize) -> String {
     out + &format!("\n {:width$} | {:indent$}^", "", "")
 }
 
+/// A type of scalars that is written as text: its name, what it holds, and how a text is read, with what is wrong with it
+/// as an error.
+#[macro_export]
+macro_rules! yaml_scalar {
+    ($(#[$attribute:meta])* $vis:vis $name:ident($inner:ty), $parse:expr) => {
+        $(#[$attribute])*
+        $vis struct $name($vis $inner);
+
+        impl<'de> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as ::serde::Deserialize>::deserialize(deserializer)?;
+                let parse: fn(&str) -> Result<$inner, String> = $parse;
+                parse(&text).map(Self).map_err(::serde::de::Error::custom)
+            }
+        }
+    };
+}
+
 /// Parses one document. Only `true` and `false` are booleans, a key must not be given twice, and
 /// the types say whether unknown keys are refused (`deny_unknown_fields`).
 ///

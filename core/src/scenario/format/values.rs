@@ -1,5 +1,6 @@
 //! Values of a scenario file that are more than a number or a text.
 
+use crate::yaml_scalar;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,49 +10,37 @@ use crate::model::{DeviceIndex, MemoryAmount, ParseDeviceIndexError};
 use crate::scenario::definition::Calls;
 use crate::scenario::pattern::{Level, Pattern};
 
-/// A scalar that is written as text.
-macro_rules! scalar {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        pub(in crate::scenario) struct $name(pub(in crate::scenario) $inner);
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                let parse: fn(&str) -> Result<$inner, String> = $parse;
-                parse(&text).map(Self).map_err(de::Error::custom)
-            }
-        }
-    };
-}
-
-scalar!(
+yaml_scalar!(
     /// Bytes.
-    Amount(u64),
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(in crate::scenario) Amount(u64),
     |text| MemoryAmount::from_file(text).map(MemoryAmount::bytes).map_err(|e| e.to_string())
 );
-scalar!(
+yaml_scalar!(
     /// Seconds.
-    Span(f64),
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(in crate::scenario) Span(f64),
     |text| crate::duration::parse_duration(text).map(|d| d.as_secs_f64()).map_err(|e| e.to_string())
 );
-scalar!(
+yaml_scalar!(
     /// A device index.
-    Index(DeviceIndex),
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(in crate::scenario) Index(DeviceIndex),
     |text| text.parse().map_err(|e: ParseDeviceIndexError| e.to_string())
 );
-scalar!(
+yaml_scalar!(
     /// Major and minor.
-    CudaVersion((u32, u32)),
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(in crate::scenario) CudaVersion((u32, u32)),
     |text| text
         .split_once('.')
         .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
         .ok_or_else(|| format!("'{text}' is not a CUDA version: write it as \"12.4\", with quotes"))
 );
-scalar!(
+yaml_scalar!(
     /// Unix time in milliseconds.
-    Timestamp(i64),
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(in crate::scenario) Timestamp(i64),
     |text| jiff::Timestamp::from_str(text)
         .map(jiff::Timestamp::as_millisecond)
         .map_err(|_| format!("'{text}' is not a time: write it as 2026-01-01T00:00:00Z"))

@@ -1,5 +1,6 @@
 //! Values of a configuration that are more than a text.
 
+use genv_core::yaml_scalar;
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -25,45 +26,32 @@ pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 /// Longer times than this are typing errors.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
-/// A scalar that is written as text.
-macro_rules! scalar {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq)]
-        pub(crate) struct $name(pub(crate) $inner);
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
-                let parse: fn(&str) -> Result<$inner, String> = $parse;
-                parse(&text).map(Self).map_err(de::Error::custom)
-            }
-        }
-    };
-}
-
-scalar!(
+yaml_scalar!(
     /// A whole number, of devices, users and the like.
-    Count(u32),
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) Count(u32),
     count
 );
-scalar!(
+yaml_scalar!(
     /// A time.
-    Span(Duration),
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) Span(Duration),
     span
 );
-scalar!(
+yaml_scalar!(
     /// A part, 0–1.
-    Ratio(f64),
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) Ratio(f64),
     |text| text
         .parse()
         .ok()
         .filter(|ratio| (0.0..=1.0).contains(ratio))
         .ok_or_else(|| format!("'{text}' is not a part from 0 to 1: write 0.05 for 5 %"))
 );
-scalar!(
+yaml_scalar!(
     /// A text for people, of one line.
-    Text(String),
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) Text(String),
     |text| match text.trim() {
         "" => Err("the text is empty".to_owned()),
         text if text.chars().count() > 200 => Err("the text has more than 200 characters".to_owned()),
