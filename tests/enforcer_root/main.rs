@@ -32,6 +32,14 @@ fn refused(outcome: &Outcome, part: &str) {
     }
 }
 
+/// Gives the enforcer's directory a disk of its own, of 64 KiB; for a thread with [`own_mounts`].
+fn own_small_disk(stage: &Stage) -> Result<()> {
+    fs::create_dir(&stage.own)?;
+    let options = c"mode=755,size=64k";
+    mount("tmpfs", &stage.own, "tmpfs", MountFlags::empty(), options)?;
+    Ok(())
+}
+
 /// Runs on a thread of its own, whose mounts and rights go with it.
 fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
@@ -158,14 +166,7 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
     apart(|| {
         own_mounts();
         let stage = Stage::new();
-        fs::create_dir(&stage.own)?;
-        mount(
-            "tmpfs",
-            &stage.own,
-            "tmpfs",
-            MountFlags::empty(),
-            c"mode=755,size=64k",
-        )?;
+        own_small_disk(&stage)?;
         // The beginning of the next line fits the page, the rest needs another.
         fs::write(stage.own.join("audit.jsonl"), [b'\n'; 4000])?;
         let victim = sleeper_of(ALICE)?;
@@ -247,14 +248,7 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
     apart(|| {
         own_mounts();
         let stage = Stage::new();
-        fs::create_dir(&stage.own)?;
-        mount(
-            "tmpfs",
-            &stage.own,
-            "tmpfs",
-            MountFlags::empty(),
-            c"mode=755,size=64k",
-        )?;
+        own_small_disk(&stage)?;
         let victim = sleeper_of(ALICE)?;
         let step = terminate(&target(victim.pid())?);
         stage.uses_gpu(victim.pid());

@@ -9,3 +9,4 @@ mod ladder;
 mod promises;
 mod properties;
 mod rounds;
+mod silence;

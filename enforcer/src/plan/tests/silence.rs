@@ -1,0 +1,234 @@
+//! Facts that are old, repeated or missing, and clocks that jump: nothing new is done about them.
+
+use std::sync::Arc;
+
+use genv_core::model::CollectorStatus;
+
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+#[test]
+fn promise_09_a_repeated_snapshot_causes_nothing_new() {
+    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let after_a_minute = Rule {
+        for_duration: seconds(60),
+        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+    };
+    let repeats: [fn(&mut genv_core::model::Snapshot, f64); 4] = [
+        |snapshot, at| snapshot.timestamp_seconds = at,
+        |snapshot, at| read_at(snapshot, "gpu", at),
+        |snapshot, at| read_at(snapshot, "processes", at),
+        |snapshot, at| read_at(snapshot, "state", at),
+    ];
+    for (number, repeat) in repeats.iter().enumerate() {
+        let mut daemon = Daemon::new(vec![after_a_minute.clone()]);
+        for _ in 0..100 {
+            // Received anew again and again, but some of what it says is always of noon.
+            let mut hosts = lab.at(daemon.now_seconds);
+            let mut snapshot = (**hosts[0].snapshot.as_ref().unwrap()).clone();
+            repeat(&mut snapshot, NOON);
+            hosts[0].snapshot = Some(Arc::new(snapshot));
+            let plan = daemon.cycle_on(&hosts, &lab, |_| Outcome::Done);
+            assert_eq!(plan.violations.len(), 1, "{number}");
+            assert_eq!(plan.steps, [], "{number}");
+            daemon.now_seconds += 10.0;
+        }
+        // Nothing is due for the time that nobody observed.
+        let stage = daemon.plan(&lab).violations[0].stage.clone();
+        let until_seconds = daemon.now_seconds + 60.0;
+        assert_eq!(stage, Stage::Pending { until_seconds }, "{number}");
+    }
+    // The very same input, after its steps: nothing to do.
+    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Kill)]);
+    let first = daemon.cycle(&lab);
+    assert_eq!(actions(&first), ["terminate 10"]);
+    assert_eq!(daemon.cycle(&lab).steps, []);
+}
+
+fn read_at(snapshot: &mut genv_core::model::Snapshot, collector: &str, at: f64) {
+    snapshot
+        .collectors
+        .get_mut(collector)
+        .unwrap()
+        .timestamp_seconds = Some(at);
+}
+
+#[test]
+fn promise_09_a_stale_snapshot_causes_nothing() {
+    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let acts_at_age = |age: f64| {
+        let mut hosts = lab.at(NOON);
+        hosts[0].received_timestamp_seconds = Some(NOON - age);
+        let plan = plan(&daemon.input(&hosts, &lab), &daemon.history);
+        assert_eq!(plan.missing_hosts.is_empty(), !plan.steps.is_empty());
+        !plan.steps.is_empty()
+    };
+    assert!(acts_at_age(0.0));
+    assert!(acts_at_age(30.0));
+    assert!(!acts_at_age(30.1));
+    assert!(!acts_at_age(-3600.0));
+    assert!(!acts_at_age(f64::NAN));
+    assert!(!acts_at_age(f64::INFINITY));
+}
+
+#[test]
+fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
+    let mut lab = Lab::new(1, 2)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 60.0)
+        .process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let devices = RuleKind::MaxDevicesPerUser {
+        limits: limit(0),
+        scope: Scope::Host,
+    };
+    let rules = vec![
+        rule(RuleKind::NonEnvProcesses, Action::Terminate),
+        rule(devices, Action::Detach),
+    ];
+    let daemon = Daemon::new(rules);
+    assert_eq!(actions(&daemon.plan(&lab)), ["terminate 10", "detach e1:0"]);
+    // The driver hangs.
+    let failed = CollectorStatus {
+        success: false,
+        current: false,
+        ..CollectorStatus::default()
+    };
+    lab.hosts[0]
+        .collectors
+        .insert("gpu".to_owned(), failed.clone());
+    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
+    assert!(daemon.plan(&lab).missing_hosts.is_empty());
+    // The state cannot be read: nobody knows what is outside.
+    lab.hosts[0].collectors.insert("state".to_owned(), failed);
+    assert_eq!(actions(&daemon.plan(&lab)), [""; 0]);
+    assert_eq!(daemon.plan(&lab).missing_hosts, names(&["gpu01"]));
+}
+
+#[test]
+fn a_silent_host_forgets_nothing_and_lets_no_time_pass() {
+    let mut lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let mut daemon = Daemon::new(vec![Rule {
+        for_duration: seconds(60),
+        warn: vec![seconds(60)],
+        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+    }]);
+    daemon.run(&lab, 90);
+    lab.silent.insert("gpu01".to_owned());
+    assert!(daemon.run(&lab, 3600).is_empty());
+    lab.silent.clear();
+    let steps = daemon.run(&lab, 3600);
+    // 40 of the 60 seconds that he was told were left; the first look after the silence adds none.
+    assert_eq!(steps.len(), 1);
+    assert_eq!(steps[0].0, 3690.0 + 40.0);
+}
+
+#[test]
+fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
+    let lab = |missing: bool| {
+        let mut lab = Lab::new(3, 2);
+        for (host, eid) in [("gpu01", "a"), ("gpu02", "b"), ("gpu03", "c")] {
+            lab = lab
+                .environment(host, eid, "alice")
+                .attach(host, eid, 0, 60.0)
+                .process(host, 10, "alice", Some(eid), &[(0, 40 * GIB)]);
+        }
+        if missing {
+            lab.silent.insert("gpu03".to_owned());
+        }
+        lab
+    };
+    let scope = Scope::AllHosts;
+    let kinds = [
+        (
+            RuleKind::MaxDevicesPerUser {
+                limits: limit(1),
+                scope,
+            },
+            Action::Detach,
+        ),
+        (
+            RuleKind::MaxEnvironmentsPerUser {
+                limits: limit(1),
+                scope,
+            },
+            Action::Detach,
+        ),
+        (
+            RuleKind::MaxHostsPerUser { limits: limit(1) },
+            Action::Detach,
+        ),
+        (
+            RuleKind::MaxMemoryPerUser {
+                limits: limit(50 * GIB),
+                per: MemoryPer::Total,
+                scope,
+            },
+            Action::Terminate,
+        ),
+    ];
+    for (kind, action) in kinds {
+        let mut daemon = Daemon::new(vec![rule(kind.clone(), action)]);
+        let plan = daemon.plan(&lab(true));
+        assert_eq!(plan.missing_hosts, names(&["gpu03"]));
+        // What is known is reported, and waits.
+        assert_eq!(plan.violations.len(), 1, "{kind:?}");
+        let why = "no fresh facts from gpu03".to_owned();
+        assert_eq!(plan.violations[0].stage, Stage::Held { why });
+        assert!(daemon.run(&lab(true), 600).is_empty(), "{kind:?}");
+        assert!(!daemon.run(&lab(false), 10).is_empty(), "{kind:?}");
+        // A host that the rule does not look at may be silent.
+        let mut elsewhere = rule(kind.clone(), action);
+        elsewhere.selector.except_hosts = HostSet(names(&["gpu03"]));
+        let plan = Daemon::new(vec![elsewhere]).plan(&lab(true));
+        assert!(!plan.steps.is_empty(), "{kind:?}");
+    }
+}
+
+#[test]
+fn clocks_that_jump_hurry_nothing() {
+    let lab = Lab::new(1, 1).process("gpu01", 10, "bob", None, &[(0, GIB)]);
+    let warned = Rule {
+        for_duration: seconds(60),
+        warn: vec![seconds(120)],
+        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+    };
+    for jump in [-86_400.0, -3600.0, -1.0, 3600.0, 86_400.0] {
+        let mut daemon = Daemon::new(vec![warned.clone()]);
+        let first = daemon.run(&lab, 100);
+        assert_eq!(first.len(), 2);
+        // He was warned 40 s ago, and has 80 s left.
+        daemon.now_seconds += jump;
+        let steps = daemon.run(&lab, 1000);
+        let after = steps[0].0 - (100.0 + jump);
+        assert_eq!(steps.len(), 1, "{jump}");
+        assert!((80.0..=100.0).contains(&after), "{jump}: {after}");
+    }
+}
+
+#[test]
+fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::AllHosts,
+    };
+    let mut lab = Lab::new(2, 1)
+        .environment("gpu01", "a", "alice")
+        .environment("gpu02", "b", "alice")
+        .attach("gpu01", "a", 0, 60.0)
+        .attach("gpu02", "b", 0, 30.0);
+    let mut daemon = Daemon::new(vec![Rule {
+        for_duration: seconds(100),
+        ..rule(kind, Action::Detach)
+    }]);
+    daemon.run(&lab, 100);
+    lab.silent.insert("gpu02".to_owned());
+    // What is left of it breaks no rule.
+    assert!(daemon.plan(&lab).violations.is_empty());
+    daemon.run(&lab, 100);
+    lab.silent.clear();
+    // 90 s were seen before; the first look after the silence adds none.
+    let steps = daemon.run(&lab, 1000);
+    assert_eq!(steps[0].0, 200.0 + 10.0);
+}
