@@ -1,14 +1,12 @@
 //! What administrators ask genv-enforcer: what rules would have done to a recording, and why a process is safe or not.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, sleeper};
+use genv_tests::enforcer::{Setup, sleeper};
 use genv_tests::patience::{self, until};
 use genv_tests::process::Sleeper;
-use rustix::process::geteuid;
 use serde_json::Value;
 
 /// A device that these processes use, and one that nobody does.
@@ -217,12 +215,12 @@ fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
     Ok(())
 }
 
+/// Where root does not start the daemon its files are the own ones of whoever asks.
+#[cfg(feature = "suite-root")]
 #[test]
 fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> Result<()> {
-    if !geteuid().is_root() {
-        // The daemon's files are then the own ones of whoever asks.
-        return Ok(());
-    }
+    use std::os::unix::fs::PermissionsExt as _;
+
     let stray = sleeper(&[])?;
     let setup = Setup::new(
         &used_by(&[&stray]),
@@ -235,7 +233,7 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
     })?;
     let pid = stray.pid().to_string();
     let mut command = enforcer.setup().command(&["explain", "--json", &pid])?;
-    let output = patience::output(as_victim(&mut command))?;
+    let output = patience::output(genv_tests::enforcer::as_victim(&mut command))?;
     ensure!(output.status.success(), "{}", complained(&output));
     let answer: Value = serde_json::from_slice(&output.stdout)?;
     let notes = answer["notes"].to_string();
