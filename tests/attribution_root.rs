@@ -15,22 +15,14 @@ use genv_core::proc::{
 };
 use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
 use genv_tests::process::Sleeper;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
+use rustix::mount::{MountFlags, mount};
 use rustix::process::{Gid, Uid};
-use rustix::thread::{
-    UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
-};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 
 /// A user without a name on any machine, and without any right.
-const STRANGER: u32 = 54_321;
-
-fn require_root() {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "cannot run the suite root: it starts processes of other users. Run it as root: sudo scripts/test root"
-    );
-}
+const STRANGER: u32 = FIRST_UID;
 
 /// Starts a process of a user, and waits for the kernel to give it its environ.
 fn process_of(uid: u32) -> Sleeper {
@@ -54,12 +46,9 @@ fn become_stranger() {
 
 /// Runs on a thread of its own, as a user who may do nothing special.
 fn as_stranger<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            become_stranger();
-            run()
-        });
-        thread.join().unwrap()
+    apart(|| {
+        become_stranger();
+        run()
     })
 }
 
@@ -192,11 +181,7 @@ fn processes_hidden_by_hidepid_are_unreadable_and_alive() {
         let state = state(member.pid());
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // A mount namespace of this thread alone.
-                // SAFETY: unsharing the file system makes no file descriptor invalid.
-                unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-                let propagation = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-                mount_change("/", propagation).unwrap();
+                own_mounts();
                 let options = std::ffi::CString::new(hidepid).unwrap();
                 mount(
                     "proc",

@@ -222,6 +222,37 @@ fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> 
 }
 
 #[test]
+fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
+    let process = sleeper(("A", "1"))?;
+    let lab = Lab::used_by(&[&process]);
+    let gone = sleeper(("A", "1"))?;
+    let pid = gone.pid();
+    drop(gone);
+    for pid in [0, pid, u32::MAX] {
+        let (out, _) = ended(&lab.execute(&[], &report(&[(pid, None)], None)), 0);
+        assert_eq!(out, format!("process {pid}: it ended by itself\n"));
+    }
+    for (pid, why) in [
+        (1, "pid 1 is never ended"),
+        (std::process::id(), "it is the enforcer, or started it"),
+    ] {
+        let (_, err) = ended(&lab.execute(&[], &report(&[(pid, None)], None)), 1);
+        assert!(err.contains(why), "{err}");
+    }
+    let hostile = report(
+        &[(process.pid(), Some("$(id)\u{1b}[2J\n"))],
+        Some("a\u{9b}2J\n\u{202e}"),
+    );
+    let (_, err) = ended(&lab.execute(&[], &hostile), 1);
+    assert!(err.contains("not in the same environment"), "{err}");
+    let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+    assert!(!err.contains(controls), "{err:?}");
+    assert_eq!(err.lines().count(), 2, "{err}");
+    assert!(runs(process.pid()));
+    Ok(())
+}
+
+#[test]
 fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
     let process = sleeper(("A", "1"))?;
     let lab = Lab::used_by(&[&process]);
@@ -263,7 +294,11 @@ fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
             err.starts_with("genv-enforcer: cannot read the report: "),
             "{err}"
         );
+        assert_eq!(err.matches(" line 1 column").count(), 1, "{err}");
     }
+    let huge = " ".repeat((16 << 20) + 1);
+    let (_, err) = ended(&lab.execute(&[], &huge), 1);
+    assert!(err.contains("longer than 16 MiB"), "{err}");
     // Who is on the devices may be unknown.
     lab.scenario("version: 1\nhosts:\n- devices: [{}]\n  faults: [{init: driver_not_loaded}]\n");
     let (_, err) = ended(&lab.execute(&[], &whole), 1);

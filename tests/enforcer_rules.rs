@@ -1,6 +1,7 @@
 //! What admins run on their rules: `genv-enforcer check` and `test`, as programs.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -106,6 +107,26 @@ fn check_says_that_its_answer_could_not_be_printed() -> Result<()> {
         stderr.contains("cannot print the result") && !stderr.contains("panicked"),
         "{stderr}"
     );
+    Ok(())
+}
+
+#[test]
+fn check_answers_with_its_exit_code_where_nobody_reads_on() -> Result<()> {
+    let folder = folder_with(&[
+        ("good.yaml", "version: 1\nrules: [{kind: idle}]\n"),
+        ("bad.yaml", "version: 2\n"),
+    ])?;
+    for (file, code) in [("good.yaml", 0), ("bad.yaml", 2)] {
+        let (reader, writer) = io::pipe()?;
+        drop(reader);
+        let status = Command::new(program("genv-enforcer")?)
+            .args(["check", file])
+            .current_dir(folder.path())
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            .status()?;
+        assert_eq!(status.code(), Some(code), "{file}");
+    }
     Ok(())
 }
 

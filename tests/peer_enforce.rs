@@ -387,6 +387,27 @@ fn we_end_the_fewest_processes_that_free_the_memory() -> Result<()> {
     until("it has freed as much", || Ok(freed() >= 3460 - 2048))
 }
 
+#[test]
+fn what_was_asked_for_later_counts_with_theirs_and_what_was_reserved_with_ours() -> Result<()> {
+    let simulation = Simulation::new(&lab(&[]));
+    let stage = Stage::new(&simulation)?;
+    let member = in_environment("raised")?;
+    let greedy = in_environment("raised")?;
+    stage.environment("raised", &member, &[])?;
+    stage.limit_memory("raised", "2gi")?;
+    stage
+        .peer
+        .genv(&["devices", "attach", "--eid", "raised", "--index", "0"])?;
+    stage.limit_memory("raised", "8gi")?;
+    simulation.rewrite(&lab(&[(&greedy, 0, 5 * 1024)]));
+    let ours = named(&stage.ours(&ONLY_MEMORY)?)?;
+    assert_eq!(ours.pids, [greedy.pid()].into());
+    let spared = Named::default();
+    let theirs = stage.ended_by_theirs(&ONLY_MEMORY, &[&greedy], &spared)?;
+    assert_eq!(theirs, spared);
+    Ok(())
+}
+
 /// Nobody else can start such a process.
 #[cfg(feature = "suite-root")]
 #[test]

@@ -1,4 +1,4 @@
-//! genv 1.4.3 where people log in from, and this project's genv on the hosts that it asks over SSH.
+//! genv 1.4.3 where people log in from, and this project's genv on the hosts that it asks over SSH; and the other way.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -223,6 +223,91 @@ fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
         let value = scrape.value(name, &labels)?;
         ensure!(value == expected, "{name} is {value}");
     }
+    Ok(())
+}
+
+/// Ours where somebody is who can log in to this host.
+fn ours(server: &SshServer, arguments: &[&str]) -> Result<String> {
+    let client = SshClient::new(&[("gpu01", server)])?;
+    let mut command = Command::new(shell::installation()?.join("bin/genv"));
+    client.on_path(&mut command)?;
+    printed(command.args(["remote", "-H", "gpu01"]).args(arguments))
+}
+
+#[test]
+fn ours_tells_programs_the_same_as_it_of_its_hosts_and_of_ours() -> Result<()> {
+    let host = Host::new(4, "")?;
+    let client = SshClient::new(&[("gpu01", &host.theirs)])?;
+    let equal = |words: &[&str]| -> Result<String> {
+        let mut command = login(&client, &host, "-H gpu01")?;
+        let expected = printed(command.args(words))?;
+        for server in [&host.theirs, &host.ours] {
+            let told = ours(server, words)?;
+            ensure!(told == expected, "{words:?}: {told:?} is not {expected:?}");
+        }
+        Ok(expected)
+    };
+    // A host on which nobody has ever used genv.
+    ensure!(equal(&["devices", "--format", "csv"])?.contains("gpu01,4,4\n"));
+    equal(&["envs", "--format", "csv"])?;
+
+    let members = [Sleeper::start(&[])?, Sleeper::start(&[])?];
+    host.environment("7", "my run", &members[0], "--count 2")?;
+    host.environment("e-2", "$(touch x) \"é\"", &members[1], "--index 2")?;
+    let devices = equal(&["devices", "--format", "csv"])?;
+    ensure!(
+        devices
+            == "HOST,TOTAL,AVAILABLE\ngpu01,4,1\n\nTotal 4 devices with 1 available on 1 hosts\n",
+        "{devices}"
+    );
+    equal(&["devices", "--format", "csv", "--no-header", "--no-summary"])?;
+    let environments = equal(&["envs", "--format", "csv", "--timestamp"])?;
+    ensure!(
+        environments.lines().count() == 5,
+        "a header, two environments and a summary: {environments}"
+    );
+    equal(&[
+        "envs",
+        "--format",
+        "csv",
+        "--timestamp",
+        "--no-header",
+        "--no-summary",
+    ])?;
+    for name in ["my run", "$(touch x) \"é\"", "nobody"] {
+        let fields = ["eid", "creation", "hostname"];
+        equal(&[&["query", "--name", name, "--query"], &fields[..]].concat())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ours_opens_an_environment_on_a_host_of_its_own() -> Result<()> {
+    let host = Host::new(3, "")?;
+    let path = host.peer.command("genv");
+    let path = path.get_envs().find(|(name, _)| *name == "PATH");
+    let path = path.and_then(|(_, path)| path).context("no PATH")?;
+    fs::write(
+        host.theirs.home().join(".profile"),
+        format!(
+            "PATH='{}'\nPS1='{PROMPT}'\n{}\n",
+            path.display(),
+            Shell::Bash.setup()
+        ),
+    )?;
+    let client = SshClient::new(&[("gpu01", &host.theirs)])?;
+    let mut command = Command::new(shell::installation()?.join("bin/genv"));
+    client.on_path(&mut command)?;
+    command.env("TERM", "xterm");
+    command.args([
+        "remote", "-H", "gpu01", "activate", "--gpus", "2", "--name", "mine",
+    ]);
+    let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+    terminal.wait(&format!("(genv) {PROMPT}"))?;
+    let (shown, _) = terminal.run("echo devices=$CUDA_VISIBLE_DEVICES")?;
+    ensure!(shown.contains("devices=0,1"), "{shown}");
+    let names = host.genv("envs query --query config.name")?;
+    ensure!(names == "mine\n", "{names}");
     Ok(())
 }
 

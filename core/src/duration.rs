@@ -36,9 +36,20 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 /// # Errors
 /// The text is not a duration, or one that is too short or too long for an interval.
 pub fn parse_interval(text: &str) -> Result<Duration, DurationError> {
-    let interval = parse_duration(text)?;
-    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-        return Ok(interval);
+    as_interval(parse_duration(text)?)
+}
+
+/// An interval between collections that programs write as a number of seconds.
+///
+/// # Errors
+/// It is no duration, or one that is too short or too long for an interval.
+pub fn interval_of_seconds(seconds: f64) -> Result<Duration, DurationError> {
+    as_interval(Duration::try_from_secs_f64(seconds).map_err(|_| DurationError::NoInterval)?)
+}
+
+fn as_interval(duration: Duration) -> Result<Duration, DurationError> {
+    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&duration) {
+        return Ok(duration);
     }
     Err(DurationError::NoInterval)
 }

@@ -7,7 +7,7 @@ pub const MOST_HOSTS: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostPatternError {
     /// Nothing.
-    #[error("the name of a host is empty")]
+    #[error("the name of a host is empty: write one, such as gpu01")]
     Empty,
     /// A bracket without its counterpart, or within another.
     #[error("the brackets of '{}' do not match: write gpu[01-08] for gpu01 to gpu08", .0.escape_debug())]

@@ -15,6 +15,12 @@ pub fn harmless(text: &str) -> String {
     harmless
 }
 
+/// Whether a character is one that [`harmless`] leaves as it is.
+#[must_use]
+pub fn is_harmless(character: char) -> bool {
+    QUOTED.contains(&character) || character.escape_debug().len() == 1
+}
+
 /// What `escape_debug` escapes and nobody need fear.
 const QUOTED: [char; 3] = ['"', '\'', '\\'];
 

@@ -7,6 +7,8 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde_saphyr::MessageFormatter;
 
+use crate::text::harmless;
+
 /// A value that remembers where in its file it stands, so that what is found wrong with it
 /// later can point there too: see [`Error::at`].
 pub use serde_saphyr::Spanned as Located;
@@ -40,9 +42,9 @@ impl Error {
     #[must_use]
     pub fn whole(source_name: &str, message: impl Into<String>) -> Self {
         Self {
-            source_name: source_name.to_owned(),
+            source_name: harmless(source_name),
             place: None,
-            message: message.into(),
+            message: harmless(&message.into()),
             snippet: String::new(),
         }
     }
@@ -56,9 +58,9 @@ impl Error {
             return Self::whole(source_name, message);
         }
         Self {
-            source_name: source_name.to_owned(),
+            source_name: harmless(source_name),
             place: Some((line, column)),
-            message: message.into(),
+            message: harmless(&message.into()),
             snippet: snippet(text, line, column),
         }
     }
@@ -83,13 +85,19 @@ fn snippet(text: &str, line: usize, column: usize) -> String {
     {
         let shown: String = content
             .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
+            .map(|c| if is_shown_as_it_is(c) { c } else { ' ' })
             .take(160)
             .collect();
         out += &format!("\n {number:width$} | {shown}");
     }
     let indent = column.saturating_sub(1).min(160);
     out + &format!("\n {:width$} | {:indent$}^", "", "")
+}
+
+/// Whether it takes its column and nothing else.
+fn is_shown_as_it_is(character: char) -> bool {
+    let text = character.encode_utf8(&mut [0; 4]).to_owned();
+    harmless(&text) == text
 }
 
 /// A type of scalars that is written as text: its name, what it holds, and how a text is read, with what is wrong with it
@@ -133,9 +141,7 @@ pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Er
         },
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let message = serde_saphyr::UserMessageFormatter
-            .format_message(error.without_snippet())
-            .replace(char::is_control, " ");
+        let message = serde_saphyr::UserMessageFormatter.format_message(error.without_snippet());
         let place = error.location().unwrap_or(Place::UNKNOWN);
         Error::at(source_name, text, place, message)
     })
@@ -197,6 +203,25 @@ mod tests {
          1 | enabled: [true
            |          ^
         ");
+    }
+
+    #[test]
+    fn what_is_refused_controls_no_terminal() {
+        let written = "enabled: \"\\e[2J\\n\\x9b\\u202e\u{202e}\"\n\"\\e\": 1\n";
+        let text = "enabled: true\nusers: [\"\\e[2J\\n\\u202e\u{202e}\"]\n";
+        let config: Config = parse("config.yml", text).unwrap();
+        let later = Error::at(
+            "config\u{1b}.yml",
+            text,
+            config.users[0].referenced,
+            config.users[0].value.clone(),
+        );
+        for said in [refused(written), later.to_string()] {
+            let lines = said.lines().count();
+            assert!(lines == 3 || lines == 4, "{said:?}");
+            let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+            assert!(!said.contains(controls), "{said:?}");
+        }
     }
 
     #[test]

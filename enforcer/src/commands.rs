@@ -1,12 +1,15 @@
 //! The commands besides `run`.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use genv_core::enforcement::Enforcement;
 use genv_core::model::local_time_zone;
+use genv_core::state::shape;
 use genv_core::text::{harmless, moment};
+use serde::Serialize;
 
 use crate::config::{self, Accounts as _, NameService};
 use crate::control::{Control, GivenWaiver};
@@ -46,8 +49,7 @@ pub(crate) fn status(flags: &StatusFlags) -> anyhow::Result<()> {
         format!("cannot tell how the enforcer fares: none has written to {path}. Start it, or name its directory with --state-directory")
     })?;
     if flags.json {
-        let json = serde_json::to_string_pretty(&status)?;
-        return print(&(json + "\n"));
+        return print_json(&status);
     }
     print(&status::text(&status, now_seconds(), &local_time_zone()))
 }
@@ -56,9 +58,11 @@ pub(crate) fn status(flags: &StatusFlags) -> anyhow::Result<()> {
 pub(crate) fn pause(flags: &PauseFlags) -> anyhow::Result<()> {
     let now = now_seconds();
     let until = (flags.duration > Duration::ZERO).then_some(now + flags.duration.as_secs_f64());
-    change(&flags.directory.path(), |control| {
+    let path = flags.directory.path();
+    change(&path, |control| {
         control.paused_until_seconds = until;
     })?;
+    note_silence(&path, now);
     print(&match until {
         Some(until) => format!("Paused until {}.\n", moment(until, &local_time_zone())),
         None => "Not paused.\n".to_owned(),
@@ -79,12 +83,6 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
             .into());
         }
     }
-    if !NameService.has_user(&flags.user) {
-        let user = harmless(&flags.user);
-        tell(&format!(
-            "this machine knows no user '{user}'; the exemption is kept all the same"
-        ));
-    }
     let now = now_seconds();
     let waiver = GivenWaiver {
         user: flags.user.clone(),
@@ -95,6 +93,13 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
     };
     let until = moment(waiver.until_seconds, &local_time_zone());
     change(&path, |control| control.waive(waiver))?;
+    if !flags.duration.is_zero() && !NameService.has_user(&flags.user) {
+        let user = harmless(&flags.user);
+        tell(&format!(
+            "this machine knows no user '{user}'; the exemption is kept all the same"
+        ));
+    }
+    note_silence(&path, now);
     let (user, rules) = (harmless(&flags.user), harmless(&flags.rules.join(", ")));
     print(&if flags.duration.is_zero() {
         format!("{user} is not exempt from {rules}.\n")
@@ -112,7 +117,18 @@ pub(crate) fn reset(flags: &ResetFlags) -> anyhow::Result<()> {
     })
 }
 
-fn change(path: &std::path::Path, change: impl FnOnce(&mut Control)) -> anyhow::Result<()> {
+/// Says so if no daemon is there to heed what was told: perhaps another directory was meant.
+fn note_silence(path: &Path, now_seconds: f64) {
+    let status = Enforcement::read(path).ok().flatten();
+    if status.is_none_or(|status| status.is_abandoned(now_seconds)) {
+        let path = path.display();
+        tell(&format!(
+            "no enforcer runs with {path} now: the next one that does heeds this. If one runs with another directory, name that with --state-directory"
+        ));
+    }
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Control)) -> anyhow::Result<()> {
     let directory = RuntimeDirectory::open(path)?;
     if let Some(aside) = Control::change(&directory, now_seconds(), change)? {
         tell(&format!(
@@ -132,12 +148,19 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Prints JSON in which everything but printable ASCII is escaped, so that no name in it controls a terminal.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut json = String::from_utf8_lossy(&shape::json(value)).into_owned();
+    json.push('\n');
+    print(&json)
+}
+
 /// Prints what one cycle found.
 pub(crate) fn print_status(status: &Enforcement) -> anyhow::Result<()> {
     print(&status::text(status, now_seconds(), &local_time_zone()))
 }
 
-#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
+/// A note for people; nobody may be there to read it.
 pub(crate) fn tell(note: &str) {
-    eprintln!("genv-enforcer: {note}");
+    let _ = writeln!(std::io::stderr(), "genv-enforcer: {note}");
 }

@@ -115,10 +115,14 @@ impl Control {
         waivers.collect()
     }
 
-    /// Gives a user an exemption in place of an earlier one from the same rules.
+    /// Gives a user an exemption from rules, in place of what was given from each of them before.
     pub fn waive(&mut self, waiver: GivenWaiver) {
+        for earlier in self.waivers.iter_mut().filter(|it| it.user == waiver.user) {
+            earlier.rules.retain(|rule| !waiver.rules.contains(rule));
+        }
+        // One without rules would be from all.
         self.waivers
-            .retain(|it| it.user != waiver.user || it.rules != waiver.rules);
+            .retain(|it| it.user != waiver.user || !it.rules.is_empty());
         self.waivers.push(waiver);
     }
 
@@ -171,6 +175,26 @@ mod tests {
         Control::change(&directory, 31.0, |_| {}).unwrap();
         let kept = fs::read_to_string(folder.path().join(CONTROL_FILE)).unwrap();
         assert!(!kept.contains("alice"), "{kept}");
+    }
+
+    #[test]
+    fn an_exemption_from_several_rules_is_taken_back_rule_by_rule() {
+        let several = GivenWaiver {
+            rules: ["idle".to_owned(), "max-age".to_owned()].into(),
+            ..waiver("idle", 20.0)
+        };
+        let bobs = GivenWaiver {
+            user: "bob".to_owned(),
+            ..several.clone()
+        };
+        let mut control = Control::default();
+        control.waive(several);
+        control.waive(bobs.clone());
+        control.waive(waiver("idle", 0.0));
+        let left = control.clone().without_expired(1.0).waivers;
+        assert_eq!(left, [waiver("max-age", 20.0), bobs.clone()]);
+        control.waive(waiver("max-age", 0.0));
+        assert_eq!(control.without_expired(1.0).waivers, [bobs]);
     }
 
     #[test]

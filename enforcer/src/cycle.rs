@@ -1,5 +1,8 @@
 //! One cycle: from what is true now to what is done about it, told, and remembered.
 
+mod elsewhere;
+mod log;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -10,21 +13,26 @@ use genv_core::enforcement::{
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
+use crate::asking::Asking;
 use crate::capabilities;
-use crate::config::{Mode, Waiver};
+use crate::config::Mode;
 use crate::control::Control;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::{Executor, Policy, users_hit};
 use crate::groups::{self, Groups};
 use crate::host::users_of_devices;
-use crate::memory;
+use crate::memory::{self, OnDisk};
 use crate::metrics::{self, Counters, Measured, mode_word};
-use crate::plan::{History, Input, Key, Outcome, Plan, Step, StepKind, Violation, plan};
+use crate::plan::{
+    History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind, Violation, plan,
+};
+use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
 use crate::tell::notice::notice;
 use crate::tell::terminals::Terminals;
 use crate::tell::words;
+use log::Said;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
 #[derive(Debug)]
@@ -33,15 +41,20 @@ pub struct Cycle {
     hostname: String,
     directory: RuntimeDirectory,
     executor: Executor,
+    /// Who takes the steps, where this host does not.
+    asking: Option<Asking>,
     history: History,
+    on_disk: OnDisk,
+    /// Whether it is known what an earlier daemon was in the middle of.
+    recovered: bool,
     groups: Groups,
     terminals: Terminals,
     counters: Counters,
     started_seconds: f64,
     /// What could be learned of [`Control`] last.
     control: Option<Control>,
-    /// What was wrong in the last cycle, said already.
-    said: BTreeSet<String>,
+    /// What the log says of it.
+    said: Said,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
     /// What this process may not do, which is of importance where facts are of this host.
@@ -77,17 +90,28 @@ impl Cycle {
             hostname,
             directory,
             executor,
+            asking: None,
             history,
+            on_disk: OnDisk::default(),
+            recovered: false,
             groups,
             terminals: Terminals::default(),
             counters: Counters::default(),
             started_seconds: now_seconds,
             control: None,
-            said: BTreeSet::new(),
+            said: Said::default(),
             lasting_faults: fault.into_iter().collect(),
             missing_capabilities: capabilities::missing(),
             health: HealthLog::default(),
         })
+    }
+
+    /// Has other hosts take all steps, where the facts are of these.
+    #[must_use]
+    pub(crate) fn asking(mut self, asking: Asking) -> Self {
+        self.asking = Some(asking);
+        self.missing_capabilities.clear();
+        self
     }
 
     /// Does what is to be done now. `stopping` ends it before the next deed.
@@ -108,11 +132,17 @@ impl Cycle {
         }
         self.health.note(publication);
 
+        let unknown = self.recover(now_seconds, &mut faults);
+        self.take_answers(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
         let known = self.groups_of(hosts, rules);
         let mut waivers = control.waivers();
         let given = waivers.clone();
-        waivers.extend(unknown_groups(known.unknown, now_seconds));
+        waivers.extend(groups::waiver_of_unknown(
+            known.unknown,
+            config,
+            now_seconds,
+        ));
         let input = Input {
             hosts,
             config,
@@ -133,17 +163,25 @@ impl Cycle {
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
         self.counters.shown();
         self.counters.begin(&config.rules, hostnames(), &plan, mode);
-        self.take_steps(&plan, rules, &now, stopping, &mut faults);
-        if let Err(error) = memory::save(&self.directory, &self.history) {
+        let unwritten = unknown.or_else(|| self.write_ahead(&plan));
+        faults.extend(unwritten.iter().map(FileError::to_string));
+        match self.asking.take() {
+            None => self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref()),
+            Some(mut asking) => {
+                let unwritten = unwritten.as_ref();
+                self.ask_hosts(&mut asking, &plan, rules, &now, stopping, unwritten);
+                self.asking = Some(asking);
+            }
+        }
+        if let Err(error) = self.remember(&plan, now()) {
             faults.push(error.to_string());
         }
 
         let mode = self.executor.mode();
-        let breaker = self.executor.breaker().open.clone();
-        if let Some(open) = &breaker {
-            faults.push(format!("the breaker is open: {}", open.why));
-        }
-        self.say_faults(&faults);
+        let breaker = self.executor.breaker().open.clone().map(|open| open.why);
+        self.said.breaker(breaker.as_deref());
+        let mut told = BTreeSet::new();
+        faults.retain(|fault| told.insert(fault.clone()));
         let mut status = self.status(&plan, rules, mode, now());
         status.paused_until_seconds = control.paused_until_seconds;
         let waivers = config
@@ -151,12 +189,17 @@ impl Cycle {
             .iter()
             .filter(|it| it.until_seconds > now_seconds);
         status.waivers = waivers.chain(&given).map(status::waiver).collect();
-        status.breaker = breaker.as_ref().map(|open| open.why.clone());
-        status.faults = faults;
+        status.breaker.clone_from(&breaker);
+        status.faults.clone_from(&faults);
+        let open = breaker.as_ref();
+        status
+            .faults
+            .extend(open.map(|why| format!("the breaker is open: {why}")));
         if let Err(error) = self.publish(&status) {
-            self.say_faults(&[error.to_string()]);
+            faults.push(error.to_string());
             status.faults.push(error.to_string());
         }
+        self.said.faults(&faults);
         let measured = Measured {
             violations: metrics::violations(&plan, &config.rules, hostnames()),
             stages: metrics::stages(&plan),
@@ -203,23 +246,33 @@ impl Cycle {
     }
 
     fn begin_deeds(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
-        let was_open = self.executor.breaker().open.is_some();
         let notes = self
             .executor
             .begin_cycle(&users_hit(plan), &users_of_devices(hosts));
-        if let Some(why) = notes.tripped.filter(|_| !was_open) {
-            tracing::error!(event = "breaker", why = why.as_str(), "the breaker trips");
+        match notes.tripped {
+            Some(why) if self.executor.breaker().open.is_none() => {
+                tracing::warn!(event = "breaker", why, "the breaker would trip");
+            }
+            _ => {
+                let open = self.executor.breaker().open.as_ref();
+                self.said.breaker(open.map(|open| open.why.as_str()));
+            }
         }
         for process in notes.unkillable {
-            let process = words::process(&process);
-            tracing::error!(
-                event = "fault",
-                process = process.as_str(),
-                "a process did not end by SIGKILL; nothing more is done about it"
-            );
-            faults.push(format!("{process} did not end by SIGKILL"));
-            self.counters.count_unkillable(&self.hostname);
+            self.note_unkillable(&process, faults);
         }
+    }
+
+    fn note_unkillable(&mut self, target: &ProcessTarget, faults: &mut Vec<String>) {
+        let process = words::process(target);
+        tracing::error!(
+            event = "fault",
+            hostname = target.hostname.as_str(),
+            process = process.as_str(),
+            "a process did not end by SIGKILL; nothing more is done about it"
+        );
+        faults.push(format!("{process} did not end by SIGKILL"));
+        self.counters.count_unkillable(&target.hostname);
     }
 
     /// Takes all steps in their order, and settles how each went.
@@ -229,14 +282,11 @@ impl Cycle {
         rules: &InForce,
         now: &impl Fn() -> f64,
         stopping: &AtomicBool,
-        faults: &mut Vec<String>,
+        unwritten: Option<&FileError>,
     ) {
+        self.said.keep(plan);
         let by_key: BTreeMap<&Key, &Violation> =
             plan.violations.iter().map(|it| (&it.key, it)).collect();
-        let unwritten = self.write_ahead(plan, now());
-        if let Some(error) = &unwritten {
-            faults.push(error.to_string());
-        }
         for step in &plan.steps {
             let Some(violation) = by_key.get(&step.key) else {
                 continue;
@@ -248,7 +298,7 @@ impl Cycle {
             let now_seconds = now();
             // It may trip at any deed.
             let mode = self.executor.mode();
-            let outcome = match (&step.kind, &unwritten) {
+            let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),
                 (StepKind::Warn { .. }, _) => {
                     self.tell(violation, step, mode, rules, now_seconds);
@@ -267,27 +317,57 @@ impl Cycle {
                     outcome
                 }
             };
-            log(violation, step, &outcome, mode);
-            self.counters.count(violation, &step.kind, &outcome, mode);
+            if !self.said.is_refused_still(step, &outcome) {
+                log::step(violation, step, &outcome, mode);
+                self.counters.count(violation, &step.kind, &outcome, mode);
+            }
             self.history.settle(step, &outcome, now_seconds);
         }
     }
 
-    /// Writes down that all deeds are done before any is, so that none is done twice if this program is killed in between.
-    fn write_ahead(&self, plan: &Plan, now_seconds: f64) -> Option<FileError> {
-        let deeds = || {
-            plan.steps
-                .iter()
-                .filter(|it| words::deed(&it.kind).is_some())
-        };
-        if self.executor.mode() == Mode::DryRun || deeds().next().is_none() {
+    /// Settles what an earlier daemon was in the middle of; why that cannot be done yet.
+    fn recover(&mut self, now_seconds: f64, faults: &mut Vec<String>) -> Option<FileError> {
+        if self.recovered {
             return None;
         }
-        let mut ahead = self.history.clone();
-        for step in deeds() {
-            ahead.settle(step, &Outcome::Done, now_seconds);
+        let history = &mut self.history;
+        match recovery::take_up(&self.directory, &mut self.executor, history, now_seconds) {
+            Ok(found) => {
+                self.recovered = true;
+                faults.extend(found.iter().cloned());
+                self.lasting_faults.extend(found);
+                None
+            }
+            Err(error) => Some(error),
         }
-        memory::save(&self.directory, &ahead).err()
+    }
+
+    /// Writes down what is about to be done before anything is, so that none is done twice if this program is killed in
+    /// between.
+    fn write_ahead(&mut self, plan: &Plan) -> Option<FileError> {
+        let is_deed = |step: &&Step| words::deed(&step.kind).is_some();
+        let planned: Vec<Step> = plan.steps.iter().filter(is_deed).cloned().collect();
+        if self.executor.mode() == Mode::DryRun || planned.is_empty() {
+            return None;
+        }
+        let (mark, mut deeds) = self.in_flight();
+        for step in planned {
+            if !deeds.contains(&step) {
+                deeds.push(step);
+            }
+        }
+        recovery::begin(&self.directory, &self.history, mark, deeds).err()
+    }
+
+    /// Writes down what is remembered, as far as it must be.
+    fn remember(&mut self, plan: &Plan, now_seconds: f64) -> Result<(), FileError> {
+        self.on_disk
+            .follow(&self.directory, &self.history, plan, now_seconds)?;
+        // What is being asked is still to be settled.
+        if self.recovered && self.asking.as_ref().is_none_or(Asking::is_idle) {
+            recovery::end(&self.directory)?;
+        }
+        Ok(())
     }
 
     /// Tells the user, where a violation is on this host, and not in dry-run.
@@ -340,18 +420,6 @@ impl Cycle {
         self.directory
             .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)
     }
-
-    /// Says in the log what is wrong, once as long as it stays so.
-    fn say_faults(&mut self, faults: &[String]) {
-        for fault in faults.iter().filter(|it| !self.said.contains(*it)) {
-            tracing::error!(
-                event = "fault",
-                fault = fault.as_str(),
-                "something is wrong with the enforcer"
-            );
-        }
-        self.said = faults.iter().cloned().collect();
-    }
 }
 
 /// How it went to say something.
@@ -374,78 +442,4 @@ pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
         environments.chain(processes)
     });
     users.map(str::to_owned).collect()
-}
-
-/// Exempts users whose groups nobody tells, for this cycle: a group's limit may be a higher one.
-pub(crate) fn unknown_groups(users: BTreeSet<String>, now_seconds: f64) -> Option<Waiver> {
-    (!users.is_empty()).then(|| Waiver {
-        users,
-        rules: BTreeSet::new(),
-        until_seconds: now_seconds + 1.0,
-        reason: "the groups of this user are not known".to_owned(),
-    })
-}
-
-/// Says in the log what was done, or would have been, and why.
-fn log(violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode) {
-    let subject = words::subject(&violation.key.subject);
-    let (rule, username) = (violation.key.rule.as_str(), violation.username.as_str());
-    let hostname = violation.hostname.as_deref().unwrap_or(metrics::ALL_HOSTS);
-    let (found, allowed) = (violation.found.as_str(), violation.allowed.as_str());
-    let (mode, result) = (mode_word(mode), metrics::result(outcome));
-    let reason = match outcome {
-        Outcome::Refused { reason, .. } | Outcome::Failed { reason } => reason.as_str(),
-        Outcome::Done | Outcome::Would => "",
-    };
-    match &step.kind {
-        StepKind::Report => tracing::warn!(
-            event = "violation",
-            rule,
-            username,
-            hostname,
-            subject = subject.as_str(),
-            found,
-            allowed,
-            mode,
-            "a rule is broken"
-        ),
-        StepKind::Warn {
-            number,
-            of,
-            end_seconds,
-        } => tracing::warn!(
-            event = "warning",
-            rule,
-            username,
-            hostname,
-            subject = subject.as_str(),
-            found,
-            allowed,
-            action = words::action(violation.action),
-            number,
-            of,
-            end_timestamp_seconds = end_seconds,
-            mode,
-            result,
-            "a user is warned"
-        ),
-        _ => {
-            let (deed, target) = words::deed(&step.kind).unwrap_or_default();
-            tracing::warn!(
-                event = "action",
-                rule,
-                username,
-                hostname,
-                subject = subject.as_str(),
-                found,
-                allowed,
-                action = deed,
-                target = target.as_str(),
-                mode,
-                result,
-                reason,
-                "an action is taken"
-            );
-        }
-    }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use genv_core::state::atomic::{Disk, Prepared, RealDisk};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, fchmod, fchown, flock, fstat,
-    fsync, mkdirat, openat, renameat, statat,
+    fsync, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -189,29 +189,49 @@ impl RuntimeDirectory {
         Ok(aside)
     }
 
+    /// Removes a file, if there is one.
+    ///
+    /// # Errors
+    /// It is still there.
+    pub fn remove(&self, name: &str) -> Result<(), FileError> {
+        match unlinkat(self.file.as_fd(), name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.failed("remove", name, errno)),
+        }
+    }
+
     /// Waits for a lock, a file that only its owner may open, so that nobody else can hold it.
     ///
     /// # Errors
     /// Somebody held it for all that time, or it is no file of the enforcer's.
     pub fn lock(&self, name: &str, patience: Duration) -> Result<DirectoryLock, FileError> {
-        let file = self.open_or_create(name, OFlags::RDWR, Mode::from_raw_mode(0o600))?;
         let deadline = Instant::now() + patience;
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(DirectoryLock { _file: file }),
-                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                    thread::sleep(LOCK_POLL);
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(self.error(
-                        "lock",
-                        name,
-                        format!("another process has held it for {} s", patience.as_secs()),
-                        "try again, or see what it does",
-                    ));
-                }
-                Err(errno) => return Err(self.failed("lock", name, errno)),
+            if let Some(lock) = self.try_lock(name)? {
+                return Ok(lock);
             }
+            if Instant::now() >= deadline {
+                return Err(self.error(
+                    "lock",
+                    name,
+                    format!("another process has held it for {} s", patience.as_secs()),
+                    "try again, or see what it does",
+                ));
+            }
+            thread::sleep(LOCK_POLL);
+        }
+    }
+
+    /// Takes a lock as [`RuntimeDirectory::lock`] does, or nothing if somebody holds it now.
+    ///
+    /// # Errors
+    /// It is no file of the enforcer's.
+    pub fn try_lock(&self, name: &str) -> Result<Option<DirectoryLock>, FileError> {
+        let file = self.open_or_create(name, OFlags::RDWR, Mode::from_raw_mode(0o600))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(DirectoryLock { _file: file })),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+            Err(errno) => Err(self.failed("lock", name, errno)),
         }
     }
 

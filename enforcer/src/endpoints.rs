@@ -13,38 +13,52 @@ const MISSED_CYCLES: u32 = 3;
 const LATE: Duration = Duration::from_secs(30);
 
 /// The last cycle, for those who ask.
-#[derive(Debug, Default)]
-pub(crate) struct Served(RwLock<Option<Page>>);
+#[derive(Debug)]
+pub(crate) struct Served(RwLock<Page>);
 
 #[derive(Clone, Debug)]
 struct Page {
-    metrics: Text,
+    /// Nothing before the first cycle.
+    metrics: Option<Text>,
+    /// When the last cycle ended, or the program was started.
     at: Instant,
     interval: Duration,
 }
 
 impl Served {
+    /// No cycle has ended yet.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self(RwLock::new(Page {
+            metrics: None,
+            at: Instant::now(),
+            interval,
+        }))
+    }
+
     /// Replaces what is served.
     pub(crate) fn publish(&self, metrics: String, interval: Duration) {
         let page = Page {
-            metrics: Text::new(metrics),
+            metrics: Some(Text::new(metrics)),
             at: Instant::now(),
             interval,
         };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(page);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = page;
     }
 
     /// Whether cycles go on; before the first, they do for as long as one may take.
-    pub(crate) fn is_alive(&self, started: Instant, interval: Duration) -> bool {
-        match self.page() {
-            Some(page) => !is_overdue(page.at.elapsed(), page.interval),
-            None => !is_overdue(started.elapsed(), interval),
-        }
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.page().is_overdue()
     }
 
-    fn page(&self) -> Option<Page> {
+    fn page(&self) -> Page {
         let page = self.0.read().unwrap_or_else(PoisonError::into_inner);
         page.clone()
+    }
+}
+
+impl Page {
+    fn is_overdue(&self) -> bool {
+        self.at.elapsed() > self.interval * MISSED_CYCLES + LATE
     }
 }
 
@@ -67,19 +81,22 @@ impl Endpoints {
 
 impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
-        match (request.path(), self.served.page()) {
+        let page = self.served.page();
+        match (request.path(), &page.metrics) {
             ("/", _) => self.landing_page.clone(),
-            ("/metrics", Some(page)) => page.metrics.served(request, METRICS),
+            ("/metrics", Some(metrics)) => metrics.served(request, METRICS),
             ("/-/ready", Some(_)) => {
                 Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached()
             }
-            ("/-/healthy", Some(page)) if is_overdue(page.at.elapsed(), page.interval) => {
-                unavailable(&format!(
-                    "The last cycle ended {} s ago, and one is expected every {} s. See the log.",
-                    page.at.elapsed().as_secs(),
-                    page.interval.as_secs_f64()
-                ))
-            }
+            ("/-/healthy", metrics) if page.is_overdue() => unavailable(&format!(
+                "{} {} s ago, and a cycle is expected every {} s. See the log.",
+                match metrics {
+                    Some(_) => "The last cycle ended",
+                    None => "No cycle has ended since the start",
+                },
+                page.at.elapsed().as_secs(),
+                page.interval.as_secs_f64()
+            )),
             ("/-/healthy", _) => {
                 Response::text(StatusCode::OK, "genv-enforcer is healthy.").uncached()
             }
@@ -89,10 +106,6 @@ impl Handler for Endpoints {
             _ => Response::not_found(),
         }
     }
-}
-
-fn is_overdue(age: Duration, interval: Duration) -> bool {
-    age > interval * MISSED_CYCLES + LATE
 }
 
 fn unavailable(words: &str) -> Response {
@@ -116,5 +129,43 @@ fn landing_page() -> LandingPage {
             link("/-/healthy", "Health", "200 while cycles go on"),
             link("/-/ready", "Readiness", "200 once a cycle has ended"),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use genv_web::Method;
+    use genv_web::header::HeaderMap;
+
+    use super::*;
+
+    /// The status codes of metrics, health and readiness when the last cycle, if any, ended so long ago.
+    fn answers(cycled: bool, age: Duration) -> [u16; 3] {
+        let interval = Duration::from_secs(10);
+        let served = Arc::new(Served::new(interval));
+        if cycled {
+            served.publish("a 1\n".to_owned(), interval);
+        }
+        served.0.write().unwrap().at = Instant::now().checked_sub(age).unwrap();
+        assert_eq!(served.is_alive(), age < Duration::from_secs(60));
+        let endpoints = Endpoints::new(served);
+        ["/metrics", "/-/healthy", "/-/ready"].map(|path| {
+            let (uri, headers) = (path.parse().unwrap(), HeaderMap::new());
+            let response = endpoints.handle(&Request::new(&Method::GET, &uri, &headers));
+            response.status().as_u16()
+        })
+    }
+
+    #[test]
+    fn it_is_ready_after_a_cycle_and_healthy_while_one_may_still_come() {
+        let (now, late) = (Duration::ZERO, Duration::from_secs(61));
+        assert_eq!(answers(false, now), [503, 200, 503]);
+        assert_eq!(answers(true, now), [200, 200, 200]);
+        assert_eq!(answers(true, late), [200, 503, 200]);
+        assert_eq!(
+            answers(false, late),
+            [503, 503, 503],
+            "the first one hangs too"
+        );
     }
 }

@@ -22,7 +22,7 @@ use crate::plan::Outcome;
 use crate::tell::words;
 
 /// Where a machine's configuration is if nobody says otherwise.
-const CONFIGURATION: &str = "/etc/genv/enforcer.yaml";
+pub(crate) const CONFIGURATION: &str = "/etc/genv/enforcer.yaml";
 
 /// A report of many thousand processes is smaller.
 const MOST_REPORT_BYTES: u64 = 16 << 20;
@@ -72,6 +72,7 @@ pub(crate) fn execute_report(flags: ExecuteReportFlags) -> anyhow::Result<()> {
                 settled = false;
                 tell(&format!("{target}: {}", harmless(reason)));
             }
+            Outcome::Refused { reason, .. } => print(&format!("{target}: {}\n", harmless(reason)))?,
             outcome => print(&format!("{target}: {}\n", metrics::result(outcome)))?,
         }
     }
@@ -104,8 +105,14 @@ fn report() -> anyhow::Result<Report> {
     let mut json = Vec::new();
     let read = stdin()
         .lock()
-        .take(MOST_REPORT_BYTES)
+        .take(MOST_REPORT_BYTES + 1)
         .read_to_end(&mut json);
-    read.context("cannot read the report from stdin")?;
+    let length = read.context("cannot read the report from stdin")?;
+    if length as u64 > MOST_REPORT_BYTES {
+        bail!(
+            "cannot read the report: it is longer than {} MiB: send the processes of this machine alone",
+            MOST_REPORT_BYTES >> 20
+        );
+    }
     Ok(Report::parse(&json)?)
 }

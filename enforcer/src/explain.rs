@@ -20,9 +20,9 @@ use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, Pro
 use genv_core::sources::SourceOptions;
 use genv_web::flags::{SourceFlags, file};
 
-use crate::commands::{now_seconds, print};
+use crate::commands::{now_seconds, print, print_json};
 use crate::config::{Config, Waiver};
-use crate::cycle::{unknown_groups, users};
+use crate::cycle::users;
 use crate::flags::DirectoryFlag;
 use crate::groups::{self, Groups, Known};
 use crate::memory::HISTORY_FILE;
@@ -73,6 +73,15 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
         &directory,
         &mut notes,
     )?;
+    if status
+        .as_ref()
+        .is_some_and(|it| it.is_abandoned(now_seconds()))
+    {
+        notes.push(
+            "the enforcer has told nothing new for a while: it has ended or hangs, and does nothing until it runs again"
+                .to_owned(),
+        );
+    }
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
     let hostname = sources.own_hostname();
     let publication = host::collect(sources.open()?, PATIENCE)?
@@ -86,11 +95,10 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let pid = flags.pid.get();
     let mut answer = answer(pid, own, hosts, &config, status, &directory, notes)?;
     answer.notes.dedup();
-    print(&if flags.json {
-        serde_json::to_string_pretty(&answer)? + "\n"
-    } else {
-        answer.text(now_seconds(), &config.timezone)
-    })
+    if flags.json {
+        return print_json(&answer);
+    }
+    print(&answer.text(now_seconds(), &config.timezone))
 }
 
 fn answer(
@@ -117,7 +125,7 @@ fn answer(
     } else {
         Known::default()
     };
-    waivers.extend(unknown_groups(known.unknown, now));
+    waivers.extend(groups::waiver_of_unknown(known.unknown, config, now));
     let input = Input {
         hosts,
         config,

@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use genv_core::duration::{parse_duration, parse_interval};
 use genv_core::enforcement::ENFORCER_DIRECTORY;
+use genv_remote::flags::HostFlags;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
 
-use crate::config::{Config, Mode, PeerFlags, UserMaximum};
+use crate::config::{Mode, PeerFlags, UserMaximum};
 use crate::explain::ExplainFlags;
 use crate::reload::{Overrides, Source};
 use crate::replay::ReplayFlags;
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     Waive(WaiveFlags),
     Reset(ResetFlags),
     ExecuteReport(Box<ExecuteReportFlags>),
+    CarryOut(Box<CarryOutFlags>),
 }
 
 /// Watch, tell and act, until a signal ends it.
@@ -90,6 +92,9 @@ pub(crate) struct RunFlags {
 
     #[command(flatten)]
     pub(crate) sources: SourceFlags,
+
+    #[command(flatten)]
+    pub(crate) hosts: HostFlags,
 
     #[command(flatten)]
     pub(crate) log: LogFlags,
@@ -238,6 +243,21 @@ pub(crate) struct ExecuteReportFlags {
     pub(crate) sources: SourceFlags,
 }
 
+/// Carry out what an enforcer on another machine decided, from stdin, after planning and verifying it here; 'genv remote-serve
+/// --enforce' runs it.
+#[derive(Debug, Args)]
+pub(crate) struct CarryOutFlags {
+    /// Configuration of which 'never' and 'breaker' are heeded besides [default: /etc/genv/enforcer.yaml, if it is there].
+    #[arg(long, value_name = "FILE", value_parser = file)]
+    pub(crate) config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) directory: DirectoryFlag,
+
+    #[command(flatten)]
+    pub(crate) sources: SourceFlags,
+}
+
 impl DirectoryFlag {
     /// The directory that is meant. systemd tells several, the first of which is ours.
     pub(crate) fn path(&self) -> PathBuf {
@@ -269,14 +289,14 @@ impl RunFlags {
             || peer.max_devices_per_user.is_some()
             || !peer.max_devices_for_user.is_empty();
         given.then(|| {
-            Source::Flags(Box::new(Config::from_flags(&PeerFlags {
+            Source::Flags(Box::new(PeerFlags {
                 non_env_processes: peer.non_env_processes,
                 env_devices: !peer.no_env_devices,
                 env_memory: !peer.no_env_memory,
                 max_devices_per_user: peer.max_devices_per_user,
                 max_devices_for_user: peer.max_devices_for_user.clone(),
                 interval: self.interval.unwrap_or(PeerFlags::default().interval),
-            })))
+            }))
         })
     }
 
@@ -335,6 +355,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::config::Config;
 
     fn run(arguments: &[&str]) -> Result<RunFlags, clap::Error> {
         let all = ["genv-enforcer", "run"].iter().chain(arguments);
@@ -359,7 +380,7 @@ mod tests {
     #[test]
     fn flags_of_genv_1_4_3_mean_what_they_mean_there() {
         let config = |arguments: &[&str]| match run(arguments).unwrap().source() {
-            Some(Source::Flags(config)) => *config,
+            Some(Source::Flags(flags)) => Config::from_flags(&flags),
             source => panic!("{source:?}"),
         };
         let kinds = |arguments: &[&str]| -> Vec<String> {

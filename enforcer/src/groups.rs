@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::config::{Accounts as _, Config, Limit, Limits, NameService, RuleKind};
+use crate::config::{Accounts as _, Config, Limit, Limits, NameService, Rule, RuleKind, Waiver};
 
 /// How long groups are believed: name services are slow, and groups hardly ever change.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -126,31 +126,53 @@ impl Groups {
     }
 }
 
+/// Exempts users whose groups nobody tells from the rules that look at groups, for this cycle: a group's limit may be a
+/// higher one, and an excepted group may be theirs.
+#[must_use]
+pub fn waiver_of_unknown(
+    users: BTreeSet<String>,
+    config: &Config,
+    now_seconds: f64,
+) -> Option<Waiver> {
+    let rules = config.rules.iter().filter(|rule| looks_at_groups(rule));
+    let rules: BTreeSet<String> = rules.map(|rule| rule.name.clone()).collect();
+    // A waiver that names no rule would be one from all.
+    let matters = !users.is_empty() && !rules.is_empty();
+    matters.then(|| Waiver {
+        users,
+        rules,
+        until_seconds: now_seconds + 1.0,
+        reason: "the groups of this user are not known".to_owned(),
+    })
+}
+
 /// Whether any rule looks at groups, so that somebody has to be asked.
 #[must_use]
 pub fn matter(config: &Config) -> bool {
+    config.rules.iter().any(looks_at_groups)
+}
+
+fn looks_at_groups(rule: &Rule) -> bool {
     fn in_limit<T>(limit: &Limit<T>) -> bool {
         !limit.groups.is_empty()
     }
     fn in_limits<T>(limits: &Limits<T>) -> bool {
         in_limit(&limits.base) || limits.overrides.iter().any(|(_, limit)| in_limit(limit))
     }
-    config.rules.iter().any(|rule| {
-        let selected = rule.selector.groups.is_some() || !rule.selector.except_groups.is_empty();
-        selected
-            || match &rule.kind {
-                RuleKind::NonEnvProcesses
-                | RuleKind::EnvDevices
-                | RuleKind::EnvMemory
-                | RuleKind::Idle { .. } => false,
-                RuleKind::MaxDevicesPerUser { limits, .. }
-                | RuleKind::MaxEnvironmentsPerUser { limits, .. }
-                | RuleKind::MaxHostsPerUser { limits }
-                | RuleKind::MaxProcessesPerEnvironment { limits }
-                | RuleKind::MaxMemoryPerUser { limits, .. }
-                | RuleKind::MaxAge { limits } => in_limits(limits),
-            }
-    })
+    let selected = rule.selector.groups.is_some() || !rule.selector.except_groups.is_empty();
+    selected
+        || match &rule.kind {
+            RuleKind::NonEnvProcesses
+            | RuleKind::EnvDevices
+            | RuleKind::EnvMemory
+            | RuleKind::Idle { .. } => false,
+            RuleKind::MaxDevicesPerUser { limits, .. }
+            | RuleKind::MaxEnvironmentsPerUser { limits, .. }
+            | RuleKind::MaxHostsPerUser { limits }
+            | RuleKind::MaxProcessesPerEnvironment { limits }
+            | RuleKind::MaxMemoryPerUser { limits, .. }
+            | RuleKind::MaxAge { limits } => in_limits(limits),
+        }
 }
 
 #[cfg(test)]
@@ -187,5 +209,28 @@ mod tests {
         drop(release);
         let found = groups.of(&users(&["bob"]));
         assert_eq!(found.groups["bob"], users(&["staff"]));
+    }
+
+    #[test]
+    fn whose_groups_are_unknown_is_exempt_from_the_rules_that_look_at_groups_alone() {
+        let config = |rules: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("enforcer.yaml");
+            std::fs::write(&path, format!("version: 1\nrules: [{rules}]\n")).unwrap();
+            Config::load(&path).unwrap()
+        };
+        let mixed = config(
+            "{kind: env-devices}, {kind: idle, match: {except_groups: [staff]}}, \
+             {kind: max-age, limit: {default: 1d, groups: {staff: 7d}}}, \
+             {kind: max-hosts-per-user, limit: 1}, {kind: env-memory, match: {groups: [students]}}",
+        );
+        let waiver = waiver_of_unknown(users(&["bob"]), &mixed, 5.0).unwrap();
+        assert_eq!(waiver.users, users(&["bob"]));
+        assert_eq!(waiver.rules, users(&["env-memory", "idle", "max-age"]));
+        assert!(waiver.until_seconds > 5.0);
+        assert_eq!(waiver_of_unknown(users(&[]), &mixed, 5.0), None);
+        let without = config("{kind: env-devices}");
+        assert_eq!(waiver_of_unknown(users(&["bob"]), &without, 5.0), None);
+        assert!(matter(&mixed) && !matter(&without));
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions, HostSources};
 use genv_core::model::{HostSnapshot, Publication};
+use genv_core::proc::ProcReader;
 use genv_core::sources::SourceOptions;
-use genv_core::state::directory_path;
+use genv_core::state::{StateDirectory, directory_path};
 use genv_core::stream::SnapshotStream;
 
 use crate::execute::{Evidence, Executor, Place, Policy, gpu_use};
@@ -32,6 +33,11 @@ impl Latest {
     }
 }
 
+/// How old values may become that could not be read again.
+pub(crate) fn max_age(interval: Duration) -> Duration {
+    SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS)
+}
+
 /// Starts collecting.
 pub(crate) fn collect(
     hosts: Vec<HostSources>,
@@ -39,7 +45,7 @@ pub(crate) fn collect(
 ) -> anyhow::Result<SnapshotStream> {
     let options = CollectOptions {
         interval,
-        max_age: SHORTEST_MAX_AGE.max(interval * MAX_AGE_INTERVALS),
+        max_age: max_age(interval),
         ..CollectOptions::default()
     };
     collect::spawn(hosts, options).map_err(|error| {
@@ -54,17 +60,24 @@ pub(crate) fn executor(
     policy: Policy,
     latest: Arc<Latest>,
 ) -> anyhow::Result<Executor> {
-    let hostname = sources.own_hostname();
+    executor_called(sources.own_hostname(), sources, directory, policy, latest)
+}
+
+/// The same, where what is published and the steps call this host otherwise.
+pub(crate) fn executor_called(
+    hostname: String,
+    sources: &SourceOptions,
+    directory: &Path,
+    policy: Policy,
+    latest: Arc<Latest>,
+) -> anyhow::Result<Executor> {
     let genv_directory = sources.state_directory.clone();
     let place = Place {
         hostname: hostname.clone(),
         genv_directory: genv_directory.unwrap_or_else(|| directory_path(None)),
         state_directory: directory.to_owned(),
     };
-    let mut hosts = sources.open()?;
-    let own = hosts.iter().position(|host| host.hostname == hostname);
-    // Of a scenario that is about other hosts only, nothing can be done.
-    let own = hosts.swap_remove(own.unwrap_or(0));
+    let own = own_sources(sources)?;
     let evidence = Evidence {
         gpu_use: Box::new(move || {
             let publication = latest.get();
@@ -81,6 +94,35 @@ pub(crate) fn executor(
         state: own.state,
     };
     Ok(Executor::open(place, policy, evidence)?)
+}
+
+/// Who asks other hosts to carry out steps: of this one nothing is read, and nothing is done here.
+pub(crate) fn asking_executor(
+    hostname: String,
+    directory: &Path,
+    policy: Policy,
+) -> anyhow::Result<Executor> {
+    let genv_directory = directory_path(None);
+    let evidence = Evidence {
+        gpu_use: Box::new(|| Err("steps are carried out by other hosts".to_owned())),
+        processes: Box::new(ProcReader::new()),
+        state: Box::new(StateDirectory::new(&genv_directory)),
+    };
+    let place = Place {
+        hostname,
+        genv_directory,
+        state_directory: directory.to_owned(),
+    };
+    Ok(Executor::open(place, policy, evidence)?)
+}
+
+/// The sources of this host; of a scenario's hosts the one that is called like it, or the first. Of one that is about
+/// other hosts only, nothing can be done.
+pub(crate) fn own_sources(sources: &SourceOptions) -> anyhow::Result<HostSources> {
+    let hostname = sources.own_hostname();
+    let mut hosts = sources.open()?;
+    let own = hosts.iter().position(|host| host.hostname == hostname);
+    Ok(hosts.swap_remove(own.unwrap_or(0)))
 }
 
 /// Users who hold or use a device.

@@ -6,12 +6,16 @@
 //! Every tool (`run`, `check`, `test`, `replay`, `explain`) calls the same function, so that what is shown is what
 //! happens.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use genv_core::sources::SourceError;
+use genv_remote::HostListError;
 
+mod asking;
 mod capabilities;
+mod carry_out;
 mod commands;
 pub mod config;
 pub mod control;
@@ -24,11 +28,12 @@ mod explain;
 mod flags;
 pub mod groups;
 mod host;
+pub mod intents;
 mod log;
 pub mod memory;
 pub mod metrics;
-pub mod notify;
 pub mod plan;
+mod recovery;
 pub mod reload;
 mod replay;
 pub mod rule_test;
@@ -69,6 +74,7 @@ pub fn run() -> ExitCode {
         Command::Waive(flags) => commands::waive(&flags),
         Command::Reset(flags) => commands::reset(&flags),
         Command::ExecuteReport(flags) => execute_report::execute_report(*flags),
+        Command::CarryOut(flags) => carry_out::carry_out(*flags),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,6 +83,7 @@ pub fn run() -> ExitCode {
                 complain(&error);
             }
             let usage = error.is::<UsageError>()
+                || error.is::<HostListError>()
                 || error.is::<genv_core::yaml::Error>()
                 || matches!(error.downcast_ref(), Some(SourceError::Usage(_)));
             ExitCode::from(if usage { 2 } else { 1 })
@@ -84,10 +91,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "the last words, also where the log is filtered"
-)]
+/// The last words, also where the log is filtered; nobody may be there to hear them.
 fn complain(error: &anyhow::Error) {
-    eprintln!("genv-enforcer: {error:#}");
+    let _ = writeln!(io::stderr(), "genv-enforcer: {error:#}");
 }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Mode};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Mode, PeerFlags, read};
 
 /// Where rules come from.
 #[derive(Clone, Debug)]
@@ -17,7 +19,7 @@ pub enum Source {
     /// A file, which may change.
     File(PathBuf),
     /// The command line.
-    Flags(Box<Config>),
+    Flags(Box<PeerFlags>),
 }
 
 /// What the command line says, whatever the file does.
@@ -34,12 +36,24 @@ pub struct Overrides {
 pub struct InForce {
     /// The rules.
     pub config: Arc<Config>,
+    /// The rules as they were written.
+    pub written: Arc<Written>,
     /// What they were read from, in words.
     pub source: String,
     /// Unix time at which they were read.
     pub loaded_seconds: f64,
     /// Why the file as it is now is not in force.
     pub error: Option<String>,
+}
+
+/// Rules as somebody wrote them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Written {
+    /// The text of a file.
+    Yaml(String),
+    /// Flags of genv 1.4.3.
+    Flags(PeerFlags),
 }
 
 /// Keeps the rules in force.
@@ -78,11 +92,19 @@ impl Rules {
         overrides: Overrides,
         now_seconds: f64,
     ) -> Result<Self, genv_core::yaml::Error> {
-        let (path, config, source) = match source {
-            Source::Flags(config) => (None, *config, "genv 1.4.3's flags".to_owned()),
+        let (path, config, written, source) = match source {
+            Source::Flags(flags) => (
+                None,
+                Config::from_flags(&flags),
+                Written::Flags(*flags),
+                "genv 1.4.3's flags".to_owned(),
+            ),
             Source::File(path) => {
-                let source = path.display().to_string();
-                (Some(path.clone()), Config::load(&path)?, source)
+                // Whoever is told of it may be in another folder.
+                let source = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+                let source = source.display().to_string();
+                let (config, written) = load(&path)?;
+                (Some(path.clone()), config, written, source)
             }
         };
         // Should the file have changed in between, it is read again.
@@ -92,6 +114,7 @@ impl Rules {
             overrides,
             in_force: InForce {
                 config: Arc::new(overrides.applied_to(config)),
+                written: Arc::new(written),
                 source,
                 loaded_seconds: now_seconds,
                 error: None,
@@ -105,6 +128,12 @@ impl Rules {
     #[must_use]
     pub fn in_force(&self) -> &InForce {
         &self.in_force
+    }
+
+    /// The file that the rules come from, unless the command line is.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Looks whether the file has changed, and takes it over if it can be used. A file that is being written is let be
@@ -126,10 +155,10 @@ impl Rules {
         }
         self.changing = None;
         self.read = Some(found);
-        let loaded = Config::load(path);
+        let loaded = load(path);
         let in_force = &mut self.in_force;
         match loaded {
-            Ok(config) => {
+            Ok((config, written)) => {
                 let same = config.hash == in_force.config.hash && in_force.error.is_none();
                 in_force.error = None;
                 in_force.loaded_seconds = now_seconds;
@@ -137,6 +166,7 @@ impl Rules {
                     return Look::Same;
                 }
                 in_force.config = Arc::new(self.overrides.applied_to(config));
+                in_force.written = Arc::new(written);
                 Look::Loaded
             }
             Err(error) => {
@@ -172,6 +202,12 @@ fn stamp(path: &Path) -> Stamp {
         it.ctime(),
         it.ctime_nsec(),
     ))
+}
+
+fn load(path: &Path) -> Result<(Config, Written), genv_core::yaml::Error> {
+    let text = read(path)?;
+    let config = Config::parse(&path.display().to_string(), &text)?;
+    Ok((config, Written::Yaml(text)))
 }
 
 #[cfg(test)]
@@ -269,6 +305,14 @@ mod tests {
         fs::write(&path, "x").unwrap();
         assert_eq!(rules.look(true, 3.0), Look::Refused);
         assert_eq!(rules.look(true, 4.0), Look::Refused);
+    }
+
+    #[test]
+    fn whoever_is_in_another_folder_is_told_of_the_same_file() {
+        let rules = open(Path::new("../packaging/enforcer.yaml"));
+        let source = Path::new(&rules.in_force().source);
+        assert!(source.is_absolute(), "{source:?}");
+        assert!(source.ends_with("packaging/enforcer.yaml"), "{source:?}");
     }
 
     #[test]

@@ -255,6 +255,7 @@ impl Summary<'_> {
                 counted(self.open as u64, "violation")
             );
         }
+        text += "Pauses and waivers that were told at run time are not in a recording: nothing waited for them here.\n";
         for (hostname, count) in self.unknown_processes {
             let (count, name) = (
                 counted(*count, "process"),

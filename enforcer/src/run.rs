@@ -1,23 +1,30 @@
 //! `genv-enforcer run`: the daemon around the cycles.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use genv_core::model::Publication;
 use genv_core::sources::SourceOptions;
 use genv_core::stream::SnapshotStream;
-use genv_web::{Limits, Server, WebConfig, build};
+use genv_remote::flags::HostFlags;
+use genv_remote::follow::{Fleet, follow};
+use genv_web::flags::SourceFlags;
+use genv_web::{Limits, Notify, Server, WebConfig, build};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc as async_mpsc, oneshot};
+use tokio::task;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::asking::{Asking, Followed};
 use crate::commands::{now_seconds, print_status};
-use crate::config::Config;
+use crate::config::{self, Config, NameService};
 use crate::cycle::{Cycle, Done};
 use crate::directory::RuntimeDirectory;
 use crate::endpoints::{Endpoints, Served};
@@ -25,7 +32,6 @@ use crate::execute::Policy;
 use crate::flags::RunFlags;
 use crate::host::{self, Latest};
 use crate::metrics::{self, mode_word};
-use crate::notify::Notify;
 use crate::reload::{InForce, Look, Rules};
 use crate::{UsageError, log};
 
@@ -71,7 +77,7 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
     let once = rules.in_force().config.interval.is_zero();
     let signals = Signals::listen()?;
     let directory = RuntimeDirectory::open(flags.directory.path())?;
-    let _only = directory.lock(RUN_LOCK, Duration::ZERO).with_context(|| {
+    let _only = directory.try_lock(RUN_LOCK)?.with_context(|| {
         let path = directory.path().display();
         format!("cannot enforce: another genv-enforcer has {path}. Stop it first, or name another directory with --state-directory")
     })?;
@@ -86,11 +92,11 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
             Server::bind(&flags.listen_addresses, web_config, limits).await?
         })
     };
-    let sources = SourceOptions::from(flags.sources).or_from_environment()?;
-    let collecting = Collecting::start(sources, &rules.in_force().config)?;
-    let cycles = start_cycles(directory, &collecting, &rules)?;
+    let facts = Facts::new(flags.sources, flags.hosts)?;
+    let (collecting, followed) = Collecting::start(facts, &rules.in_force().config)?;
+    let cycles = start_cycles(directory, &collecting, followed, &rules)?;
 
-    let served = Arc::new(Served::default());
+    let served = Arc::new(Served::new(rules.in_force().config.interval));
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = server.map(|server| {
         let addresses = server.local_addresses();
@@ -106,7 +112,6 @@ async fn enforce(flags: RunFlags, rules: Rules) -> anyhow::Result<()> {
         cycles,
         served,
         notify: Notify::from_environment(),
-        started: Instant::now(),
         once,
     };
     let ended = daemon.follow(signals).await;
@@ -126,7 +131,6 @@ struct Daemon {
     cycles: Cycles,
     served: Arc<Served>,
     notify: Notify,
-    started: Instant,
     once: bool,
 }
 
@@ -144,6 +148,9 @@ impl Daemon {
             mode = mode_word(in_force.config.mode),
             "enforcing"
         );
+        if !self.once {
+            self.say_warnings();
+        }
         let mut ticks = interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut busy = false;
@@ -155,7 +162,7 @@ impl Daemon {
                 _ = signals.hangup.recv() => self.look(true)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
-                    if self.served.is_alive(self.started, self.interval()) {
+                    if self.served.is_alive() {
                         self.notify.alive();
                     }
                 }
@@ -219,6 +226,7 @@ impl Daemon {
                     "another configuration is in force"
                 );
                 self.collecting.follow(&in_force.config)?;
+                self.say_warnings();
             }
             Look::Refused => {
                 let in_force = self.rules.in_force();
@@ -234,6 +242,28 @@ impl Daemon {
             self.notify.ready();
         }
         Ok(())
+    }
+
+    /// Says in the log what in the configuration is hardly meant. Whom the machine knows may take long to tell.
+    fn say_warnings(&self) {
+        let Some(path) = self.rules.file().map(Path::to_owned) else {
+            return;
+        };
+        task::spawn_blocking(move || {
+            let source_name = path.display().to_string();
+            let warnings = config::read(&path).and_then(|text| {
+                Config::warnings(&source_name, &text, &NameService, now_seconds())
+            });
+            // A file that cannot be read any more is about to be refused.
+            for warning in warnings.unwrap_or_default() {
+                let warning = warning.to_string();
+                tracing::warn!(
+                    event = "config_warning",
+                    warning,
+                    "something in the configuration is hardly meant"
+                );
+            }
+        });
     }
 }
 
@@ -273,28 +303,85 @@ impl Signals {
     }
 }
 
+/// Where facts come from.
+enum Facts {
+    /// This machine.
+    Here(SourceOptions),
+    /// Others, over SSH. This machine's name is for their audits.
+    Elsewhere { hosts: HostFlags, hostname: String },
+}
+
+impl Facts {
+    fn new(sources: SourceFlags, hosts: HostFlags) -> anyhow::Result<Self> {
+        let given = SourceOptions::from(sources);
+        if !hosts.name_hosts() {
+            return Ok(Self::Here(given.or_from_environment()?));
+        }
+        let hostname = given.own_hostname();
+        let of_this_machine = SourceOptions {
+            hostname: None,
+            ..given
+        };
+        if of_this_machine != SourceOptions::default() {
+            return Err(UsageError(
+                "cannot enforce: --gpu.… says how to read this machine, and --host or --hostfile names others to read instead. Leave one out"
+                    .to_owned(),
+            )
+            .into());
+        }
+        Ok(Self::Elsewhere { hosts, hostname })
+    }
+
+    fn hostname(&self) -> String {
+        match self {
+            Self::Here(sources) => sources.own_hostname(),
+            Self::Elsewhere { hostname, .. } => hostname.clone(),
+        }
+    }
+
+    fn collect(&self, interval: Duration) -> anyhow::Result<(SnapshotStream, Option<Fleet>)> {
+        match self {
+            Self::Here(sources) => Ok((host::collect(sources.open()?, interval)?, None)),
+            Self::Elsewhere { hosts, .. } => {
+                let (source, _) = hosts.open()?;
+                let options = hosts.follow_options(interval, host::max_age(interval));
+                let (stream, fleet) = follow(source, hosts.dial(true), options);
+                Ok((stream, Some(fleet)))
+            }
+        }
+    }
+}
+
 /// The collection, begun anew when its interval changes.
 struct Collecting {
-    sources: SourceOptions,
+    facts: Facts,
     interval: Duration,
     stream: SnapshotStream,
+    followed: Option<Followed>,
 }
 
 impl Collecting {
-    fn start(sources: SourceOptions, config: &Config) -> anyhow::Result<Self> {
+    fn start(facts: Facts, config: &Config) -> anyhow::Result<(Self, Option<Followed>)> {
         let interval = collection_interval(config);
-        let stream = host::collect(sources.open()?, interval)?;
-        Ok(Self {
-            sources,
+        let (stream, fleet) = facts.collect(interval)?;
+        let followed = fleet.map(|fleet| Followed::new(fleet, Handle::current()));
+        let collecting = Self {
+            facts,
             interval,
             stream,
-        })
+            followed: followed.clone(),
+        };
+        Ok((collecting, followed))
     }
 
     fn follow(&mut self, config: &Config) -> anyhow::Result<()> {
         let interval = collection_interval(config);
         if interval != self.interval {
-            *self = Self::start(self.sources.clone(), config)?;
+            let (stream, fleet) = self.facts.collect(interval)?;
+            (self.interval, self.stream) = (interval, stream);
+            if let (Some(followed), Some(fleet)) = (&self.followed, fleet) {
+                followed.replace(fleet);
+            }
         }
         Ok(())
     }
@@ -328,13 +415,22 @@ impl Cycles {
 fn start_cycles(
     directory: RuntimeDirectory,
     collecting: &Collecting,
+    followed: Option<Followed>,
     rules: &Rules,
 ) -> anyhow::Result<Cycles> {
-    let sources = &collecting.sources;
     let latest = Arc::new(Latest::default());
     let policy = Policy::from(&*rules.in_force().config);
-    let executor = host::executor(sources, directory.path(), policy, Arc::clone(&latest))?;
-    let mut cycle = Cycle::new(sources.own_hostname(), directory, executor, now_seconds())?;
+    let hostname = collecting.facts.hostname();
+    let path = directory.path();
+    let executor = match &collecting.facts {
+        Facts::Here(sources) => host::executor(sources, path, policy, Arc::clone(&latest))?,
+        Facts::Elsewhere { .. } => host::asking_executor(hostname.clone(), path, policy)?,
+    };
+    let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
+    if let Some(followed) = followed {
+        let once = rules.in_force().config.interval.is_zero();
+        cycle = cycle.asking(Asking::new(Box::new(followed), once));
+    }
 
     let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
     let (finished, done) = async_mpsc::unbounded_channel();

@@ -7,6 +7,7 @@ use genv_web::build::{REVISION, VERSION};
 use genv_web::header::HeaderValue;
 use genv_web::metrics::METRICS;
 use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
+use serde_json::json;
 use tokio::sync::watch;
 
 use crate::render::{NoText, Rendering};
@@ -24,6 +25,9 @@ pub(crate) const TAKEN_PATHS: [&str; 6] = [
     "/-/healthy",
     "/-/ready",
 ];
+
+/// Where an exporter listens unless it is told otherwise.
+const EXPORTER_PORT: u16 = 9820;
 
 /// Publications that may be missed before the exporter calls itself unhealthy.
 const MISSED_PUBLICATIONS: u32 = 3;
@@ -87,6 +91,23 @@ impl Endpoints {
         }
     }
 
+    /// The exporters of the hosts that are reached over SSH, should they have one: for those who outgrow SSH, and have
+    /// their hosts in one file. <https://prometheus.io/docs/prometheus/latest/http_sd/>
+    fn service_discovery(&self) -> Response {
+        let latest = self.latest();
+        let groups: Vec<_> = latest
+            .remote_hostnames()
+            .map(|hostname| {
+                let host = match hostname.contains(':') {
+                    true => format!("[{hostname}]"),
+                    false => hostname.to_owned(),
+                };
+                json!({"targets": [format!("{host}:{EXPORTER_PORT}")], "labels": {"__meta_genv_host": hostname}})
+            })
+            .collect();
+        Response::new(StatusCode::OK, JSON, format!("{}\n", json!(groups)))
+    }
+
     fn healthy(&self) -> Response {
         let age = self.latest().age();
         if !is_overdue(age, self.interval) {
@@ -118,8 +139,7 @@ impl Handler for Endpoints {
             path if path == self.genv1_path => self.latest().genv1().served(request, METRICS),
             "/" => self.landing_page.clone(),
             "/snapshot" => self.snapshot(request),
-            // Only a host file tells of exporters elsewhere.
-            "/sd" => Response::new(StatusCode::OK, JSON, "[]\n"),
+            "/sd" => self.service_discovery(),
             "/runbooks" => runbooks::page(),
             "/-/healthy" => self.healthy(),
             "/-/ready" => self.ready(),
@@ -129,7 +149,7 @@ impl Handler for Endpoints {
 }
 
 /// Whether the next publication should have come long ago.
-fn is_overdue(age: Duration, interval: Duration) -> bool {
+pub(crate) fn is_overdue(age: Duration, interval: Duration) -> bool {
     age > interval * MISSED_PUBLICATIONS + LATE
 }
 
@@ -186,7 +206,7 @@ fn landing_page(telemetry_path: &str, genv1_path: &str) -> LandingPage {
             link(
                 "/sd",
                 "Service discovery",
-                "exporters on other hosts, for http_sd_configs of Prometheus",
+                "exporters on the hosts that this one reaches over SSH, for http_sd_configs of Prometheus",
             ),
             link(
                 "/runbooks",

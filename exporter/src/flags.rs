@@ -8,6 +8,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use genv_core::collect::{CollectOptions, Collectors};
 use genv_core::duration::{parse_duration, parse_interval};
 use genv_core::sources::SourceOptions;
+use genv_remote::flags::HostFlags;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
@@ -56,6 +57,9 @@ struct Flags {
     sources: SourceFlags,
 
     #[command(flatten)]
+    hosts: HostFlags,
+
+    #[command(flatten)]
     collectors: CollectorFlags,
 
     /// Processes of a host that have series of their own, the largest first; the others are summed.
@@ -92,6 +96,10 @@ struct WebFlags {
         default_value = "127.0.0.1:9820"
     )]
     listen_addresses: Vec<ListenAddress>,
+
+    /// Listen on the sockets that systemd has opened instead.
+    #[arg(long = "web.systemd-socket")]
+    systemd_socket: bool,
 
     /// TLS and sign-in, in the format of Prometheus' exporter-toolkit.
     #[arg(long = "web.config.file", value_name = "FILE", value_parser = file)]
@@ -144,14 +152,18 @@ pub(crate) enum Task {
 pub(crate) struct Options {
     /// Where to listen; at least one.
     pub(crate) listen_addresses: Vec<ListenAddress>,
+    /// Whether to listen on the sockets of the service manager instead.
+    pub(crate) systemd_socket: bool,
     /// The exporter-toolkit's configuration.
     pub(crate) web_config_file: Option<PathBuf>,
     /// Path of the metrics, which is none of the exporter's other paths.
     pub(crate) telemetry_path: String,
     /// Requests in flight; 0 means no limit.
     pub(crate) max_requests: usize,
-    /// What is read.
+    /// What is read on this machine, unless hosts are named.
     pub(crate) sources: SourceOptions,
+    /// Hosts to read instead of this machine.
+    pub(crate) hosts: HostFlags,
     /// How it is collected.
     pub(crate) collect: CollectOptions,
     /// How users are named.
@@ -182,7 +194,19 @@ impl Task {
             );
             return Err(Flags::command().error(ErrorKind::ValueValidation, message));
         }
-        Ok(Self::Serve(flags.into()))
+        let options = Options::from(flags);
+        if let Some(flag) = options
+            .hosts
+            .name_hosts()
+            .then(|| options.of_this_machine())
+            .flatten()
+        {
+            let message = format!(
+                "{flag} says how to read this machine, and --host or --hostfile names others to read instead: leave one out"
+            );
+            return Err(Flags::command().error(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(Self::Serve(options))
     }
 }
 
@@ -191,12 +215,16 @@ impl From<Flags> for Options {
         let Flags {
             web, collectors, ..
         } = flags;
+        // Those of many hosts are too many to have series.
+        let processes = (!flags.hosts.name_hosts()).then_some(flags.processes_limit);
         Self {
             listen_addresses: web.listen_addresses,
+            systemd_socket: web.systemd_socket,
             web_config_file: web.config_file,
             telemetry_path: web.telemetry_path,
             max_requests: web.max_requests,
             sources: flags.sources.into(),
+            hosts: flags.hosts,
             collect: CollectOptions {
                 interval: flags.interval,
                 max_age: flags
@@ -210,11 +238,23 @@ impl From<Flags> for Options {
                 },
             },
             usernames: flags.usernames,
-            limits: Limits {
-                processes: flags.processes_limit,
-            },
+            limits: Limits { processes },
             log: flags.log,
         }
+    }
+}
+
+impl Options {
+    /// A flag that was given, and means something for this machine alone.
+    fn of_this_machine(&self) -> Option<&'static str> {
+        let defaults = CollectOptions::default();
+        if self.sources != SourceOptions::default() {
+            return Some("--gpu.… or --hostname");
+        }
+        if self.collect.collectors != defaults.collectors {
+            return Some("--no-collector.…");
+        }
+        (self.collect.busy_above != defaults.busy_above).then_some("--accounting.busy-above")
     }
 }
 

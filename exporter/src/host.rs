@@ -7,6 +7,8 @@ use genv_core::model::{
     Process, Snapshot,
 };
 
+use genv_web::SSH;
+
 use crate::families::Limits;
 
 /// Environments, and users, of a host that have series of their own. Whoever may write the state may invent
@@ -125,10 +127,13 @@ impl<'a> Host<'a> {
         self.view()?.processes.as_ref()
     }
 
-    /// Its collectors by name, if there is a snapshot.
-    pub(crate) fn collectors(&self) -> impl Iterator<Item = (&'a String, &'a CollectorStatus)> {
+    /// How it is reached, and its collectors by name, if there is a snapshot.
+    pub(crate) fn collectors(&self) -> impl Iterator<Item = (&'a str, &'a CollectorStatus)> {
         let snapshot = self.host.snapshot.iter();
-        snapshot.flat_map(|snapshot| &snapshot.collectors)
+        let collectors = snapshot.flat_map(|snapshot| &snapshot.collectors);
+        let collectors = collectors.map(|(name, status)| (name.as_str(), status));
+        let ssh = self.host.ssh.iter().map(|status| (SSH, status));
+        collectors.chain(ssh)
     }
 
     /// One kind of its counters, if there is a snapshot.
@@ -211,12 +216,15 @@ impl<'a> Processes<'a> {
         }
         let mut largest: Vec<_> = all.iter().collect();
         let mut others = Vec::new();
-        if largest.len() > limits.processes {
+        let limit = limits.processes.unwrap_or(0);
+        if limits.processes.is_none() {
+            largest.clear();
+        } else if largest.len() > limit {
             // By pid among equals, so that the choice is the same at every publication.
             largest.sort_by_cached_key(|process| {
                 (std::cmp::Reverse(memory_used_bytes(process)), process.pid)
             });
-            others = largest.split_off(limits.processes);
+            others = largest.split_off(limit);
             largest.sort_by_key(|process| process.pid);
         }
         Self {

@@ -3,11 +3,18 @@
 //! A [`Publication`](genv_core::model::Publication) becomes metric [`families`], these become the bytes of a
 //! [`render::Rendering`], and the [`endpoints`] hand them out. Nothing in between remembers anything.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use genv_core::sources::SourceError;
-use genv_web::{Server, WebConfig, build, log};
+use genv_core::collect::{self, CollectOptions};
+use genv_core::sources::{SourceError, SourceOptions};
+use genv_core::stream::SnapshotStream;
+use genv_remote::HostListError;
+use genv_remote::flags::HostFlags;
+use genv_remote::follow::follow;
+use genv_web::{Notify, Server, WebConfig, build, log};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -20,6 +27,7 @@ mod host;
 mod publish;
 pub mod render;
 mod runbooks;
+mod service_manager;
 mod usernames;
 
 use endpoints::Endpoints;
@@ -33,7 +41,7 @@ const WORKER_THREADS: usize = 2;
 
 /// The program: reads the command line, and serves until a signal ends it, or does what else it was told.
 pub fn run() -> ExitCode {
-    allocator::share_arenas();
+    allocator::keep_little();
     let task = match Task::parse(std::env::args_os()) {
         Ok(task) => task,
         Err(answer) => {
@@ -55,18 +63,17 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_)));
+            let usage = matches!(error.downcast_ref(), Some(SourceError::Usage(_)))
+                || error.is::<HostListError>();
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
 }
 
-#[allow(
-    clippy::print_stderr,
-    reason = "the last words, also where the log is filtered"
-)]
+/// The last words, also where the log is filtered.
 fn complain(error: &anyhow::Error) {
-    eprintln!("genv-exporter: {error}");
+    // Nobody is left to tell if that fails.
+    let _ = writeln!(io::stderr(), "genv-exporter: {error}");
 }
 
 fn serve(options: Options) -> anyhow::Result<()> {
@@ -89,20 +96,21 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;
     let limits = genv_web::Limits::new(options.max_requests);
-    let server = Server::bind(&options.listen_addresses, web_config, limits).await?;
+    let server = if options.systemd_socket {
+        Server::inherit(web_config, limits)?
+    } else {
+        Server::bind(&options.listen_addresses, web_config, limits).await?
+    };
 
-    let hosts = sources
-        .open()?
-        .into_iter()
-        .map(|host| options.usernames.applied_to(host))
-        .collect();
     let interval = options.collect.interval;
-    let stream = genv_core::collect::spawn(hosts, options.collect).map_err(|error| {
-        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
-    })?;
+    let stream = match options.hosts.name_hosts() {
+        true => other_hosts(&options.hosts, &options.collect)?,
+        false => this_machine(&sources, options.usernames, options.collect)?,
+    };
     let (renderer, latest) = Renderer::new(options.limits, options.usernames);
-    let endpoints = Endpoints::new(latest, &options.telemetry_path, interval);
+    let endpoints = Endpoints::new(latest.clone(), &options.telemetry_path, interval);
     let rendering = tokio::spawn(renderer.follow(stream));
+    let notify = Notify::from_environment();
 
     let addresses = server.local_addresses();
     tracing::info!(
@@ -116,11 +124,41 @@ async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping on SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping on SIGINT"),
+            () = service_manager::tell(&notify, latest, interval) => {}
             _ = rendering => outcome = Err(anyhow!("cannot go on: the collection has ended. The log says why; start the exporter again")),
         }
     };
     server.serve(endpoints, stopped).await;
     outcome
+}
+
+fn this_machine(
+    sources: &SourceOptions,
+    usernames: Usernames,
+    options: CollectOptions,
+) -> anyhow::Result<SnapshotStream> {
+    let hosts = sources.open()?.into_iter();
+    let hosts = hosts.map(|host| usernames.applied_to(host)).collect();
+    collect::spawn(hosts, options).map_err(|error| {
+        anyhow!("cannot start the threads that collect: {error}. Allow more processes (ulimit -u)")
+    })
+}
+
+fn other_hosts(flags: &HostFlags, options: &CollectOptions) -> anyhow::Result<SnapshotStream> {
+    let (source, _) = flags.open()?;
+    allow_open_files();
+    let follow_options = flags.follow_options(options.interval, options.max_age);
+    let (stream, _) = follow(source, flags.dial(false), follow_options);
+    Ok(stream)
+}
+
+/// Takes as many open files as the administrator allows at all: each host takes one, and by default a program has 1,024.
+fn allow_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the number of open files to what is allowed; hosts beyond it are down (ulimit -n)");
+    }
 }
 
 fn listen_for(kind: SignalKind) -> anyhow::Result<Signal> {

@@ -68,6 +68,12 @@ impl Rendering {
         self.publication.sequence > 0
     }
 
+    /// What it is a rendering of.
+    #[must_use]
+    pub fn publication(&self) -> &Publication {
+        &self.publication
+    }
+
     /// How long ago it was rendered.
     #[must_use]
     pub fn age(&self) -> Duration {
@@ -121,6 +127,13 @@ impl Rendering {
             .map(|host| host.hostname.as_str())
     }
 
+    /// The names of the hosts that are reached over SSH.
+    pub fn remote_hostnames(&self) -> impl Iterator<Item = &str> {
+        let hosts = self.publication.hosts.iter();
+        let remote = hosts.filter(|host| host.ssh.is_some());
+        remote.map(|host| host.hostname.as_str())
+    }
+
     /// The snapshots of all hosts that have one, a line of JSON each.
     #[must_use]
     pub fn snapshots(&self) -> &Text {
@@ -172,7 +185,7 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// A renderer of publications whose sources had `usernames` applied, and where its latest rendering is found: at
+    /// A renderer of publications whose sources on this machine had `usernames` applied, and where its latest rendering is found: at
     /// first that of no publication.
     #[must_use]
     pub fn new(limits: Limits, usernames: Usernames) -> (Self, watch::Receiver<Arc<Rendering>>) {
@@ -188,7 +201,7 @@ impl Renderer {
 
     /// Renders a publication and replaces the one before.
     pub fn render(&self, publication: Arc<Publication>) {
-        let publication = self.usernames.without_uids_if_hidden(publication);
+        let publication = self.usernames.shown(publication);
         let rendering = Rendering::new(publication, self.limits, &OwnProcess::read());
         self.latest.send_replace(Arc::new(rendering));
     }

@@ -1,9 +1,10 @@
 //! How users are named in metrics and snapshots: `--usernames`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use genv_core::collect::HostSources;
-use genv_core::model::Publication;
+use genv_core::model::{NOBODY, Publication, Snapshot};
 use genv_core::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use sha2::{Digest, Sha256};
 
@@ -35,22 +36,68 @@ impl Usernames {
         HostSources { processes, ..host }
     }
 
-    /// What may be shown of a publication whose sources had these names applied: a uid tells as much as a name.
-    pub(crate) fn without_uids_if_hidden(self, publication: Arc<Publication>) -> Arc<Publication> {
-        if self != Self::Hash {
+    /// What may be shown of a publication whose sources on this machine had these names applied. Other hosts name users
+    /// as their own do, and for hashes a uid tells as much as a name.
+    pub(crate) fn shown(self, publication: Arc<Publication>) -> Arc<Publication> {
+        if self == Self::Name {
             return publication;
         }
         let mut publication = Arc::unwrap_or_clone(publication);
-        for snapshot in publication.hosts.iter_mut().flat_map(|it| &mut it.snapshot) {
-            let snapshot = Arc::make_mut(snapshot);
-            for environment in &mut snapshot.environments {
-                environment.uid = None;
+        for host in &mut publication.hosts {
+            let Some(snapshot) = &mut host.snapshot else {
+                continue;
+            };
+            if host.ssh.is_some() {
+                self.rename(Arc::make_mut(snapshot));
             }
-            for process in &mut snapshot.processes {
-                process.uid = None;
+            if self == Self::Hash {
+                without_uids(Arc::make_mut(snapshot));
             }
         }
         Arc::new(publication)
+    }
+
+    /// Names the users of another host. Of one who has neither a process nor an environment any more the uid is not known:
+    /// then his name is hashed.
+    fn rename(self, snapshot: &mut Snapshot) {
+        let environments = snapshot.environments.iter();
+        let environments = environments.map(|it| (Some(&it.username), it.uid));
+        let processes = snapshot.processes.iter();
+        let processes = processes.map(|it| (it.username.as_ref(), it.uid));
+        let uids: HashMap<String, u32> = environments
+            .chain(processes)
+            .filter_map(|(name, uid)| Some((name?.clone(), uid?)))
+            .collect();
+        let name = |username: &mut String| {
+            let is_uid = username.starts_with("uid:");
+            match (self, uids.get(username)) {
+                _ if username == NOBODY => {}
+                (Self::Name, _) => {}
+                (Self::Uid, _) if is_uid => {}
+                (Self::Uid, Some(uid)) => *username = format!("uid:{uid}"),
+                (Self::Uid, None) | (Self::Hash, _) => *username = hashed(username),
+            }
+        };
+        let counters = &mut snapshot.counters;
+        let use_of_devices = counters.user_device_use.iter_mut();
+        let xids = counters.user_xid_errors.iter_mut();
+        let environments = snapshot.environments.iter_mut();
+        let processes = snapshot.processes.iter_mut();
+        use_of_devices
+            .map(|it| &mut it.username)
+            .chain(xids.map(|it| &mut it.username))
+            .chain(environments.map(|it| &mut it.username))
+            .chain(processes.filter_map(|it| it.username.as_mut()))
+            .for_each(name);
+    }
+}
+
+fn without_uids(snapshot: &mut Snapshot) {
+    for environment in &mut snapshot.environments {
+        environment.uid = None;
+    }
+    for process in &mut snapshot.processes {
+        process.uid = None;
     }
 }
 

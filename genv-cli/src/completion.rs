@@ -1,5 +1,9 @@
 //! Values that shells offer on Tab, beyond the words that the command line itself knows.
 
+use std::env;
+use std::fs::File;
+use std::io::Read as _;
+
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 use crate::machine::Machine;
@@ -34,6 +38,37 @@ pub(crate) fn devices() -> ArgValueCandidates {
     })
 }
 
+/// How much is read of ssh's configuration.
+const MOST_CONFIGURATION_BYTES: u64 = 1 << 20;
+
+/// Hosts that `~/.ssh/config` names, as far as it names them in full and in this one file.
+pub(crate) fn hosts() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let mut configuration = String::new();
+        let path = env::home_dir().map(|home| home.join(".ssh/config"));
+        let file = path.and_then(|path| File::open(path).ok());
+        if let Some(file) = file {
+            // What is no text names no host.
+            let _ = file
+                .take(MOST_CONFIGURATION_BYTES)
+                .read_to_string(&mut configuration);
+        }
+        named_hosts(&configuration)
+            .map(CompletionCandidate::new)
+            .collect()
+    })
+}
+
+fn named_hosts(configuration: &str) -> impl Iterator<Item = &str> {
+    let lines = configuration.lines().filter_map(|line| {
+        let (keyword, names) = line.trim().split_once([' ', '\t', '='])?;
+        keyword.eq_ignore_ascii_case("host").then_some(names)
+    });
+    lines
+        .flat_map(|names| names.split([' ', '\t', '=', '"']))
+        .filter(|name| is_plain(name))
+}
+
 fn state() -> Option<genv_core::state::State> {
     Machine::here().ok()?.state().ok()
 }
@@ -42,4 +77,17 @@ fn state() -> Option<genv_core::state::State> {
 fn is_plain(text: &str) -> bool {
     let plain = |it: char| it.is_ascii_alphanumeric() || "._-".contains(it);
     !text.is_empty() && text.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_those_that_are_named_in_full() {
+        let configuration = "Host gpu01 gpu02 *.lab !old\n  HostName 10.0.0.1\nhost = \"jump\"\n# Host no\nHostKeyAlias x\n\
+                             Match host y\nHOST\ta;b gpu03\n";
+        let hosts: Vec<&str> = named_hosts(configuration).collect();
+        assert_eq!(hosts, ["gpu01", "gpu02", "jump", "gpu03"]);
+    }
 }

@@ -48,6 +48,9 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The exit code of an answer that lacks what some hosts would have told.
+    pub(crate) const SOME_HOSTS: u8 = 5;
+
     const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,

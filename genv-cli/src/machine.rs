@@ -1,6 +1,7 @@
 //! The machine that a command is about: genv's state there, and its GPUs.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -262,7 +263,7 @@ fn usage(
 }
 
 /// Tells people something that is no failure.
-#[expect(clippy::print_stderr, reason = "notes are for people, on stderr")]
 pub(crate) fn tell(note: &str) {
-    eprintln!("genv: {note}");
+    // Nobody is left to tell if that fails.
+    let _ = writeln!(io::stderr(), "genv: {note}");
 }

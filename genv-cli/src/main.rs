@@ -14,6 +14,7 @@ mod machine;
 mod now;
 mod output;
 mod run;
+mod serve;
 mod shell;
 mod source_flags;
 mod values;

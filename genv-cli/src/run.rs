@@ -1,14 +1,15 @@
 //! From the command line to a command, and from its outcome to an exit code.
 
 use std::env;
-use std::io;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 use clap_complete::CompleteEnv;
 
-use crate::commands::Command;
+use crate::commands::{Command, spelled_out};
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
 use crate::output::{Color, harmless};
@@ -23,12 +24,37 @@ const EXAMPLE: &str =
 #[derive(Debug, Parser)]
 #[command(name = "genv", version, after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 struct Cli {
-    /// When to use colours.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
-    color: Color,
+    #[command(flatten)]
+    options: Options,
 
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    /// When to use colours.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+}
+
+impl Cli {
+    fn of(words: &[OsString]) -> Result<Self, clap::Error> {
+        match Self::of_one_command(words) {
+            Some(cli) => Ok(cli),
+            None => Self::try_parse_from(words),
+        }
+    }
+
+    /// Defining all commands takes longer than what some of them do. Whatever is wrong, or asks for help, is left to the
+    /// whole definition.
+    fn of_one_command(words: &[OsString]) -> Option<Self> {
+        let name = words.get(1)?.to_str()?;
+        let line = Options::augment_args(clap::Command::new("genv"));
+        let line = line.subcommand(Command::define_alone(name)?);
+        let matches = line.try_get_matches_from(words).ok()?;
+        Self::from_arg_matches(&matches).ok()
+    }
 }
 
 /// Reads the command line and does what it says.
@@ -40,11 +66,12 @@ pub(crate) fn run() -> ExitCode {
         complain(&error.to_string());
         return ExitCode::FAILURE;
     }
-    let cli = match Cli::try_parse() {
+    let words = spelled_out(env::args_os());
+    let cli = match Cli::of(&words) {
         Ok(cli) => cli,
         Err(answer) => return answered(&answer),
     };
-    cli.color.choose();
+    cli.options.color.choose();
     let done = match cli.command {
         Some(command) => command.run(),
         // Programs call it so to see whether it is there.
@@ -137,9 +164,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-#[expect(clippy::print_stderr, reason = "errors are for people, on stderr")]
 fn complain(message: &str) {
-    eprintln!("genv: {message}");
+    // Nobody is left to tell if that fails.
+    let _ = writeln!(io::stderr(), "genv: {message}");
 }
 
 #[cfg(test)]
@@ -186,6 +213,41 @@ mod tests {
             said(&[&long]),
             format!("unrecognized subcommand '{shown}…'. '--help' tells what there is")
         );
+    }
+
+    #[test]
+    fn a_command_that_is_defined_alone_means_the_same_and_leaves_what_is_wrong_to_the_whole() {
+        for (line, is_alone) in [
+            ("status", true),
+            ("status --json", true),
+            ("status --color never", true),
+            ("shell --init", true),
+            ("shell --init fish", true),
+            ("envs --json", true),
+            ("devices ps", true),
+            ("activate --gpus 2 --name a", true),
+            ("deactivate", true),
+            ("snapshot", false),
+            ("--color never status", false),
+            ("status --help", false),
+            ("status --jsom", false),
+            ("help status", false),
+            ("statu", false),
+            ("", false),
+        ] {
+            let words = ["genv"].into_iter().chain(line.split_whitespace());
+            let words: Vec<OsString> = words.map(OsString::from).collect();
+            let alone = Cli::of_one_command(&words);
+            assert_eq!(alone.is_some(), is_alone, "{line}");
+            let said = |cli: Result<Cli, clap::Error>| {
+                cli.map_or_else(|it| it.to_string(), |it| format!("{it:?}"))
+            };
+            assert_eq!(
+                said(Cli::of(&words)),
+                said(Cli::try_parse_from(&words)),
+                "{line}"
+            );
+        }
     }
 
     #[test]

@@ -22,11 +22,19 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A series of an answer that is of another value than the one that is chosen.
+    /// Whether a value of this variable is chosen.
+    pub(crate) fn is_of(&self, variable: &str) -> bool {
+        let chosen = self.chosen.as_ref();
+        chosen.is_some_and(|(name, _)| name == variable)
+    }
+
+    /// A series of an answer that is of another value than the one that is chosen. A lab's enforcers have a job beside
+    /// that of its exporters.
     pub(crate) fn stray(&self, answer: &[Labels]) -> Option<String> {
         let (variable, value) = self.chosen.as_ref()?;
         let mut values = answer.iter().filter_map(|labels| labels.get(variable));
-        let stray = values.find(|found| *found != value)?;
+        let of_enforcer = (variable == "job").then(|| format!("{value}-enforcer"));
+        let stray = values.find(|found| *found != value && Some(*found) != of_enforcer.as_ref())?;
         Some(format!(
             "tells of {variable}={stray} although {value} is chosen"
         ))

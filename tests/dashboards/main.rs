@@ -13,6 +13,7 @@ mod overview;
 mod promql;
 mod queries;
 mod refused;
+mod scraped;
 mod variables;
 
 use std::time::Duration;

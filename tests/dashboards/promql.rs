@@ -147,22 +147,26 @@ impl Selector<'_> {
     }
 
     /// Whether it keeps to the chosen labs. The job of a lab's enforcers is named as that of its exporters, with
-    /// `-enforcer` behind it.
+    /// `-enforcer` behind it; alerts are of either.
     pub(crate) fn matches_job(&self) -> bool {
-        let of_enforcer = format!("{}-enforcer", mark("job"));
+        let of_exporter = mark("job");
+        let of_enforcer = format!("{of_exporter}-enforcer");
+        let of_either = format!("{of_exporter}|{of_enforcer}");
         let matchers = self.vector.matchers.find_matchers("job");
-        let wanted = matchers
-            .iter()
-            .any(|it| matches!(it.op, MatchOp::Re(_)) && it.value == of_enforcer);
+        let is = |wanted: &str| {
+            let mut matchers = matchers.iter();
+            matchers.any(|it| matches!(it.op, MatchOp::Re(_)) && it.value == wanted)
+        };
         match self.metric().as_str() {
-            "up" => wanted || self.matches_variable("job", "job"),
-            metric if metric.starts_with("genv_enforcer_") => wanted,
-            _ => self.matches_variable("job", "job"),
+            "up" => is(&of_exporter) || is(&of_enforcer),
+            "ALERTS" | "ALERTS_FOR_STATE" => is(&of_either),
+            metric if metric.starts_with("genv_enforcer_") => is(&of_enforcer),
+            _ => is(&of_exporter),
         }
     }
 
-    /// Whether it has the matcher `label=~"$variable"`. An alert that is about no host or job in particular is seen
-    /// whichever is chosen, by `label=~"$variable|"`.
+    /// Whether it has the matcher `label=~"$variable"`. An alert that is about no host in particular is seen whichever is
+    /// chosen, by `label=~"$variable|"`.
     pub(crate) fn matches_variable(&self, label: &str, variable: &str) -> bool {
         let matchers = self.vector.matchers.find_matchers(label);
         let own = self.metric().starts_with("ALERTS");

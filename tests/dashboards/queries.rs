@@ -53,6 +53,7 @@ impl<'a> Questions<'a> {
         absences: &[Absence],
     ) -> Result<Vec<String>> {
         let cases = choices::cases(dashboard, self)?;
+        let job_cases = cases.iter().filter(|case| case.is_of("job")).count();
         let mut faults = Vec::new();
         let mut silences = Vec::new();
         for panel in dashboard.queried_panels() {
@@ -75,6 +76,13 @@ impl<'a> Questions<'a> {
                     faults.extend(stray.map(|stray| format!("{place}: {stray}")));
                     if case.chosen.is_none() {
                         with_all.push((target, answer));
+                    } else if job_cases == 1
+                        && case.is_of("job")
+                        && with_all.last().is_some_and(|(_, all)| *all != answer)
+                    {
+                        faults.push(format!(
+                            "{place}: tells another thing with the only job chosen than with All"
+                        ));
                     }
                 }
             }

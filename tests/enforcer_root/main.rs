@@ -14,15 +14,14 @@ use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::Outcome;
+use genv_tests::enforcer::is_alive;
 use genv_tests::process::Sleeper;
+use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use stage::{
-    ALICE, BOB, Stage, ends, own_mounts, process_of, require_root, runs, sleeper_of, target,
-    terminate,
-};
+use stage::{ALICE, BOB, Stage, ends, process_of, sleeper_of, target, terminate};
 
 #[track_caller]
 fn refused(outcome: &Outcome, part: &str) {
@@ -38,11 +37,6 @@ fn own_small_disk(stage: &Stage) -> Result<()> {
     let options = c"mode=755,size=64k";
     mount("tmpfs", &stage.own, "tmpfs", MountFlags::empty(), options)?;
     Ok(())
-}
-
-/// Runs on a thread of its own, whose mounts and rights go with it.
-fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
 #[test]
@@ -74,7 +68,7 @@ fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -
         let outcome = executor.carry_out(&terminate(&target), "why");
         refused(&outcome, "it is root's, outside of containers");
     }
-    assert!(runs(roots.pid()));
+    assert!(is_alive(roots.pid()));
     let results = stage.results();
     assert!(!results.is_empty() && results.iter().all(|result| result == "refused"));
     Ok(())
@@ -122,7 +116,7 @@ fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<(
             &attempt(&mut executor, &sshd)?,
             "/usr/local/sbin/sshd, which is never ended",
         );
-        assert!(runs(sshd.pid()));
+        assert!(is_alive(sshd.pid()));
         Ok(())
     })
 }
@@ -149,14 +143,14 @@ fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> R
         &executor.carry_out(&terminate(&claimed), "why"),
         "not in the same environment",
     );
-    assert!(runs(forger.pid()));
+    assert!(is_alive(forger.pid()));
     let outside = target(forger.pid())?;
     assert_eq!(
         executor.carry_out(&terminate(&outside), "why"),
         Outcome::Done
     );
     ends(forger.pid())?;
-    assert!(runs(alices.pid()));
+    assert!(is_alive(alices.pid()));
     Ok(())
 }
 
@@ -180,14 +174,14 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
             let outcome = executor.carry_out(&terminate(&target), "why");
             refused(&outcome, "audit.jsonl: No space left on device");
         }
-        assert!(runs(victim.pid()));
+        assert!(is_alive(victim.pid()));
         assert_eq!(fs::metadata(stage.own.join("audit.jsonl"))?.len(), 4000);
 
         fs::remove_file(fill)?;
         mount_remount(&stage.own, MountFlags::RDONLY, "")?;
         let outcome = executor.carry_out(&terminate(&target), "why");
         refused(&outcome, "Read-only file system");
-        assert!(runs(victim.pid()));
+        assert!(is_alive(victim.pid()));
 
         mount_remount(&stage.own, MountFlags::empty(), "")?;
         assert_eq!(
@@ -215,7 +209,7 @@ fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
         panic!("{outcome:?}");
     };
     assert!(reason.contains("Operation not permitted"), "{reason}");
-    assert!(runs(victim.pid()));
+    assert!(is_alive(victim.pid()));
     assert_eq!(stage.results(), ["intended", "failed"]);
     Ok(())
 }
@@ -236,7 +230,7 @@ fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()>
     let reason = "it cannot be read which program it runs".to_owned();
     let again = true;
     assert_eq!(outcome, Outcome::Refused { reason, again });
-    assert!(runs(victim.pid()));
+    assert!(is_alive(victim.pid()));
     // As soon as it may be read, it is known.
     assert_eq!(stage.executor().carry_out(&step, "why"), Outcome::Done);
     ends(victim.pid())
@@ -271,7 +265,7 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
         fs::remove_file(fill)?;
         refused(&executor.carry_out(&step, "why"), "3 of 3 users");
         refused(&stage.executor().carry_out(&step, "why"), "3 of 3 users");
-        assert!(runs(victim.pid()));
+        assert!(is_alive(victim.pid()));
         Ok(())
     })
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_enforcer::plan::Outcome;
+use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{PATIENCE, output};
 use genv_tests::process::Sleeper;
+use genv_tests::root::require_root;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::refused;
-use crate::stage::{ALICE, Stage, require_root, runs, sleeper_of, target, terminate};
+use crate::stage::{ALICE, Stage, sleeper_of, target, terminate};
 
 /// Set in this program when it runs in the namespace.
 const INSIDE: &str = "GENV_TEST_PID_NAMESPACE";
@@ -75,7 +77,7 @@ fn promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled() -> 
     let innocent = recycle(guilty);
     let outcome = stage.executor().carry_out(&step, "why");
     refused(&outcome, "its pid is another process's now");
-    assert!(runs(innocent.pid()));
+    assert!(is_alive(innocent.pid()));
     assert_eq!(stage.results(), ["refused"]);
     Ok(())
 }
@@ -110,7 +112,7 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
         }));
         let outcome = executor.carry_out(&terminate(&foreseen), "why");
         let innocent = processes.lock().unwrap().1.take().unwrap();
-        assert!(runs(innocent.pid()));
+        assert!(is_alive(innocent.pid()));
         assert!(stage.results().iter().all(|result| result == "refused"));
         if target(pid)?.start_time_ticks == start_ticks {
             refused(&outcome, "it ended by itself");

@@ -12,31 +12,16 @@ use genv_core::state::StateDirectory;
 use genv_enforcer::config::{BreakerLimits, Mode, Never};
 use genv_enforcer::execute::{AskGpuUse, Evidence, Executor, GpuUse, Place, Policy};
 use genv_enforcer::plan::{Key, ProcessTarget, Step, StepKind, Subject};
+use genv_tests::enforcer::is_alive;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
-use rustix::mount::{MountPropagationFlags, mount_change};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use genv_tests::root::FIRST_UID;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Users without a name on any machine.
-pub(crate) const ALICE: u32 = 54_321;
-pub(crate) const BOB: u32 = 54_322;
-
-pub(crate) fn require_root() {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "cannot run the suite root: it starts processes of other users. Run it as root: sudo scripts/test root"
-    );
-}
-
-/// Gives this thread, and what it starts, mounts of its own.
-pub(crate) fn own_mounts() {
-    // SAFETY: unsharing the file system makes no file descriptor invalid.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).unwrap();
-}
+pub(crate) const ALICE: u32 = FIRST_UID;
+pub(crate) const BOB: u32 = FIRST_UID + 1;
 
 /// A process of a user with one environment variable, once the kernel has given it that.
 pub(crate) fn process_of(program: &Path, uid: u32, variable: (&str, &str)) -> Result<Sleeper> {
@@ -52,15 +37,8 @@ pub(crate) fn sleeper_of(uid: u32) -> Result<Sleeper> {
     process_of(Path::new("/bin/sleep"), uid, ("A", "1"))
 }
 
-/// Whether a process is there and has not ended.
-pub(crate) fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
-    state.is_some_and(|state| state != b'Z')
-}
-
 pub(crate) fn ends(pid: u32) -> Result<()> {
-    until("the process ends", || Ok(!runs(pid)))
+    until("the process ends", || Ok(!is_alive(pid)))
 }
 
 /// A process outside of all environments, as it is now.

@@ -146,6 +146,12 @@ fn what_was_done_is_not_done_again_after_a_restart() -> Result<()> {
         text.lines().count()
     };
     until("it is told to end", || Ok(signals() > 0))?;
+    until("that is written down", || {
+        Ok(enforcer
+            .audit()?
+            .iter()
+            .any(|line| line["result"] == "done"))
+    })?;
     let setup = enforcer.kill()?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(5)?;

@@ -77,6 +77,48 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
 }
 
 #[test]
+fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
+    let process = sleeper(&[])?;
+    let rules = outside("enforce", "for: 0s, warn: [1h]");
+    let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
+    let commands = [
+        &["pause", "--for=1h"][..],
+        &["waive", "root", "--rule=non-env-processes", "--for=1h"],
+    ];
+    let silent = |setup: &Setup, words: &[&str]| -> Result<bool> {
+        let output = setup.output(words)?;
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "{words:?}: {stderr}");
+        Ok(!stderr.contains("no enforcer runs with"))
+    };
+    for words in commands {
+        ensure!(!silent(&setup, words)?, "{words:?}");
+    }
+    let enforcer = setup.start()?;
+    for words in commands {
+        ensure!(silent(enforcer.setup(), words)?, "{words:?}");
+    }
+    let pid = process.pid().to_string();
+    let note = "the enforcer has told nothing new";
+    let said = enforcer.setup().said(&["explain", &pid])?;
+    ensure!(!said.contains(note), "{said}");
+
+    let mut status = enforcer.status()?;
+    let setup = enforcer.kill()?;
+    status["updated_timestamp_seconds"] = 1.into();
+    std::fs::write(
+        setup.state_directory().join("status.json"),
+        status.to_string(),
+    )?;
+    let said = setup.said(&["explain", &pid])?;
+    ensure!(said.contains(note), "{said}");
+    for words in commands {
+        ensure!(!silent(&setup, words)?, "{words:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let processes: Vec<_> = (0..3).map(|_| sleeper(&[])).collect::<Result<_>>()?;
     let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
@@ -96,6 +138,24 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let status = enforcer.status()?;
     ensure!(status["breaker"].is_string(), "{status:#}");
     assert_eq!(status["mode"], "dry-run");
+    let refused: Vec<_> = enforcer
+        .audit()?
+        .into_iter()
+        .filter(|line| line["result"] == "refused")
+        .collect();
+    ensure!(!refused.is_empty(), "nothing was refused");
+    for line in refused {
+        let reason = line["reason"].as_str().unwrap_or_default();
+        ensure!(reason.starts_with("the breaker is open: "), "{line}");
+    }
+    let log = enforcer.log();
+    let said = |event: &str| -> Vec<&str> {
+        let lines = log.lines().filter(|line| line.contains(event));
+        lines.filter(|line| line.contains("breaker")).collect()
+    };
+    assert_eq!(said("event=\"breaker\"").len(), 1, "{log}");
+    let faults = said("event=\"fault\"");
+    ensure!(faults.is_empty(), "{faults:?}");
     ensure!(
         enforcer
             .setup()
@@ -162,6 +222,28 @@ fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere
             .value("genv_enforcer_config_last_reload_successful", &[])
             .is_ok_and(|it| it == 1.0)
     })?;
+    Ok(())
+}
+
+#[test]
+fn what_is_hardly_meant_is_said_at_the_start_and_at_each_change() -> Result<()> {
+    let rules = |user: &str| {
+        format!(
+            "version: 1\nrules:\n- {{kind: env-devices, for: 1h, match: {{users: [{user}]}}}}\n"
+        )
+    };
+    let enforcer = Setup::new(&used_by(&[]), &rules("nobody-at-start"))?.start()?;
+    let is_said = |user: &str| -> Result<bool> {
+        let log = enforcer.log();
+        let said = log
+            .lines()
+            .filter(|line| line.contains("event=\"config_warning\"") && line.contains(user));
+        Ok(said.count() == 1)
+    };
+    until("it is said at the start", || is_said("nobody-at-start"))?;
+    enforcer.setup().rewrite_config(&rules("nobody-later"))?;
+    until("it is said of the change", || is_said("nobody-later"))?;
+    ensure!(is_said("nobody-at-start")?, "{}", enforcer.log());
     Ok(())
 }
 

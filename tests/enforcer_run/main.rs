@@ -2,6 +2,7 @@
 
 mod acting;
 mod administration;
+mod killed;
 mod surroundings;
 mod telling;
 mod trouble;

@@ -1,5 +1,6 @@
 //! The programs around it: service manager, Prometheus, other enforcers.
 
+use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -128,5 +129,30 @@ fn two_do_not_work_in_one_directory() -> Result<()> {
     assert_eq!(second.status.code(), Some(1));
     let stderr = String::from_utf8(second.stderr)?;
     ensure!(stderr.contains("another genv-enforcer has"), "{stderr}");
+
+    let setup = enforcer.kill()?;
+    let lock = setup.state_directory().join("run.lock");
+    fs::remove_file(&lock)?;
+    std::os::unix::fs::symlink("/dev/null", &lock)?;
+    let planted = setup.output(&["run", "--once", &config])?;
+    let stderr = String::from_utf8(planted.stderr)?;
+    ensure!(stderr.contains("it is a symbolic link"), "{stderr}");
+    ensure!(!stderr.contains("another genv-enforcer"), "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn a_lock_that_cannot_be_taken_is_not_blamed_on_another_enforcer() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    std::os::unix::fs::symlink("/dev/null", setup.state_directory().join("run.lock"))?;
+    let config = format!("--config={}", setup.config().display());
+    let output = setup.output(&["run", "--once", &config])?;
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr)?;
+    ensure!(
+        stderr.contains("run.lock: it is a symbolic link"),
+        "{stderr}"
+    );
+    ensure!(!stderr.contains("another genv-enforcer"), "{stderr}");
     Ok(())
 }

@@ -19,12 +19,25 @@ struct InTerminal {
 }
 
 impl InTerminal {
-    /// script(1) makes the terminal, and passes on what is shown there. The process runs `before` and then sleeps.
+    /// script(1) makes the terminal, and passes on what is shown there. Its shell runs `before`, starts the process, and
+    /// outlives it, as a person's does.
     fn start(before: &str, read: bool) -> Result<Self> {
         let mut script = Command::new("script");
+        Self::run(as_victim(&mut script), before, "", read)
+    }
+
+    /// The terminal belongs to whoever runs the tests, and the process, which `who` starts, is the victim's.
+    #[cfg(feature = "suite-root")]
+    fn of_another(before: &str, who: &str) -> Result<Self> {
+        Self::run(&mut Command::new("script"), before, who, true)
+    }
+
+    fn run(script: &mut Command, before: &str, who: &str, read: bool) -> Result<Self> {
         script
             .args(["--quiet", "--flush", "--command"])
-            .arg(format!("{before}; echo \"<$$>\"; exec sleep 1000000"))
+            .arg(format!(
+                "{before}; {who} sleep 1000000 & echo \"<$!>\"; wait; exec sleep 1000000"
+            ))
             .arg("/dev/null")
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
@@ -32,9 +45,7 @@ impl InTerminal {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut script = as_victim(&mut script)
-            .spawn()
-            .context("script, of the package bsdutils")?;
+        let mut script = script.spawn().context("script, of the package bsdutils")?;
         let mut output = BufReader::new(script.stdout.take().context("no stdout")?);
         let mut pid = None;
         while pid.is_none() {
@@ -155,6 +166,25 @@ fn who_refuses_messages_gets_none() -> Result<()> {
     taking.notice(refusing.pid)?;
     taking.notice(refusing.pid)?;
     ensure!(!refusing.has_shown("GPU rule"));
+    Ok(())
+}
+
+/// As after `su`: the process is in a terminal, and that is another's.
+#[cfg(feature = "suite-root")]
+#[test]
+fn a_terminal_of_another_user_is_left_alone() -> Result<()> {
+    let uid = genv_tests::enforcer::victim();
+    let who = format!("setpriv --reuid {uid} --regid {uid} --clear-groups");
+    let anothers = InTerminal::of_another(TAKES, &who)?;
+    let comm = format!("/proc/{}/comm", anothers.pid);
+    until("it is the victim's", || {
+        Ok(std::fs::read_to_string(&comm)? == "sleep\n")
+    })?;
+    let own = InTerminal::start(TAKES, true)?;
+    let _enforcer = enforcer(&anothers, "enforce", "for: 0s, warn: [1s]")?;
+    own.notice(anothers.pid)?;
+    own.notice(anothers.pid)?;
+    ensure!(!anothers.has_shown("GPU rule"));
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! Drivers that hang, files that are damaged, names that are hostile.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -110,9 +111,37 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
 }
 
 #[test]
+fn what_stays_wrong_is_said_once() -> Result<()> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &outside("dry-run", AT_ONCE))?;
+    fs::write(setup.state_directory().join("control.json"), "{")?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(1)?;
+    // From now on no status is written any more.
+    let status = enforcer.setup().state_directory().join("status.json");
+    fs::remove_file(&status)?;
+    fs::create_dir(&status)?;
+    let written = "status.json: Is a directory";
+    until("it is said", || Ok(enforcer.log().contains(written)))?;
+    let cycles = || {
+        let scrape = enforcer.scrape()?;
+        scrape.value("genv_enforcer_last_cycle_timestamp_seconds", &[])
+    };
+    for _ in 0..3 {
+        let last = cycles()?;
+        until("a cycle ends", || Ok(cycles()? > last))?;
+    }
+    let log = enforcer.log();
+    for part in [written, "control.json: it is damaged"] {
+        assert_eq!(log.matches(part).count(), 1, "{log}");
+    }
+    Ok(())
+}
+
+#[test]
 fn hostile_names_break_no_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let name = "x\n\"}{\\\u{1b}[2J";
+    let name = "x\n\"}\u{1b}[2\u{9b}J\u{202e}";
     let program = folder.path().join(name);
     fs::copy("/bin/sleep", &program)?;
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
@@ -129,8 +158,66 @@ fn hostile_names_break_no_line() -> Result<()> {
     }
     ensure!(!enforcer.audit()?.is_empty());
     enforcer.scrape()?;
-    let text = enforcer.setup().said(&["status"])?;
-    ensure!(!text.contains('\u{1b}'), "{text:?}");
+    let pid = process.pid().to_string();
+    let config = format!("--config={}", enforcer.setup().config().display());
+    for words in [
+        &["status"][..],
+        &["status", "--json"],
+        &["explain", &config, &pid],
+        &["explain", "--json", &config, &pid],
+    ] {
+        let output = enforcer.setup().output(words)?;
+        let text = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+        let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+        ensure!(!text.contains(controls), "{text:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signal_that_is_not_permitted_is_told_and_counted_once_and_never_tried_again() -> Result<()> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[]), &outside("enforce", AT_ONCE))?;
+    let enforcer = setup.flag("--log.format=json").start()?;
+    // The kernel answers as to a program without CAP_KILL.
+    let mut denying = Command::new("strace")
+        .args(["-f", "-e", "trace=pidfd_send_signal"])
+        .args(["-e", "inject=pidfd_send_signal:error=EPERM"])
+        .args(["-o", "/dev/null", "-p", &enforcer.pid().to_string()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting strace: install the package strace")?;
+    let mut said = BufReader::new(denying.stderr.take().context("no stderr")?);
+    let mut line = String::new();
+    said.read_line(&mut line)?;
+    ensure!(line.contains("attached"), "strace says {line:?}");
+    enforcer
+        .setup()
+        .rewrite_scenario(&used_by(&[process.pid()]))?;
+    let failed = |scrape: &genv_tests::metrics::Scrape| -> f64 {
+        let all = scrape.all("genv_enforcer_actions_total", &[("result", "failed")]);
+        all.iter().map(|(_, value)| value).sum()
+    };
+    enforcer.wait_for_metrics("it is counted", |scrape| failed(scrape) == 1.0)?;
+    enforcer.wait_for_cycles(5)?;
+    assert_eq!(failed(&enforcer.scrape()?), 1.0);
+    let audit = enforcer.audit()?;
+    let results: Vec<_> = audit.iter().map(|line| &line["result"]).collect();
+    assert_eq!(results, ["intended", "failed"]);
+    let reason = audit[1]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("may not be signalled"), "{reason}");
+    let log = enforcer.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("may not be signalled"));
+    assert_eq!(told.count(), 1, "{log}");
+    ensure!(is_alive(process.pid()));
+    denying.kill()?;
+    denying.wait()?;
+    // Nor later, when it would be permitted.
+    enforcer.wait_for_cycles(3)?;
+    assert_eq!(enforcer.audit()?.len(), 2);
+    ensure!(is_alive(process.pid()));
     Ok(())
 }
 

@@ -50,6 +50,7 @@ struct InputSeries {
 #[derive(Deserialize)]
 struct AlertTest {
     alertname: String,
+    eval_time: String,
     exp_alerts: Vec<ExpectedAlert>,
 }
 
@@ -189,6 +190,38 @@ fn every_rule_is_tested_with_and_without_a_result() -> Result<()> {
         ensure!(silent, "no test in which {name} gives nothing");
     }
     Ok(())
+}
+
+#[test]
+fn every_alert_about_the_enforcer_is_tested_before_while_and_after_it_fires() -> Result<()> {
+    let cases = cases()?;
+    let about = alerts()?.into_iter();
+    let about = about
+        .filter(|it| it.alert.starts_with("GenvEnforcer") || it.expr.contains("genv_enforcer_"));
+    let mut seen = 0;
+    for alert in about {
+        let mut courses = cases.iter().map(|case| {
+            let tests = case.alert_rule_test.iter();
+            let mut tests: Vec<_> = tests.filter(|it| it.alertname == alert.alert).collect();
+            tests.sort_by_key(|it| minutes(&it.eval_time));
+            let fires = tests.iter().map(|it| !it.exp_alerts.is_empty());
+            fires.collect::<Vec<bool>>()
+        });
+        let whole = [false, true, false];
+        ensure!(
+            courses.any(|course| course.windows(3).any(|part| part == whole)),
+            "no test in which {} does not fire, fires, and does not any more",
+            alert.alert
+        );
+        seen += 1;
+    }
+    ensure!(seen >= 10, "only {seen} alerts");
+    Ok(())
+}
+
+/// `12m` in minutes.
+fn minutes(text: &str) -> Option<u32> {
+    text.strip_suffix('m')?.parse().ok()
 }
 
 #[test]

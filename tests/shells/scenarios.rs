@@ -217,12 +217,14 @@ const SCENARIOS: &[Scenario] = &[
             Export("GENV_PREACTIVATE", "1"),
             Export("GENV_PREACTIVATE_PROMPT", "0"),
             Export("GENV_PREACTIVATE_GPUS", "2"),
+            Export("GENV_PREACTIVATE_GPU_MEMORY", "1gi"),
             Export(
                 "GENV_PREACTIVATE_ENVIRONMENT_NAME",
                 "my env; $(touch executed)",
             ),
             Run("SETUP"),
             Has("CUDA_VISIBLE_DEVICES", "0,1"),
+            Has("GENV_GPU_MEMORY", "1gi"),
             Has("GENV_ENVIRONMENT_NAME", "my env; $(touch executed)"),
             Has(
                 "GENV_RESTORE",
@@ -230,6 +232,7 @@ const SCENARIOS: &[Scenario] = &[
             ),
             Lacks("GENV_PREACTIVATE"),
             Lacks("GENV_PREACTIVATE_GPUS"),
+            Lacks("GENV_PREACTIVATE_GPU_MEMORY"),
             Run("genv deactivate"),
             AsBefore,
         ],

@@ -227,10 +227,16 @@ impl Setup {
         command
             .args(flags)
             .args(&self.flags)
-            .args(["--gpu.source=simulated"])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        let mut given = flags
+            .iter()
+            .copied()
+            .chain(self.flags.iter().map(String::as_str));
+        if !given.any(|flag| flag.starts_with("--host=")) {
+            command.arg("--gpu.source=simulated");
+        }
         let child = command.spawn().context("starting genv-enforcer")?;
         let mut enforcer = Enforcer { child, setup: self };
         let port = enforcer.setup.port;

@@ -1,13 +1,14 @@
 //! What the kernel says of the programs under test.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exporter::PATIENCE;
+use crate::patience;
 use crate::tools::build_folder;
 
 /// The path of a program of this workspace: beside the test program, where cargo builds it.
@@ -100,6 +101,39 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     }
     let ticks = stat_field(pid, 16)? + stat_field(pid, 17)?;
     Ok(seconds + ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// CPU time of a process so far, in seconds, with threads and children that have ended, and of all that it started and
+/// that still runs. Of each process it is cut off to a clock tick.
+///
+/// # Errors
+/// There is no such process.
+pub fn tree_cpu_seconds(pid: u32) -> Result<f64> {
+    let mut ticks = 0;
+    for field in 14..=17 {
+        ticks += stat_field(pid, field)?;
+    }
+    let mut seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    for child in children(pid) {
+        // One that ended meanwhile counts when it is waited for.
+        seconds += tree_cpu_seconds(child).unwrap_or_default();
+    }
+    Ok(seconds)
+}
+
+/// The children of all threads of a process that have not been waited for.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let listed =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    listed
+        .flat_map(|pids| {
+            let pids = pids.split_whitespace().map(str::parse);
+            pids.filter_map(Result::ok).collect::<Vec<u32>>()
+        })
+        .collect()
 }
 
 /// A field of `/proc/PID/stat`, numbered as in proc(5).
@@ -228,6 +262,14 @@ impl Sleeper {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Waits until it has ended, and tells how.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn ended(&mut self) -> Result<ExitStatus> {
+        patience::ended(&mut self.0)
     }
 }
 

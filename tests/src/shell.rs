@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -122,9 +122,10 @@ impl fmt::Display for Shell {
 }
 
 /// What `scripts/debian-tools` fetches of shells: the name by which people know it, and that of its program.
-const FETCHED: [(&str, &str); 3] = [
+const FETCHED: [(&str, &str); 4] = [
     ("zsh", "zsh-static"),
     ("fish", "fish"),
+    ("tcsh", "tcsh"),
     ("shellcheck", "shellcheck"),
 ];
 
@@ -323,15 +324,16 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     Ok(variables)
 }
 
-/// Where genv is installed for all tests of one program: `bin/genv`, and an empty folder for the shims. The shells
-/// that were fetched are in `bin` too.
+/// Where genv is installed for all tests of one program, and for every user: `bin/genv`, and an empty folder for the
+/// shims. The shells that were fetched are in `bin` too.
 ///
 /// # Errors
 /// It was not built.
 pub fn installation() -> Result<&'static Path> {
     static INSTALLATION: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     let install = || -> Result<tempfile::TempDir> {
-        let folder = tempfile::tempdir()?;
+        let everybody = fs::Permissions::from_mode(0o755);
+        let folder = tempfile::Builder::new().permissions(everybody).tempdir()?;
         fs::create_dir_all(folder.path().join("bin"))?;
         fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
         copy_program("genv", &folder.path().join("bin/genv"))?;
@@ -349,7 +351,11 @@ pub fn installation() -> Result<&'static Path> {
     }
 }
 
-fn search_path() -> Result<OsString> {
+/// The `PATH` with which genv is found.
+///
+/// # Errors
+/// It was not built.
+pub fn search_path() -> Result<OsString> {
     let mut path = installation()?.join("bin").into_os_string();
     path.push(":/usr/local/bin:/usr/bin:/bin");
     Ok(path)

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::exporter::{PATIENCE, free_port};
-use crate::process::{signal, write_script};
+use crate::process::{children, signal, write_script};
 use crate::shell::installed;
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
@@ -36,6 +36,42 @@ impl SshServer {
     /// # Panics
     /// If OpenSSH's server is not installed; the message says how to.
     pub fn start(session: &Command, options: &[&str]) -> Result<Self> {
+        Self::start_by(session, options, |sshd| sshd)
+    }
+
+    /// One on a machine of its own, as far as processes go: a namespace of pids with a `/proc` of its own, in which this
+    /// shell script runs first. Its background processes have the pids from 2 on, in their order. Only root can.
+    ///
+    /// # Errors
+    /// As [`SshServer::start`].
+    ///
+    /// # Panics
+    /// As [`SshServer::start`].
+    pub fn start_apart(session: &Command, options: &[&str], script: &str) -> Result<Self> {
+        Self::start_by(session, options, |sshd| {
+            let mut unshare = Command::new("unshare");
+            unshare.args([
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+            ]);
+            unshare
+                .arg(format!("{script}\nexec \"$@\""))
+                .arg("sh")
+                .arg(sshd.get_program())
+                .args(sshd.get_args());
+            unshare
+        })
+    }
+
+    fn start_by(
+        session: &Command,
+        options: &[&str],
+        wrap: impl FnOnce(Command) -> Command,
+    ) -> Result<Self> {
         let program = sshd();
         let folder = tempfile::tempdir()?;
         let at = |name: &str| folder.path().join(name);
@@ -57,7 +93,9 @@ impl SshServer {
         let mut sshd = Command::new(program);
         sshd.arg("-D").arg("-f").arg(at("sshd_config"));
         sshd.arg("-E").arg(at("log"));
-        let child = sshd.env_clear().stdin(Stdio::null()).spawn()?;
+        let mut command = wrap(sshd);
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        let child = command.stdin(Stdio::null()).spawn()?;
         let mut server = Self {
             child,
             port,
@@ -89,6 +127,12 @@ impl SshServer {
         self.port
     }
 
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The private key that it lets in.
     #[must_use]
     pub fn identity(&self) -> PathBuf {
@@ -110,19 +154,46 @@ impl SshServer {
         Ok(format!("[127.0.0.1]:{} {key}", self.port))
     }
 
+    /// The file of public keys that it lets in.
+    #[must_use]
+    pub fn authorized_keys(&self) -> PathBuf {
+        self.folder.path().join("identity.pub")
+    }
+
+    /// Its own key: the private one, beside the public.
+    #[must_use]
+    pub fn host_key(&self) -> PathBuf {
+        self.folder.path().join("host_key")
+    }
+
     /// All that it logged: who logged in.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// The pid here of the process that has this one on the machine of [`SshServer::start_apart`].
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn pid_of(&self, pid: u32) -> Result<u32> {
+        let init = *self.connections().first().context("no first process")?;
+        let children = fs::read_to_string(format!("/proc/{init}/task/{init}/children"))?;
+        let mut children = children.split_whitespace();
+        let found = children.find(|child| {
+            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+            let mut lines = status.lines();
+            let inner = lines.find_map(|line| line.strip_prefix("NSpid:"));
+            inner.and_then(|pids| pids.split_whitespace().last()) == Some(&pid.to_string())
+        });
+        let found = found.with_context(|| format!("no process {pid} there"))?;
+        Ok(found.parse()?)
+    }
+
     /// Its processes that serve a connection each.
-    fn connections(&self) -> Vec<u32> {
-        let pid = self.child.id();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        let pids = children.split_whitespace();
-        pids.filter_map(|pid| pid.parse().ok()).collect()
+    #[must_use]
+    pub fn connections(&self) -> Vec<u32> {
+        children(self.child.id())
     }
 }
 
@@ -191,8 +262,6 @@ impl SshClient {
     /// # Errors
     /// Its folder cannot be written.
     pub fn new(hosts: &[(&str, &SshServer)]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let at = |name: &str| folder.path().join(name);
         let mut configuration = String::new();
         let mut known_hosts = String::new();
         for (name, server) in hosts {
@@ -203,11 +272,23 @@ impl SshClient {
             ));
             known_hosts.push_str(&server.known_hosts_line()?);
         }
-        configuration.push_str(&format!(
-            "Host *\n  HostName 127.0.0.1\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n  \
-             StrictHostKeyChecking yes\n  IdentitiesOnly yes\n  IdentityAgent none\n  BatchMode yes\n",
+        configuration.push_str("Host *\n  IdentitiesOnly yes\n  IdentityAgent none\n");
+        Self::configured(&configuration, &known_hosts)
+    }
+
+    /// One with this configuration, where all hosts are on 127.0.0.1 unless it says otherwise, and with these lines in
+    /// its `known_hosts`.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub fn configured(configuration: &str, known_hosts: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        let configuration = format!(
+            "{configuration}\nHost *\n  HostName 127.0.0.1\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n  \
+             StrictHostKeyChecking yes\n  BatchMode yes\n",
             at("known_hosts").display()
-        ));
+        );
         fs::write(at("known_hosts"), known_hosts)?;
         fs::write(at("config"), configuration)?;
         let ssh = installed("ssh");
@@ -225,6 +306,24 @@ impl SshClient {
     #[must_use]
     pub fn bin(&self) -> PathBuf {
         self.folder.path().join("bin")
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> PathBuf {
+        self.bin().join("ssh")
+    }
+
+    /// Its configuration, which may be changed while it is used.
+    #[must_use]
+    pub fn configuration(&self) -> PathBuf {
+        self.folder.path().join("config")
+    }
+
+    /// The file of the servers' keys.
+    #[must_use]
+    pub fn known_hosts(&self) -> PathBuf {
+        self.folder.path().join("known_hosts")
     }
 
     /// Lets a command find it first on PATH.

@@ -16,7 +16,24 @@ pub fn program(tool: &str, name: &str) -> PathBuf {
 /// As [`program`]; none where it was not fetched.
 #[must_use]
 pub fn find(tool: &str, name: &str) -> Option<PathBuf> {
-    let relative = Path::new("tools").join(tool).join("bin").join(name);
+    fetched(&Path::new(tool).join("bin").join(name))
+}
+
+/// The folder of what is no program, as `scripts/debian-tools` names it.
+///
+/// # Panics
+/// If it was not fetched; the message says how to.
+#[must_use]
+pub fn folder(tool: &str) -> PathBuf {
+    fetched(Path::new(tool)).unwrap_or_else(|| {
+        panic!(
+            "cannot find target/tools/{tool}: it was not fetched. Run 'scripts/debian-tools {tool}'"
+        )
+    })
+}
+
+fn fetched(relative: &Path) -> Option<PathBuf> {
+    let relative = Path::new("tools").join(relative);
     build_folder()
         .ancestors()
         .map(|folder| folder.join(&relative))

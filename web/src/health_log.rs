@@ -5,6 +5,9 @@ use std::collections::{HashMap, HashSet};
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
 
+/// What a host's SSH session is called among its collectors.
+pub const SSH: &str = "ssh";
+
 /// What was last said of each host.
 #[derive(Debug, Default)]
 pub struct HealthLog {
@@ -43,13 +46,16 @@ impl HealthLog {
                 self.note_simulated(&host.hostname, snapshot);
                 self.note_unreadable_environ(&host.hostname, snapshot);
             }
-            for (collector, status) in host
-                .snapshot
+            let collectors = host.snapshot.iter().flat_map(|it| &it.collectors);
+            let collectors = collectors.map(|(collector, status)| (collector.as_str(), status));
+            // One that is being connected for the first time has nothing to say.
+            let ssh = host
+                .ssh
                 .iter()
-                .flat_map(|snapshot| &snapshot.collectors)
-            {
+                .filter(|it| it.success || it.error.is_some());
+            for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
                 let health = Health::of(status);
-                let key = (host.hostname.clone(), collector.clone());
+                let key = (host.hostname.clone(), collector.to_owned());
                 if self.collectors.insert(key, health).unwrap_or_default() == health {
                     continue;
                 }
@@ -116,11 +122,11 @@ impl HealthLog {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use genv_core::model::{Counters, HostSnapshot, Process, SNAPSHOT_VERSION};
+    use genv_core::model::{HostSnapshot, Process};
 
     use super::*;
 
@@ -143,18 +149,11 @@ mod tests {
 
     fn nothing() -> Snapshot {
         Snapshot {
-            version: SNAPSHOT_VERSION,
             hostname: "gpu01".to_owned(),
             timestamp_seconds: 1.0,
             interval_seconds: 1.0,
             installed: true,
-            simulated: false,
-            driver_version: None,
-            collectors: BTreeMap::new(),
-            devices: Vec::new(),
-            environments: Vec::new(),
-            processes: Vec::new(),
-            counters: Counters::default(),
+            ..Snapshot::default()
         }
     }
 
@@ -166,6 +165,7 @@ mod tests {
                 up: true,
                 received_timestamp_seconds: None,
                 snapshot: Some(Arc::new(snapshot)),
+                ssh: None,
             }],
         }
     }

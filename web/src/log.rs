@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::flags::{LogFlags, LogFormat};
@@ -18,8 +19,15 @@ where
         .with_writer(std::io::stderr)
         .with_ansi(colour)
         .with_target(false);
+    // Libraries write through the crate `log`, and know nothing of what is said once here: that of SSH, for one, has a
+    // line for each connection that fails.
+    let ours = filter_fn(|event| event.target() != "log");
     match flags.log_format {
-        LogFormat::Text => log.with_filter(flags.log_level).boxed(),
-        LogFormat::Json => log.json().with_filter(flags.log_level).boxed(),
+        LogFormat::Text => log.with_filter(ours).with_filter(flags.log_level).boxed(),
+        LogFormat::Json => log
+            .json()
+            .with_filter(ours)
+            .with_filter(flags.log_level)
+            .boxed(),
     }
 }

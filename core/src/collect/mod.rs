@@ -9,6 +9,7 @@ mod clock;
 mod devices;
 mod environments;
 mod host;
+mod polled;
 mod processes;
 mod supervisor;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
 use clock::Clock;
+pub use polled::{PolledHost, Told, ToldAt};
 pub use supervisor::Collection;
 
 /// Where the truth about one host comes from.

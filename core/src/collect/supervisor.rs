@@ -75,6 +75,7 @@ impl Collection {
                 up: true,
                 received_timestamp_seconds: Some(snapshot.timestamp_seconds),
                 snapshot: Some(Arc::new(snapshot)),
+                ssh: None,
             }
         };
         self.sequence += 1;

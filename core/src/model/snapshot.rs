@@ -42,6 +42,26 @@ pub struct Snapshot {
     pub counters: Counters,
 }
 
+/// Of a host about which nothing is known.
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self {
+            version: SNAPSHOT_VERSION,
+            hostname: String::new(),
+            timestamp_seconds: 0.0,
+            interval_seconds: 0.0,
+            installed: false,
+            simulated: false,
+            driver_version: None,
+            collectors: BTreeMap::new(),
+            devices: Vec::new(),
+            environments: Vec::new(),
+            processes: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+}
+
 impl Snapshot {
     /// An environment by its id.
     #[must_use]
@@ -94,6 +114,8 @@ pub struct HostSnapshot {
     pub received_timestamp_seconds: Option<f64>,
     /// The latest snapshot; absent if there never was one, or it became too old.
     pub snapshot: Option<Arc<Snapshot>>,
+    /// How its SSH session fares; absent of a host that is read without one.
+    pub ssh: Option<CollectorStatus>,
 }
 
 /// What a stream publishes once an interval: every host, reachable or not.

@@ -54,8 +54,16 @@ pub(super) fn environments(
     content: &[u8],
     time_zone: &TimeZone,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
+    environments_of(&root(content)?, time_zone)
+}
+
+/// What a document says that has been read already.
+pub(super) fn environments_of(
+    root: &Value,
+    time_zone: &TimeZone,
+) -> Result<Document<EnvironmentState>, NotADocument> {
     let mut eids = HashSet::new();
-    document("envs.json", "envs", content, |entry| {
+    document("envs.json", "envs", root, |entry| {
         let environment = environment(entry, time_zone)?;
         let first = eids.insert(environment.eid.clone());
         if !first {
@@ -70,8 +78,16 @@ pub(super) fn devices(
     content: &[u8],
     time_zone: &TimeZone,
 ) -> Result<Document<DeviceState>, NotADocument> {
+    devices_of(&root(content)?, time_zone)
+}
+
+/// What a document says that has been read already.
+pub(super) fn devices_of(
+    root: &Value,
+    time_zone: &TimeZone,
+) -> Result<Document<DeviceState>, NotADocument> {
     let mut indices = HashSet::new();
-    let mut document = document("devices.json", "devices", content, |entry| {
+    let mut document = document("devices.json", "devices", root, |entry| {
         let device = device(entry, time_zone)?;
         let first = indices.insert(device.index);
         if !first {
@@ -83,17 +99,20 @@ pub(super) fn devices(
     Ok(document)
 }
 
+fn root(content: &[u8]) -> Result<Value, NotADocument> {
+    if content.trim_ascii().is_empty() {
+        return Err(NotADocument::Empty);
+    }
+    value::parse(content).map_err(|error| NotADocument::Json(error.to_string()))
+}
+
 /// Reads the entries of the list or object `key`.
 fn document<T>(
     file: &str,
     key: &'static str,
-    content: &[u8],
+    root: &Value,
     mut read: impl FnMut(&mut Entry<'_>) -> Option<T>,
 ) -> Result<Document<T>, NotADocument> {
-    if content.trim_ascii().is_empty() {
-        return Err(NotADocument::Empty);
-    }
-    let root = value::parse(content).map_err(|error| NotADocument::Json(error.to_string()))?;
     let mut document = Document::default();
     let mut dropped = 0_usize;
     let entries = root.get(key).and_then(value::children);

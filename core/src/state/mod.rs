@@ -16,6 +16,7 @@ mod lock;
 mod members;
 pub mod shape;
 mod store;
+mod usage;
 mod value;
 
 pub use device_locks::{DeviceLocks, lock_devices};
@@ -25,6 +26,7 @@ pub use inventory::Inventory;
 pub use lock::{DEFAULT_PATIENCE, FileLock, LockError};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
+pub use usage::{Usage, UsageProcess, read_usage};
 
 use std::collections::BTreeMap;
 

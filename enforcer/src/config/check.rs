@@ -1,6 +1,6 @@
 //! The command `check`.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -40,5 +40,9 @@ pub fn check(
         }
         out.flush()
     };
-    print().context("cannot print the result: see why; nothing was changed")
+    match print() {
+        // Whoever reads no further has seen enough; the exit code tells the rest.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.context("cannot print the result: see why; nothing was changed"),
+    }
 }

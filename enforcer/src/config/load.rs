@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use genv_core::yaml;
+use jiff::tz::TimeZone;
 use sha2::{Digest as _, Sha256};
 
 use super::{Config, format, resolve};
@@ -18,7 +19,19 @@ impl Config {
     /// # Errors
     /// It is not YAML, has an unknown key, a wrong type or a value that cannot be, or is larger than 1 MiB.
     pub fn parse(source_name: &str, text: &str) -> Result<Self, yaml::Error> {
-        resolve::config(source_name, text, &file(source_name, text)?)
+        Self::of_machine(source_name, text, TimeZone::system())
+    }
+
+    /// The same, of a machine whose time zone counts where the text names none.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn of_machine(
+        source_name: &str,
+        text: &str,
+        timezone: TimeZone,
+    ) -> Result<Self, yaml::Error> {
+        resolve::config(source_name, text, &file(source_name, text)?, timezone)
     }
 
     /// Takes a configuration that stands within another file; `text` is all of that file.
@@ -30,7 +43,7 @@ impl Config {
         text: &str,
         written: &WrittenConfig,
     ) -> Result<Self, yaml::Error> {
-        resolve::config(source_name, text, &written.0)
+        resolve::config(source_name, text, &written.0, TimeZone::system())
     }
 
     /// Reads a configuration file.
@@ -65,13 +78,13 @@ pub fn read(path: &Path) -> Result<String, yaml::Error> {
     let unreadable = |error: std::io::Error| {
         yaml::Error::whole(
             &source_name,
-            format!("cannot read the configuration: {error}; name a file that this user can read"),
+            format!("cannot read it: {error}; name a file that this user can read"),
         )
     };
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(yaml::Error::whole(
             &source_name,
-            "cannot read the configuration: it is not a regular file; name one",
+            "cannot read it: it is not a regular file; name one",
         ));
     }
     let mut bytes = Vec::new();

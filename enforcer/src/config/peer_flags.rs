@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
 
 use super::load::hash;
 use super::{
@@ -13,7 +14,8 @@ use super::{
 };
 
 /// What the flags of genv 1.4.3 say; its defaults.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PeerFlags {
     /// `--[no-]non-env-processes`.
     pub non_env_processes: bool,
@@ -43,7 +45,8 @@ impl Default for PeerFlags {
 }
 
 /// One user's maximum: `alice=2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UserMaximum {
     /// The user.
     pub username: String,

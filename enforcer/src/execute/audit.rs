@@ -1,12 +1,18 @@
 //! The record of everything that was done, would have been done or was refused: JSON, one object a line.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use genv_core::text::is_harmless;
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{fstat, fsync, ftruncate};
 use rustix::io::{Errno, pread, retry_on_intr, write};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use super::resume::Mark;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
 /// The file's name.
@@ -31,6 +37,9 @@ pub(super) struct Record {
     /// What was found, and what is allowed.
     pub(super) why: String,
     pub(super) hostname: String,
+    /// The machine whose enforcer decided it, where that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) asked_by: Option<String>,
     pub(super) username: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) uid: Option<u32>,
@@ -47,7 +56,7 @@ pub(super) struct Record {
 }
 
 /// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Action {
     /// SIGTERM.
     #[serde(rename = "SIGTERM")]
@@ -61,23 +70,29 @@ pub(super) enum Action {
 }
 
 /// How it went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Result {
     /// It is about to be done.
     Intended,
+    /// Another host is about to be asked, whose audit tells what it does.
+    Asked,
     Done,
     Would,
     Refused,
     Failed,
     /// It was done, and the process is there all the same.
     Unkillable,
+    /// Whoever intended it was ended before it could say.
+    Unknown,
 }
 
 /// The open file, or none before the first line.
 #[derive(Debug, Default)]
 pub(super) struct Audit {
     file: Option<OwnedFd>,
+    /// How something went that could not be written yet: it comes before any other line.
+    late: Option<Record>,
 }
 
 impl Audit {
@@ -95,17 +110,178 @@ impl Audit {
             // Otherwise it was rotated.
             Some(file) if directory.is_in_place(AUDIT_FILE, file.as_fd()) => file,
             _ => {
-                let file = directory.append(AUDIT_FILE, Audience::Own)?;
-                end_torn_line(&file).map_err(failed)?;
+                let (file, left) = self.open(directory, &record.time)?;
+                if let Some(left) = left {
+                    let fault = left.unknown();
+                    tracing::error!(event = "fault", fault, "another program was ended");
+                }
                 file
             }
         };
+        self.add_late(&file).map_err(failed)?;
         append(&file, &line(record)).map_err(failed)?;
-        if record.result == Result::Intended {
+        if matches!(record.result, Result::Intended | Result::Asked) {
             fsync(&file).map_err(failed)?;
         }
         self.file = Some(file);
         Ok(())
+    }
+
+    /// Adds how something went, now or before the next line.
+    ///
+    /// # Errors
+    /// The line is not in the file yet.
+    pub(super) fn conclude(
+        &mut self,
+        directory: &RuntimeDirectory,
+        record: Record,
+    ) -> std::result::Result<(), FileError> {
+        let written = self.write(directory, &record);
+        if written.is_err() {
+            self.late.get_or_insert(record);
+        }
+        written
+    }
+
+    /// Opens the file, and says of the last intention in it that its outcome is not known, if nothing else says how it
+    /// went: as whoever calls holds the lock, the one who intended it is not there any more. Returns that intention.
+    fn open(
+        &mut self,
+        directory: &RuntimeDirectory,
+        now: &str,
+    ) -> std::result::Result<(OwnedFd, Option<Line>), FileError> {
+        let failed = |errno| directory.failed("write", AUDIT_FILE, errno);
+        let file = directory.append(AUDIT_FILE, Audience::Own)?;
+        end_torn_line(&file).map_err(failed)?;
+        self.add_late(&file).map_err(failed)?;
+        let left = last_record(&file)
+            .map_err(failed)?
+            .filter(|record| record.get("result") == Some(&Value::from("intended")));
+        let Some(mut left) = left else {
+            return Ok((file, None));
+        };
+        let intention = Line::deserialize(&left).ok();
+        left.insert("time".to_owned(), now.into());
+        left.insert("result".to_owned(), "unknown".into());
+        left.insert("reason".to_owned(), INTERRUPTED.into());
+        append(&file, &line(&left)).map_err(failed)?;
+        fsync(&file).map_err(failed)?;
+        Ok((file, intention))
+    }
+
+    /// Closes what an earlier program left open, and returns it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn take_up(
+        &mut self,
+        directory: &RuntimeDirectory,
+        now: &str,
+    ) -> std::result::Result<Option<Line>, FileError> {
+        let (file, left) = self.open(directory, now)?;
+        self.file = Some(file);
+        Ok(left)
+    }
+
+    /// Says of everything that hosts were asked after `mark`, and that nothing else tells the outcome of, that it is not
+    /// known; returns it.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub(super) fn close_asked(
+        &mut self,
+        directory: &RuntimeDirectory,
+        now: &str,
+        mark: &Mark,
+    ) -> std::result::Result<Vec<Line>, FileError> {
+        let mut open: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+        for_each_line(directory, |bytes| {
+            let Ok(record) = serde_json::from_slice::<Map<String, Value>>(bytes) else {
+                return;
+            };
+            let Some(id) = record.get("id").and_then(Value::as_str).map(str::to_owned) else {
+                return;
+            };
+            if record.get("result") == Some(&Value::from("asked")) && mark.is_before(&id) {
+                open.insert(id, record);
+            } else {
+                open.remove(&id);
+            }
+        })?;
+        let (file, _) = self.open(directory, now)?;
+        let failed = |errno| directory.failed("write", AUDIT_FILE, errno);
+        let mut closed = Vec::new();
+        for mut record in open.into_values() {
+            closed.extend(Line::deserialize(&record).ok());
+            record.insert("time".to_owned(), now.into());
+            record.insert("result".to_owned(), "unknown".into());
+            record.insert("reason".to_owned(), INTERRUPTED.into());
+            append(&file, &line(&record)).map_err(failed)?;
+        }
+        self.file = Some(file);
+        Ok(closed)
+    }
+
+    fn add_late(&mut self, file: &OwnedFd) -> std::result::Result<(), Errno> {
+        if let Some(record) = &self.late {
+            append(file, &line(record))?;
+            self.late = None;
+        }
+        Ok(())
+    }
+}
+
+/// Why an outcome is not known.
+const INTERRUPTED: &str =
+    "the program that intended it was ended before it could write down how it went";
+
+/// What of a line tells what became of something.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Line {
+    pub(super) id: String,
+    pub(super) result: Result,
+    pub(super) reason: Option<String>,
+    pub(super) action: Action,
+    pub(super) rule: String,
+    pub(super) hostname: String,
+    pub(super) pid: Option<u32>,
+    pub(super) start_time_ticks: Option<u64>,
+    pub(super) eid: Option<String>,
+    pub(super) gpu: Option<u32>,
+}
+
+/// The lines of which the ids satisfy this, in their order. Lines that are damaged are left out.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn lines(
+    directory: &RuntimeDirectory,
+    is_meant: impl Fn(&str) -> bool,
+) -> std::result::Result<Vec<Line>, FileError> {
+    let mut found = Vec::new();
+    for_each_line(directory, |bytes| {
+        let line = serde_json::from_slice::<Line>(bytes);
+        found.extend(line.ok().filter(|line| is_meant(&line.id)));
+    })?;
+    Ok(found)
+}
+
+fn for_each_line(
+    directory: &RuntimeDirectory,
+    mut look: impl FnMut(&[u8]),
+) -> std::result::Result<(), FileError> {
+    let mut file = BufReader::new(File::from(directory.append(AUDIT_FILE, Audience::Own)?));
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        let read = file.read_until(b'\n', &mut bytes).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            directory.failed("read", AUDIT_FILE, errno)
+        })?;
+        if read == 0 {
+            return Ok(());
+        }
+        look(&bytes);
     }
 }
 
@@ -119,23 +295,21 @@ pub(super) fn time(now_seconds: f64) -> String {
 }
 
 /// The record in one line of text that does nothing to a terminal.
-fn line(record: &Record) -> String {
+fn line(record: &impl Serialize) -> String {
     let json = serde_json::to_string(record).unwrap_or_else(|error| format!("\"{error}\""));
     let mut line = String::with_capacity(json.len() + 1);
     for character in json.chars() {
         // JSON leaves DEL, C1 controls and marks that turn the direction of text as they are.
-        if character.is_control() || is_format(character) {
-            line.push_str(&format!("\\u{:04x}", u32::from(character)));
-        } else {
+        if is_harmless(character) {
             line.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                line.push_str(&format!("\\u{unit:04x}"));
+            }
         }
     }
     line.push('\n');
     line
-}
-
-const fn is_format(character: char) -> bool {
-    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Adds the line as a whole or not at all.
@@ -168,6 +342,26 @@ fn end_torn_line(file: &OwnedFd) -> std::result::Result<(), Errno> {
     append(file, "\n")
 }
 
+/// No line is longer than this.
+const TAIL_BYTES: u64 = 1 << 20;
+
+/// The last line that is whole.
+fn last_record(file: &OwnedFd) -> std::result::Result<Option<Map<String, Value>>, Errno> {
+    let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
+    let from = length.saturating_sub(TAIL_BYTES);
+    let mut tail = vec![0; usize::try_from(length - from).unwrap_or_default()];
+    let mut filled = 0;
+    while filled < tail.len() {
+        let rest = &mut tail[filled..];
+        match retry_on_intr(|| pread(file, &mut *rest, from + filled as u64))? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    let mut lines = tail[..filled].rsplit(|byte| *byte == b'\n');
+    Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +379,7 @@ mod tests {
             rule: text(),
             why: text(),
             hostname: text(),
+            asked_by: Some(text()),
             username: text(),
             uid: Some(1),
             pid: Some(1),

@@ -4,12 +4,14 @@
 //! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
 //! else can be hit. Before anything is done the intention is on the disk in [`audit`]. The [`breaker`] holds whatever the rules say.
 
+mod asked;
 pub mod audit;
 pub mod breaker;
 mod detach;
 mod evidence;
 mod never;
 pub mod report;
+mod resume;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -23,10 +25,12 @@ use genv_core::state::StateStore;
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::directory::{DirectoryLock, FileError, RuntimeDirectory};
 use crate::plan::{Outcome, Plan, ProcessTarget, Step, StepKind, Subject, Target};
+pub(crate) use asked::Asked;
 use audit::{Action, Audit, Record};
 use breaker::Breaker;
 pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
 pub(crate) use never::program_out_of_reach;
+pub use resume::{Became, Mark};
 use signal::Held;
 
 /// Held while anything is done, so that two programs do not exceed together what each may do.
@@ -70,6 +74,8 @@ pub struct Place {
 /// Carries out steps.
 pub struct Executor {
     hostname: String,
+    /// The machine whose enforcer decided what is carried out, where that is another one.
+    asked_by: Option<String>,
     policy: Policy,
     /// Whether the environment variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
     may_signal: bool,
@@ -81,8 +87,8 @@ pub struct Executor {
     /// Why the breaker is open, where that could not be written down yet.
     unwritten: Option<breaker::Open>,
     audit: Audit,
-    /// Intentions of this executor so far.
-    intentions: u64,
+    /// Before which intention of whom it is.
+    mark: Mark,
     /// Processes that were signalled and have not ended, by pid and start time.
     held: HashMap<(u32, u64), Held>,
     /// Why each step was refused last, so that one which is tried every cycle fills no disk.
@@ -123,6 +129,7 @@ impl Executor {
         let directory = RuntimeDirectory::open(place.state_directory)?;
         let mut executor = Self {
             hostname: place.hostname,
+            asked_by: None,
             policy,
             may_signal: may_signal(std::env::var("GENV_TERMINATE_PROCESSES").ok().as_deref()),
             directory,
@@ -132,7 +139,7 @@ impl Executor {
             breaker: Breaker::default(),
             unwritten: None,
             audit: Audit::default(),
-            intentions: 0,
+            mark: Mark::begin(now_seconds()),
             held: HashMap::new(),
             refused: BTreeMap::new(),
         };
@@ -145,6 +152,29 @@ impl Executor {
     pub fn clock(mut self, clock: impl Fn() -> f64 + Send + 'static) -> Self {
         self.clock = Box::new(clock);
         self
+    }
+
+    /// Carries out what the enforcer of another machine decided.
+    #[must_use]
+    pub fn asked_by(mut self, hostname: String) -> Self {
+        self.asked_by = Some(hostname);
+        self
+    }
+
+    /// Writes down that a step is not carried out, and why; returns that.
+    pub fn refuse(&mut self, step: &Step, why: &str, outcome: Outcome) -> Outcome {
+        let cause = Cause {
+            rule: &step.key.rule,
+            why,
+        };
+        let Some((action, target)) = act_of(&step.kind) else {
+            return outcome;
+        };
+        self.locked(|executor| {
+            let record = executor.record(action, &target, &cause);
+            executor.conclude(record, target, &outcome);
+            outcome
+        })
     }
 
     /// Follows another policy from now on.
@@ -265,16 +295,9 @@ impl Executor {
 
     /// A line of the audit, of which the details are still to be filled in.
     fn record(&mut self, action: Action, target: &Target, cause: &Cause<'_>) -> Record {
-        self.intentions += 1;
-        let now = self.now();
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "milliseconds fit for millions of years"
-        )]
-        let milliseconds = (now * 1000.0) as i64;
         let mut record = Record {
             time: String::new(),
-            id: format!("{milliseconds}-{}-{}", std::process::id(), self.intentions),
+            id: self.mark.next_id(),
             result: audit::Result::Intended,
             reason: None,
             action,
@@ -285,6 +308,7 @@ impl Executor {
             rule: cause.rule.to_owned(),
             why: cause.why.to_owned(),
             hostname: self.hostname.clone(),
+            asked_by: self.asked_by.clone(),
             username: String::new(),
             uid: None,
             pid: None,
@@ -345,10 +369,20 @@ impl Executor {
         record.result = result;
         record.reason = reason.cloned();
         record.time = audit::time(self.now());
-        if let Err(error) = self.audit.write(&self.directory, &record) {
-            // The next intention is refused for the same cause.
+        if let Err(error) = self.audit.conclude(&self.directory, record) {
+            // It is written before the next intention, which until then is refused for the same cause.
             tracing::error!(%error, "what was done is not in the audit");
         }
+    }
+}
+
+/// What a step does, and to what; nothing if it only says something.
+fn act_of(step: &StepKind) -> Option<(Action, Target)> {
+    match step {
+        StepKind::Report | StepKind::Warn { .. } => None,
+        StepKind::Detach(target) => Some((Action::Detach, Target::Attachment(target.clone()))),
+        StepKind::Terminate(target) => Some((Action::Terminate, Target::Process(target.clone()))),
+        StepKind::Kill(target) => Some((Action::Kill, Target::Process(target.clone()))),
     }
 }
 

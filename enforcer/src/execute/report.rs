@@ -59,7 +59,7 @@ struct Environment {
 #[error(
     "cannot read the report: {0}: give what 'genv remote enforce' of genv 1.4.3 sends, JSON with terminate and detach"
 )]
-pub struct ReportError(#[from] serde_json::Error);
+pub struct ReportError(serde_json::Error);
 
 impl Report {
     /// Reads a report.
@@ -67,7 +67,7 @@ impl Report {
     /// # Errors
     /// It is none.
     pub fn parse(json: &[u8]) -> Result<Self, ReportError> {
-        Ok(serde_json::from_slice(json)?)
+        serde_json::from_slice(json).map_err(ReportError)
     }
 }
 

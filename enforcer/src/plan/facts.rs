@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use genv_core::model::{Attribution, Device, Environment, Process, Snapshot};
 
-use super::freshness::{Freshness, HostFreshness, ReadTimes};
+use super::freshness::{Freshness, HostFreshness, LastRead};
 use super::{History, Input};
 
 /// Positions in the lists of [`Facts`].
@@ -141,12 +141,18 @@ impl<'a> Facts<'a> {
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
         };
+        let mut told: HashMap<&str, u32> = HashMap::with_capacity(input.hosts.len());
         for host in input.hosts {
-            let read = history
-                .hosts
-                .get(&host.hostname)
-                .map_or_else(ReadTimes::default, |host| host.read);
-            let freshness = HostFreshness::of(host, read, input.config, input.now_seconds);
+            *told.entry(&host.hostname).or_default() += 1;
+        }
+        for host in input.hosts {
+            let known = history.hosts.get(&host.hostname);
+            let last = known.map_or_else(LastRead::default, |host| host.read);
+            let mut freshness = HostFreshness::of(host, last, input.config, input.now_seconds);
+            // Of two by one name nobody knows which is meant.
+            if told[host.hostname.as_str()] > 1 {
+                freshness = HostFreshness::missing(freshness.longest_gap_seconds);
+            }
             let snapshot = host
                 .snapshot
                 .as_deref()

@@ -30,6 +30,33 @@ pub(super) struct ReadTimes {
     pub(super) state_seconds: Option<f64>,
 }
 
+/// What was read last of a host, and when it was last news.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LastRead {
+    /// By the clock of the host.
+    pub(super) times: ReadTimes,
+    /// When its environments and attachments were last new, Unix time by the clock here.
+    pub(super) state_news_seconds: Option<f64>,
+    /// When its devices and processes were last new, Unix time by the clock here.
+    pub(super) gpu_news_seconds: Option<f64>,
+}
+
+impl LastRead {
+    /// Notes what a cycle was planned with.
+    pub(super) fn follow(&mut self, freshness: &HostFreshness, now_seconds: f64) {
+        let last_gpu_seconds = self.times.gpu_seconds;
+        self.times = freshness.read;
+        self.times.gpu_seconds = self.times.gpu_seconds.or(last_gpu_seconds);
+        if freshness.state == Freshness::New {
+            self.state_news_seconds = Some(now_seconds);
+        }
+        if freshness.gpu == Freshness::New {
+            self.gpu_news_seconds = Some(now_seconds);
+        }
+    }
+}
+
 impl ReadTimes {
     fn of(snapshot: &Snapshot) -> Self {
         let of = |collector: &str| {
@@ -60,6 +87,8 @@ pub(super) struct HostFreshness {
     pub(super) read: ReadTimes,
     /// What a gap between two observations may last for time to count through it.
     pub(super) longest_gap_seconds: f64,
+    /// By how much the clock of the host is ahead of the one here.
+    pub(super) clock_ahead_seconds: f64,
 }
 
 /// Three missed intervals, and never less than this, are a gap.
@@ -68,23 +97,28 @@ const SHORTEST_GAP_SECONDS: f64 = 30.0;
 const LONGEST_INTERVAL_SECONDS: f64 = 3600.0;
 
 impl HostFreshness {
-    /// Judges the latest snapshot of `host`, `last` being the times of the last cycle.
-    pub(super) fn of(
-        host: &HostSnapshot,
-        last: ReadTimes,
-        config: &Config,
-        now_seconds: f64,
-    ) -> Self {
-        let interval = config.interval.as_secs_f64();
-        let missing = |longest_gap_seconds| Self {
+    /// A host of which nothing may be concluded.
+    pub(super) fn missing(longest_gap_seconds: f64) -> Self {
+        Self {
             state: Freshness::Missing,
             gpu: Freshness::Missing,
             read: ReadTimes::default(),
             longest_gap_seconds,
-        };
+            clock_ahead_seconds: 0.0,
+        }
+    }
+
+    /// Judges the latest snapshot of `host`, `last` being that of the last cycle.
+    pub(super) fn of(
+        host: &HostSnapshot,
+        last: LastRead,
+        config: &Config,
+        now_seconds: f64,
+    ) -> Self {
+        let interval = config.interval.as_secs_f64();
         let gap = |interval: f64| (3.0 * interval).max(SHORTEST_GAP_SECONDS);
         let Some(snapshot) = host.snapshot.as_ref().filter(|_| host.up) else {
-            return missing(gap(interval));
+            return Self::missing(gap(interval));
         };
         let told = snapshot.interval_seconds;
         let told = if told.is_finite() {
@@ -99,22 +133,36 @@ impl HostFreshness {
         // What comes from the future is as old as a clock that jumped: nobody knows.
         let age = (now_seconds - received).abs();
         if age.is_nan() || age > longest_gap_seconds {
-            return missing(longest_gap_seconds);
+            return Self::missing(longest_gap_seconds);
         }
         let read = ReadTimes::of(snapshot);
         let freshness = |now: Option<f64>, last: Option<f64>| match now {
             None => Freshness::Missing,
-            Some(_) if now == last => Freshness::Repeated,
+            // What is older than what was seen came late, or the host's clock was set back: the next one tells.
+            Some(now) if last.is_some_and(|last| now <= last) => Freshness::Repeated,
             Some(_) => Freshness::New,
         };
-        let state = freshness(read.snapshot_seconds, last.snapshot_seconds)
-            .min(freshness(read.processes_seconds, last.processes_seconds))
-            .min(freshness(read.state_seconds, last.state_seconds));
+        // Whoever sends the same again and again is as silent as who sends nothing.
+        let lasting = |freshness, news_seconds: Option<f64>| {
+            let age = news_seconds.map_or(f64::INFINITY, |news| (now_seconds - news).abs());
+            if freshness == Freshness::Repeated && age > longest_gap_seconds {
+                Freshness::Missing
+            } else {
+                freshness
+            }
+        };
+        let times = last.times;
+        let state = freshness(read.snapshot_seconds, times.snapshot_seconds)
+            .min(freshness(read.processes_seconds, times.processes_seconds))
+            .min(freshness(read.state_seconds, times.state_seconds));
+        let state = lasting(state, last.state_news_seconds);
+        let gpu = freshness(read.gpu_seconds, times.gpu_seconds);
         Self {
             state,
-            gpu: state.min(freshness(read.gpu_seconds, last.gpu_seconds)),
+            gpu: state.min(lasting(gpu, last.gpu_news_seconds)),
             read,
             longest_gap_seconds,
+            clock_ahead_seconds: clock_ahead_seconds(snapshot.timestamp_seconds - received),
         }
     }
 
@@ -126,6 +174,17 @@ impl HostFreshness {
             self.state
         }
     }
+}
+
+/// Clocks that differ by less than this are the same: what is left is how long a snapshot takes.
+const SAME_CLOCK_SECONDS: f64 = 30.0;
+
+/// The difference of two clocks, in whole minutes, lest what is compared by it change its order from cycle to cycle.
+fn clock_ahead_seconds(measured: f64) -> f64 {
+    if !measured.is_finite() || measured.abs() < SAME_CLOCK_SECONDS {
+        return 0.0;
+    }
+    (measured / 60.0).round() * 60.0
 }
 
 /// Time during which something was observed: neither gaps, nor waiting, nor a clock that is set back add to it.

@@ -66,7 +66,7 @@ impl Judge<'_, '_> {
             .filter_map(|piece| self.reach.target(rule, *piece))
             .collect();
 
-        let known = self.history.violations.get(&key);
+        let known = self.history.violation(rule, &key);
         let since_seconds = known.map_or(now, |known| known.since_seconds.min(now));
         let freshness = view.freshness(finding.host);
         let is_open = |target: &Target| is_open(self.history, rule, target);
@@ -119,8 +119,7 @@ impl Judge<'_, '_> {
         }
         let reported = self
             .history
-            .violations
-            .get(at.key)
+            .violation(rule, at.key)
             .is_some_and(|known| known.reported);
         if at.is_new && !reported {
             self.step(at.key, StepKind::Report);

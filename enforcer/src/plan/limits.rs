@@ -70,11 +70,16 @@ pub(super) fn applied<'a>(
     let default = pick(&|limit| limit.default).map(|found| with(By::Default, found));
     if let Some((name, found)) = largest {
         let of_group = with(By::Group(name), found);
-        // Who may be a member, or not, has the larger one.
-        let larger = default.filter(|default| default.value > of_group.value);
+        // Who may be a member, or not, has the larger one; who is no member and has none is not limited at all.
         return match user.groups {
             Some(_) => Some(of_group),
-            None => Some(larger.unwrap_or(of_group)),
+            None => default.map(|default| {
+                if default.value > of_group.value {
+                    default
+                } else {
+                    of_group
+                }
+            }),
         };
     }
     default

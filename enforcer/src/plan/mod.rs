@@ -1,5 +1,6 @@
 //! What is wrong, and what would be done about it.
 
+mod counted;
 mod explain;
 mod facts;
 mod freshness;
@@ -22,6 +23,7 @@ use genv_core::model::{DeviceIndex, HostSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Action, Config, Waiver};
+pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
 pub use history::{History, HistoryError};
 
@@ -67,7 +69,7 @@ pub struct Plan {
 }
 
 /// What makes a violation the same one in the next cycle.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// Name of the rule.
     pub rule: String,
@@ -76,7 +78,7 @@ pub struct Key {
 }
 
 /// What can break a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
     /// A process, on a device where it may not be.
@@ -203,6 +205,17 @@ pub enum Target {
     Attachment(AttachmentTarget),
 }
 
+impl Target {
+    /// The host that it is on.
+    #[must_use]
+    pub fn hostname(&self) -> &str {
+        match self {
+            Self::Process(target) => &target.hostname,
+            Self::Attachment(target) => &target.hostname,
+        }
+    }
+}
+
 /// A process, with all that must still be true of it when it is signalled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessTarget {
@@ -254,7 +267,7 @@ impl AttachmentTarget {
 }
 
 /// One thing to do now.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// The violation that it is for.
     pub key: Key,
@@ -263,7 +276,7 @@ pub struct Step {
 }
 
 /// What to do.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum StepKind {
     /// Say that the rule is broken: once a violation.

@@ -63,7 +63,7 @@ impl<'j, 'a> Reach<'j, 'a> {
         Some(pieces.collect())
     }
 
-    fn is_possible(&self, rule: &Rule, unit: &Unit) -> bool {
+    pub(super) fn is_possible(&self, rule: &Rule, unit: &Unit) -> bool {
         let may_stay = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
         let ends = unit.must_end.is_empty() || !may_stay;
         ends && unit.must_end.iter().all(|&id| self.may_end(id))
@@ -86,7 +86,9 @@ impl<'j, 'a> Reach<'j, 'a> {
         let refused = self
             .attachment_history(attachment)
             .is_some_and(|known| known.refused.is_some());
-        environment.uid != Some(0) && !refused && !self.is_left_alone(attachment.host)
+        environment.uid.is_some_and(|uid| uid != 0)
+            && !refused
+            && !self.is_left_alone(attachment.host)
     }
 
     fn is_left_alone(&self, host: HostId) -> bool {

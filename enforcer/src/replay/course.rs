@@ -8,10 +8,10 @@ use genv_core::model::{HostSnapshot, Snapshot};
 
 use super::event::{Event, EventKind, Open, RuleSummary};
 use crate::config::Config;
-use crate::cycle::{unknown_groups, users};
+use crate::cycle::users;
 use crate::execute::breaker::{Breaker, too_many_users};
 use crate::execute::users_hit;
-use crate::groups::Known;
+use crate::groups::{Known, waiver_of_unknown};
 use crate::host::users_of_devices;
 use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation, plan};
 use crate::tell::words;
@@ -128,6 +128,7 @@ impl<'a> Course<'a> {
             up: true,
             received_timestamp_seconds: None,
             snapshot: None,
+            ssh: None,
         });
         position
     }
@@ -165,7 +166,9 @@ impl<'a> Course<'a> {
         self.from_seconds = Some(self.from_seconds.map_or(now, |from| from.min(now)));
         self.until_seconds = Some(self.until_seconds.map_or(now, |until| until.max(now)));
         let known = (self.groups)(&users(&self.hosts));
-        let waivers: Vec<_> = unknown_groups(known.unknown, now).into_iter().collect();
+        let waivers: Vec<_> = waiver_of_unknown(known.unknown, self.config, now)
+            .into_iter()
+            .collect();
         let input = Input {
             hosts: &self.hosts,
             config: self.config,

@@ -267,8 +267,8 @@ fn a_clock_that_goes_back_is_said_and_shortens_nothing() {
     assert_eq!(played.notes.len(), 1, "{:?}", played.notes);
     assert!(played.notes[0].starts_with("line 12: the time of gpu01 goes back by 1h1m"));
     let action = played.story().into_iter().find(|it| it.0 == "action");
-    // 100 s were seen before, 40 s of the two minutes after the warning.
-    assert_eq!(action, Some(("action".to_owned(), 80.0 - 3600.0)));
+    // 100 s were seen before, 40 s of the two minutes after the warning; the first that is older could have come late.
+    assert_eq!(action, Some(("action".to_owned(), 90.0 - 3600.0)));
 }
 
 #[test]

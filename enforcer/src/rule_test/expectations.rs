@@ -69,15 +69,7 @@ impl Reader<'_> {
         entry: &Located<ExpectEntry>,
         config: &Config,
     ) -> Result<Expectation, yaml::Error> {
-        let rule = |name: &Located<String>| {
-            if config.rules.iter().any(|rule| rule.name == name.value) {
-                return Ok(());
-            }
-            self.refuse(
-                name.referenced,
-                format!("there is no rule '{}'", name.value.escape_debug()),
-            )
-        };
+        let rule = |name: &Located<String>| self.known_rule(name, config);
         let ExpectEntry {
             at,
             violations,

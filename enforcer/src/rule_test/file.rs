@@ -36,6 +36,10 @@ pub(super) struct TestEntry {
     pub(super) stubborn: Vec<Count>,
     #[serde(default)]
     pub(super) missing: Vec<Located<MissingEntry>>,
+    #[serde(default)]
+    pub(super) pauses: Vec<PauseEntry>,
+    #[serde(default)]
+    pub(super) waivers: Vec<WaiverEntry>,
     pub(super) expect: Located<Vec<Located<ExpectEntry>>>,
 }
 
@@ -47,6 +51,26 @@ pub(super) struct MissingEntry {
     pub(super) from: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) until: Option<Located<Span>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PauseEntry {
+    #[serde(default, deserialize_with = "given")]
+    pub(super) from: Option<Located<Span>>,
+    pub(super) until: Located<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WaiverEntry {
+    pub(super) user: Located<Text>,
+    pub(super) rules: Located<Vec<Located<String>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) from: Option<Located<Span>>,
+    pub(super) until: Located<Span>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) reason: Option<Text>,
 }
 
 impl TestEntry {

@@ -11,6 +11,7 @@ mod file;
 mod stage;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -184,6 +185,17 @@ impl Reader<'_> {
         Ok(engine)
     }
 
+    /// Refuses the name of a rule that is not there.
+    fn known_rule(&self, name: &Located<String>, config: &Config) -> Result<(), yaml::Error> {
+        if config.rules.iter().any(|rule| rule.name == name.value) {
+            return Ok(());
+        }
+        self.refuse(
+            name.referenced,
+            format!("there is no rule '{}'", name.value.escape_debug()),
+        )
+    }
+
     fn missing(&self, entry: &TestEntry, engine: &Engine) -> Result<Vec<Missing>, yaml::Error> {
         let scenario = engine.scenario();
         let missing = entry.missing.iter().map(|window| {
@@ -218,6 +230,7 @@ impl Reader<'_> {
                 .or_else(|error| self.refuse(interval.referenced, error.to_string()))?;
         }
         let missing = self.missing(&entry.value, &engine)?;
+        let told = self.told(&entry.value, &config, &engine)?;
         let expectations = self.expectations(&entry.value, &config)?;
         Ok(Test {
             name: entry.value.name.value.0.clone(),
@@ -226,6 +239,7 @@ impl Reader<'_> {
                 groups: entry.value.groups(),
                 stubborn: entry.value.stubborn.iter().map(|pid| pid.0).collect(),
                 missing,
+                told,
                 until: expectations.until(),
                 config,
             },

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -31,6 +31,7 @@ pub const MESSAGE_IDS: &[(&str, &str)] = &[
     ("action", "3e3f457ea98a4760b8593127f43f69d9"),
     ("breaker", "ac7ada9f084e45dc95b3edf6180212eb"),
     ("config_loaded", "c47de722651f422686ad548626859adb"),
+    ("config_warning", "963fc7769a394fd7a095f0eaa96dabc8"),
     ("config_refused", "a147163302ff40f3bbb7ac7c892495f9"),
     ("fault", "60dc37c3c1034e47aa19e015d7cea17c"),
 ];
@@ -39,6 +40,7 @@ pub const MESSAGE_IDS: &[(&str, &str)] = &[
 #[derive(Debug)]
 pub struct Journal {
     socket: UnixDatagram,
+    path: PathBuf,
 }
 
 impl Journal {
@@ -48,19 +50,23 @@ impl Journal {
         let stream = std::env::var("JOURNAL_STREAM").ok()?;
         let stderr = std::fs::metadata("/proc/self/fd/2").ok()?;
         let is_it = stream == format!("{}:{}", stderr.dev(), stderr.ino());
-        is_it.then(|| Self::connect(Path::new(SOCKET)).ok())?
+        is_it.then(|| Self::at(Path::new(SOCKET)).ok())?
     }
 
     /// A journal that listens there.
     ///
     /// # Errors
     /// Nobody does.
-    pub fn connect(path: &Path) -> io::Result<Self> {
+    pub fn at(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        socket.connect(path)?;
+        // A socket that was connected would be lost with the journal, and one that starts anew not be found.
+        UnixDatagram::unbound()?.connect(path)?;
         // A journal that does not keep up loses lines, and holds nothing up.
         socket.set_nonblocking(true)?;
-        Ok(Self { socket })
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+        })
     }
 }
 
@@ -71,7 +77,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         entry.field("SYSLOG_IDENTIFIER", "genv-enforcer");
         event.record(&mut entry);
         // Nobody is left to tell.
-        let _ = self.socket.send(&entry.bytes);
+        let _ = self.socket.send_to(&entry.bytes, &self.path);
     }
 }
 
@@ -163,7 +169,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
-        let log = tracing_subscriber::registry().with(Journal::connect(&path).unwrap());
+        let log = tracing_subscriber::registry().with(Journal::at(&path).unwrap());
         let hostile = "a\nPRIORITY=0\n";
         tracing::subscriber::with_default(log, || {
             tracing::warn!(
@@ -188,6 +194,26 @@ mod tests {
             fields(&buffer[..length])["GENV_LONG"].len(),
             MOST_FIELD_BYTES
         );
+    }
+
+    #[test]
+    fn a_journal_that_starts_anew_is_told_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert!(Journal::at(&path).is_err(), "nobody listens");
+        let first = UnixDatagram::bind(&path).unwrap();
+        let log = tracing_subscriber::registry().with(Journal::at(&path).unwrap());
+        tracing::subscriber::with_default(log, || {
+            drop(first);
+            std::fs::remove_file(&path).unwrap();
+            tracing::warn!("lost");
+            let second = UnixDatagram::bind(&path).unwrap();
+            second.set_nonblocking(true).unwrap();
+            tracing::warn!("told");
+            let mut buffer = [0; 4096];
+            let length = second.recv(&mut buffer).unwrap();
+            assert_eq!(fields(&buffer[..length])["MESSAGE"], "told");
+        });
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Whether the collector's last attempt succeeded: 1 if it did, 0 if not.",
         samples: |host, out| {
             for (name, status) in host.collectors() {
-                out.add(&[name], f64::from(status.success));
+                out.add(&[&name], f64::from(status.success));
             }
         },
     },
@@ -57,7 +57,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "How long the collector's last finished attempt took, in seconds.",
         samples: |host, out| {
             for (name, status) in host.collectors() {
-                out.add(&[name], status.duration_seconds);
+                out.add(&[&name], status.duration_seconds);
             }
         },
     },
@@ -68,7 +68,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "When the collector's last values were read, in seconds of Unix time by the host's clock.",
         samples: |host, out| {
             for (name, status) in host.collectors() {
-                out.add(&[name], status.timestamp_seconds);
+                out.add(&[&name], status.timestamp_seconds);
             }
         },
     },

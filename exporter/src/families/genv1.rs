@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::{Device, DeviceIndex, HostSnapshot, Process, ProcessDevice, ProcessType};
+use genv_web::metrics::MetricFamily;
 use genv_web::metrics::Samples;
-use prometheus::proto::MetricFamily;
 
 use super::{Family, HostFamily, Kind, Limits};
 use crate::host::{Host, View, attached};
@@ -20,7 +20,7 @@ pub fn of_hosts(
     hosts: &[HostSnapshot],
 ) -> impl Iterator<Item = (&'static HostFamily, Option<MetricFamily>)> {
     let no_limit = Limits {
-        processes: usize::MAX,
+        processes: Some(usize::MAX),
     };
     let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
     FAMILIES.iter().map(move |family| {

@@ -4,9 +4,9 @@
 //! (`UPDATE_DOCS=1 cargo test -p genv-exporter documentation` writes it).
 
 use genv_core::model::HostSnapshot;
+use genv_web::metrics::MetricFamily;
 use genv_web::metrics::Samples;
 pub use genv_web::metrics::{Family, Kind};
-use prometheus::proto::MetricFamily;
 
 use crate::host::Host;
 
@@ -25,8 +25,8 @@ pub type HostFamily = Family<fn(&Host<'_>, &mut Samples)>;
 /// What of a publication is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Processes of a host that have series of their own; the others are summed.
-    pub processes: usize,
+    /// Processes of a host that have series of their own; the others are summed. Without, no process has.
+    pub processes: Option<usize>,
 }
 
 /// All families about hosts by what they describe, in the order in which they are written.

@@ -1,7 +1,7 @@
 //! Families about the exporter itself: what it is, and what it costs.
 
+use genv_web::metrics::MetricFamily;
 use genv_web::metrics::{self, OwnFamily, OwnProcess, PROCESS_FAMILIES};
-use prometheus::proto::MetricFamily;
 
 use super::{Family, Kind};
 

@@ -1,11 +1,12 @@
 //! Which path answers what, and when.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use genv_core::collect::{self, CollectOptions};
-use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
 use genv_core::sources::{GpuSourceKind, SourceOptions};
 use genv_exporter::Usernames;
 use genv_exporter::endpoints::Endpoints;
@@ -27,7 +28,12 @@ impl Exporter {
     }
 
     fn naming(usernames: Usernames) -> Self {
-        let (renderer, latest) = Renderer::new(Limits { processes: 64 }, usernames);
+        let (renderer, latest) = Renderer::new(
+            Limits {
+                processes: Some(64),
+            },
+            usernames,
+        );
         let endpoints = Endpoints::new(latest, "/metrics", Duration::from_secs(10));
         Self {
             renderer,
@@ -189,6 +195,92 @@ fn every_link_of_the_landing_page_leads_somewhere() {
     for link in links {
         assert_eq!(exporter.get(&format!("/{link}")).0, 200, "{link}");
     }
+}
+
+fn over_ssh(hostname: &str) -> HostSnapshot {
+    let mut remote = snapshot();
+    remote.hostname = hostname.to_owned();
+    HostSnapshot {
+        ssh: Some(CollectorStatus {
+            success: true,
+            current: true,
+            duration_seconds: Some(0.25),
+            timestamp_seconds: Some(1_700_000_000.5),
+            error: None,
+        }),
+        ..host(remote)
+    }
+}
+
+#[test]
+fn service_discovery_names_exporters_on_hosts_that_are_reached_over_ssh() {
+    let hosts = vec![host(snapshot()), over_ssh("gpu07"), over_ssh("fe80::7")];
+    let (code, found) = Exporter::publishing(hosts).get("/sd");
+    assert_eq!(code, 200);
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&found).unwrap(),
+        serde_json::json!([
+            {"targets": ["gpu07:9820"], "labels": {"__meta_genv_host": "gpu07"}},
+            {"targets": ["[fe80::7]:9820"], "labels": {"__meta_genv_host": "fe80::7"}}
+        ])
+    );
+}
+
+#[test]
+fn how_a_host_is_reached_is_told_beside_its_collectors_also_while_it_is_down() {
+    let mut down = over_ssh("gpu07");
+    down.up = false;
+    down.snapshot = None;
+    down.ssh.as_mut().unwrap().success = false;
+    let (_, metrics) = Exporter::publishing(vec![down]).get("/metrics");
+    for line in [
+        r#"genv_host_up{hostname="gpu07"} 0"#,
+        r#"genv_collector_success{hostname="gpu07",collector="ssh"} 0"#,
+        r#"genv_collector_duration_seconds{hostname="gpu07",collector="ssh"} 0.25"#,
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
+    let local = Exporter::publishing(vec![host(snapshot())]);
+    assert!(!local.get("/metrics").1.contains(r#"collector="ssh""#));
+}
+
+#[test]
+fn users_of_other_hosts_are_named_as_asked_without_their_hosts_help() {
+    let metrics = |usernames| {
+        let exporter = Exporter::naming(usernames);
+        exporter
+            .renderer
+            .render(publication(vec![over_ssh("gpu07")]));
+        (exporter.get("/metrics").1, exporter.get("/snapshot").1)
+    };
+    let (plain, _) = metrics(Usernames::Name);
+    let names: BTreeSet<String> = snapshot()
+        .environments
+        .into_iter()
+        .map(|it| it.username)
+        .filter(|name| !name.starts_with("uid:"))
+        .collect();
+    assert!(!names.is_empty());
+    let label = |name: &str| {
+        format!(
+            "username=\"{}\"",
+            name.replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n")
+        )
+    };
+    for name in &names {
+        assert!(plain.contains(&label(name)), "{name}");
+    }
+    for usernames in [Usernames::Uid, Usernames::Hash] {
+        let (metrics, _) = metrics(usernames);
+        for name in &names {
+            assert!(!metrics.contains(&label(name)), "{usernames:?} {name}");
+        }
+        assert!(metrics.contains(r#"username="(none)""#), "{metrics}");
+    }
+    let (_, snapshot) = metrics(Usernames::Hash);
+    assert!(!snapshot.contains(r#""uid":1"#), "{snapshot}");
 }
 
 #[test]

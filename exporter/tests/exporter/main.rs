@@ -31,6 +31,7 @@ fn host(snapshot: Snapshot) -> HostSnapshot {
         up: true,
         received_timestamp_seconds: Some(1_700_000_000.5),
         snapshot: Some(Arc::new(snapshot)),
+        ssh: None,
     }
 }
 
@@ -40,6 +41,7 @@ fn dead_host(hostname: &str) -> HostSnapshot {
         up: false,
         received_timestamp_seconds: None,
         snapshot: None,
+        ssh: None,
     }
 }
 
@@ -50,7 +52,9 @@ fn publication(hosts: Vec<HostSnapshot>) -> Arc<Publication> {
 fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
     Rendering::new(
         publication(hosts),
-        Limits { processes },
+        Limits {
+            processes: Some(processes),
+        },
         &OwnProcess::default(),
     )
 }

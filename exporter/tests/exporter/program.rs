@@ -69,6 +69,14 @@ fn flags_that_contradict_each_other_are_refused() {
             &["--interval=1m", "--snapshot.max-age=30s"],
             "--snapshot.max-age=30s is shorter than --interval=60s",
         ),
+        (
+            &["--host=gpu01", "--gpu.source=nvml"],
+            "says how to read this machine",
+        ),
+        (
+            &["--hostfile=hosts", "--no-collector.state"],
+            "says how to read this machine",
+        ),
         (&["extra"], "unrecognized subcommand 'extra'"),
     ] {
         let (code, answer) = exporter(arguments);

@@ -22,6 +22,11 @@ pub(crate) struct Enforce {
 
 impl Enforce {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        self.run_of(Vec::new())
+    }
+
+    /// The same on other hosts, which these flags of genv-enforcer name.
+    pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
         // Without flags that name rules, genv 1.4.3's own defaults are meant.
         let configured = |flag: &OsString| {
             let flag = flag.to_string_lossy();
@@ -31,6 +36,7 @@ impl Enforce {
         if !flags.iter().any(configured) {
             flags.insert(0, "--genv-1".into());
         }
+        flags.splice(0..0, hosts);
         become_enforcer("enforce rules", "run", flags)
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn told(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
 }
 
 /// How many processes use a GPU or a part of it, if that is known of all its parts.
-fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
+pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
     let gpu = DeviceIndex::gpu(index);
     let parts = snapshot.devices.iter();
     let mut parts = parts.filter(|it| it.index.whole() == gpu && !it.mig_parent);

@@ -18,6 +18,8 @@ mod man;
 mod monitor;
 mod older;
 mod query;
+mod remote;
+mod remote_serve;
 mod shell;
 mod snapshot;
 mod status;
@@ -25,7 +27,8 @@ mod usage;
 mod who;
 mod why;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+pub(crate) use remote::spelled_out;
 
 /// What `genv` can be told to do.
 #[derive(Debug, Subcommand)]
@@ -48,6 +51,7 @@ pub(crate) enum Command {
     Usage(usage::Usage),
     Monitor(monitor::Monitor),
     Enforce(enforce::Enforce),
+    Remote(remote::Remote),
     Shell(shell::Shell),
     Completions(completions::Completions),
     Snapshot(snapshot::Snapshot),
@@ -57,10 +61,27 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Man(man::Man),
     #[command(hide = true)]
+    RemoteServe(remote_serve::RemoteServe),
+    #[command(hide = true)]
     Root(older::Root),
 }
 
 impl Command {
+    /// The definition of this command, if it is one that shells and prompts start all day.
+    pub(crate) fn define_alone(name: &str) -> Option<clap::Command> {
+        type Define = fn(clap::Command) -> clap::Command;
+        const ALL_DAY: [(&str, Define); 6] = [
+            ("activate", activate::Activate::augment_args),
+            ("deactivate", deactivate::Deactivate::augment_args),
+            ("devices", devices::Devices::augment_args),
+            ("envs", envs::Envs::augment_args),
+            ("shell", shell::Shell::augment_args),
+            ("status", status::Status::augment_args),
+        ];
+        let (name, define) = ALL_DAY.into_iter().find(|(known, _)| *known == name)?;
+        Some(define(clap::Command::new(name)))
+    }
+
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Activate(command) => command.run(),
@@ -81,12 +102,14 @@ impl Command {
             Self::Usage(command) => command.run(),
             Self::Monitor(command) => command.run(),
             Self::Enforce(command) => command.run(),
+            Self::Remote(command) => command.run(),
             Self::Shell(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Version(command) => command.run(),
             Self::Init(command) => command.run(),
             Self::Man(command) => command.run(),
+            Self::RemoteServe(command) => command.run(),
             Self::Root(command) => command.run(),
         }
     }

@@ -1,5 +1,6 @@
 //! `genv monitor`
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -53,6 +54,11 @@ fn check(folder: &Path) -> anyhow::Result<()> {
 
 impl Monitor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        self.run_of(Vec::new())
+    }
+
+    /// The same of other hosts, which these flags of genv-exporter name.
+    pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
         let exporter = handover::find("genv-exporter").context(
             "cannot serve metrics: genv-exporter is neither next to genv nor on PATH. Install it",
         )?;
@@ -66,7 +72,8 @@ impl Monitor {
             format!("--web.listen-address=:{}", self.port),
             format!("--interval={}s", self.interval),
         ];
-        handover::become_program(&exporter, flags)
+        let flags = flags.into_iter().map(OsString::from);
+        handover::become_program(&exporter, flags.chain(hosts))
     }
 
     fn publish(&self, exporter: &Path) -> anyhow::Result<()> {

@@ -12,9 +12,8 @@ use genv_core::model::{
 };
 use genv_enforcer::config::Config;
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::table::{Table, median, milliseconds, verdict};
+use crate::table::{Table, median, milliseconds, thread_cpu_seconds, verdict};
 
 const HOSTS: usize = 1000;
 const DEVICES: u32 = 8;
@@ -54,11 +53,11 @@ pub(crate) fn table() -> Result<Table> {
             paused_until_seconds: None,
             now_seconds,
         };
-        let began = cpu_seconds();
+        let began = thread_cpu_seconds();
         last = plan(&input, &history);
-        let planned = cpu_seconds();
+        let planned = thread_cpu_seconds();
         history.follow(&input, &last);
-        let followed = cpu_seconds();
+        let followed = thread_cpu_seconds();
         for step in &last.steps {
             history.settle(step, &Outcome::Would, now_seconds);
         }
@@ -286,7 +285,7 @@ fn process(
 }
 
 /// What a host delivers at a time.
-fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
+pub(crate) fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
     snapshot.timestamp_seconds = now_seconds;
     for collector in ["gpu", "processes", "state"] {
         let status = CollectorStatus {
@@ -303,11 +302,6 @@ fn published(snapshot: &mut Snapshot, now_seconds: f64) -> HostSnapshot {
         up: true,
         received_timestamp_seconds: Some(now_seconds),
         snapshot: Some(Arc::new(snapshot.clone())),
+        ssh: None,
     }
-}
-
-/// CPU of this thread so far.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -7,11 +7,13 @@ use anyhow::{Result, bail};
 mod budgets;
 mod commands;
 mod enforcer;
+mod enforcer_host;
 mod floor;
 mod growth;
 mod load;
 mod measured;
 mod pair;
+mod remote;
 mod scrape;
 mod shims;
 mod table;
@@ -27,22 +29,37 @@ fn main() -> Result<()> {
             writeln!(out, "{}", commands::table()?)?;
             writeln!(out, "{}", shims::table()?)?;
             writeln!(out, "{}", enforcer::table()?)?;
+            writeln!(out, "{}", enforcer_host::table()?)?;
+            write_all(&mut out, &remote::tables()?)?;
         }
         ["commands"] => writeln!(out, "{}", commands::table()?)?,
         ["shims"] => writeln!(out, "{}", shims::table()?)?,
-        ["enforcer"] => writeln!(out, "{}", enforcer::table()?)?,
+        ["enforcer"] => {
+            writeln!(out, "{}", enforcer::table()?)?;
+            writeln!(out, "{}", enforcer_host::table()?)?;
+        }
+        ["remote"] => write_all(&mut out, &remote::tables()?)?,
         ["pair"] => {
             writeln!(out, "{}", pair::table()?)?;
             writeln!(out, "{}", commands::pair()?)?;
+            writeln!(out, "{}", remote::pair()?)?;
         }
+        ["pair", "remote"] => writeln!(out, "{}", remote::pair()?)?,
         ["pair", "commands"] => writeln!(out, "{}", commands::pair()?)?,
         ["--measure", task] => {
             let task: measured::Task = serde_json::from_str(task)?;
             writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
         }
         other => bail!(
-            "unknown arguments {other:?}: give none, 'commands', 'shims', 'enforcer', 'pair' or 'pair commands'"
+            "unknown arguments {other:?}: give none, 'commands', 'shims', 'enforcer', 'remote', 'pair', 'pair commands' or 'pair remote'"
         ),
+    }
+    Ok(())
+}
+
+fn write_all(out: &mut impl Write, tables: &[table::Table]) -> Result<()> {
+    for table in tables {
+        writeln!(out, "{table}")?;
     }
     Ok(())
 }

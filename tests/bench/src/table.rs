@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// A table that is printed at the end.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -54,4 +56,10 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// CPU of this thread so far.
+pub(crate) fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -66,8 +66,11 @@ pub(super) fn promql(dashboard: &Dashboard) -> Vec<Fault> {
 /// Every selector keeps to the chosen labs.
 pub(super) fn job_matchers(dashboard: &Dashboard) -> Vec<Fault> {
     each_selector(dashboard, |selector| {
-        let lacks =
-            || format!("lacks job=~\"$job\", of enforcers job=~\"$job-enforcer\": {selector}");
+        let lacks = || {
+            format!(
+                "lacks job=~\"$job\", of enforcers job=~\"$job-enforcer\", of alerts job=~\"$job|$job-enforcer\": {selector}"
+            )
+        };
         (!selector.matches_job()).then(lacks)
     })
 }

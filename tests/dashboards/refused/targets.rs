@@ -52,6 +52,8 @@ fn a_selector_of_every_job_is_refused() {
         r#"genv_host_up{job=~"$job-enforcer"}"#,
         r#"genv_enforcer_mode{job=~"$job"}"#,
         r#"genv_enforcer_mode{job="$job-enforcer"}"#,
+        r#"ALERTS{job=~"$job"}"#,
+        r#"ALERTS_FOR_STATE{job=~"$job-enforcer"}"#,
     ] {
         refuses(
             "target-job",
@@ -82,7 +84,7 @@ fn a_selector_of_every_host_is_refused_where_there_are_hosts() {
 fn alerts_about_nobody_in_particular_may_be_shown_with_any_choice_and_nothing_else_may() {
     let found = |metric: &str| {
         let mut dashboard = example();
-        let selector = format!(r#"{metric}{{job=~"$job|", hostname=~"$hostname|"}}"#);
+        let selector = format!(r#"{metric}{{job=~"$job|$job-enforcer", hostname=~"$hostname|"}}"#);
         dashboard.json["panels"][TIMESERIES]["targets"][0]["expr"] = json!(selector);
         let with_hostname = ["ALERTS", "genv_host_up"].map(str::to_owned).into();
         let found = [

@@ -8,7 +8,7 @@ use genv_core::model::HostSnapshot;
 use genv_enforcer::config::{Config, Mode};
 use genv_enforcer::metrics::{self, Counters, Measured};
 use genv_enforcer::plan::{History, Input, Outcome, StepKind, plan};
-use prometheus::proto::MetricFamily;
+use genv_web::metrics::MetricFamily;
 
 /// How long it is paused before it is switched on.
 const PAUSE: Duration = Duration::from_secs(30 * 60);

@@ -11,10 +11,12 @@ use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
 use genv_exporter::OwnProcess;
 use genv_exporter::families::{self, Limits, own};
-use prometheus::proto::MetricFamily;
+use genv_web::metrics::MetricFamily;
 
 /// What the exporter does unless told otherwise: `--collector.processes.limit`.
-const LIMITS: Limits = Limits { processes: 64 };
+const LIMITS: Limits = Limits {
+    processes: Some(64),
+};
 
 /// An exporter of one host of a scenario, or of all.
 pub(super) struct PlayedExporter {

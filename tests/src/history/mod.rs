@@ -19,7 +19,7 @@ use genv_core::collect::CollectOptions;
 use genv_core::model::HostSnapshot;
 use genv_core::scenario::{Clock, Engine};
 use genv_enforcer::config::Config;
-use prometheus::proto::{LabelPair, MetricFamily, MetricType};
+use genv_web::metrics::MetricFamily;
 
 use crate::metrics::Labels;
 use crate::prometheus::Prometheus;
@@ -315,7 +315,7 @@ struct Scraped {
 /// A series that was scraped: its metric's name and labels as the exporter tells them.
 struct Known {
     family: String,
-    labels: Vec<LabelPair>,
+    labels: Vec<(&'static str, String)>,
     id: SeriesId,
 }
 
@@ -371,18 +371,26 @@ impl Scraped {
         let families = families.unwrap_or_default();
         let metrics = || {
             let families = families.iter();
-            families.flat_map(|family| family.get_metric().iter().map(move |one| (family, one)))
+            families.flat_map(|family| {
+                family
+                    .samples()
+                    .map(move |(labels, value)| (family.name(), labels.collect::<Vec<_>>(), value))
+            })
         };
         let mut ids = Vec::with_capacity(self.series.len());
         // Most scrapes tell the same series in the same order as the one before.
         let mut next = 0;
-        for (family, metric) in metrics() {
+        for (family, labels, value) in metrics() {
             let known = self.series.get(next).filter(|known| {
-                known.family == family.name() && known.labels == metric.get_label()
+                let known_labels = known
+                    .labels
+                    .iter()
+                    .map(|(name, value)| (*name, value.as_str()));
+                known.family == family && known_labels.eq(labels.iter().copied())
             });
             let id = match known {
                 Some(known) => known.id,
-                None => writer.series(self.labels(family.name(), metric.get_label())),
+                None => writer.series(self.labels(family, &labels)),
             };
             if known.is_some() {
                 next += 1;
@@ -390,10 +398,6 @@ impl Scraped {
                 next = position + 1;
             }
             ids.push(id);
-            let value = match family.get_field_type() {
-                MetricType::COUNTER => metric.get_counter().get_value(),
-                _ => metric.get_gauge().get_value(),
-            };
             writer.add(id, at, value)?;
         }
         if self.series.iter().map(|known| &known.id).eq(&ids) {
@@ -407,23 +411,25 @@ impl Scraped {
         {
             writer.end(known.id, at)?;
         }
-        let known = metrics().zip(&ids).map(|((family, metric), id)| Known {
-            family: family.name().to_owned(),
-            labels: metric.get_label().to_vec(),
+        let known = metrics().zip(&ids).map(|((family, labels, _), id)| Known {
+            family: family.to_owned(),
+            labels: labels
+                .into_iter()
+                .map(|(name, value)| (name, value.to_owned()))
+                .collect(),
             id: *id,
         });
         self.series = known.collect();
         Ok(())
     }
 
-    fn labels(&self, name: &str, pairs: &[LabelPair]) -> Labels {
+    fn labels(&self, name: &str, pairs: &[(&str, &str)]) -> Labels {
         let own = [
             ("__name__", name),
             ("job", self.job),
             ("instance", &self.instance),
         ];
-        let pairs = pairs.iter().map(|pair| (pair.name(), pair.value()));
-        let named = own.into_iter().chain(pairs);
+        let named = own.into_iter().chain(pairs.iter().copied());
         named.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 }

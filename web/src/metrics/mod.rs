@@ -3,10 +3,6 @@
 //! A daemon describes each family once, as a [`Family`]; its [`Samples`] are made anew for every rendering, so that
 //! nothing can be stale. An [`exposition`] of them becomes a [`Text`], which is served as it is.
 
-use prometheus::TextEncoder;
-pub use prometheus::proto::MetricFamily;
-use prometheus::proto::MetricType;
-
 mod own_process;
 mod process;
 mod samples;
@@ -14,7 +10,7 @@ mod text;
 
 pub use own_process::OwnProcess;
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
-pub use samples::Samples;
+pub use samples::{MetricFamily, Samples};
 pub use text::{METRICS, Text};
 
 /// One metric family, and how its samples are derived by `S`.
@@ -45,10 +41,10 @@ pub enum Kind {
 impl Kind {
     /// The type in the words of the text format.
     #[must_use]
-    pub const fn metric_type(self) -> MetricType {
+    pub const fn word(self) -> &'static str {
         match self {
-            Self::Gauge | Self::Largest => MetricType::GAUGE,
-            Self::Counter => MetricType::COUNTER,
+            Self::Gauge | Self::Largest => "gauge",
+            Self::Counter => "counter",
         }
     }
 }
@@ -64,7 +60,5 @@ pub fn exposition(families: impl IntoIterator<Item = MetricFamily>) -> String {
 
 /// Adds a family to an exposition.
 pub fn append(text: &mut String, family: MetricFamily) {
-    if let Err(error) = TextEncoder::new().encode_utf8(&[family], text) {
-        tracing::error!(%error, "cannot write a metric family; it is left out");
-    }
+    family.append_to(text);
 }

@@ -1,8 +1,6 @@
 //! Families about the daemon itself: what it was built from, and what it costs.
 
-use prometheus::proto::MetricFamily;
-
-use super::{Family, Kind, OwnProcess, Samples};
+use super::{Family, Kind, MetricFamily, OwnProcess, Samples};
 use crate::build::{REVISION, RUST_VERSION, VERSION};
 
 /// A family about the daemon.

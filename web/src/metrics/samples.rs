@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt::Display;
-
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily};
+use std::fmt::{Display, Write as _};
+use std::mem::take;
+use std::ops::Range;
 
 use super::Kind;
 
@@ -12,16 +12,31 @@ use super::Kind;
 /// and a long name costs every scrape and every query.
 const LABEL_LENGTH: usize = 128;
 
-/// Between the label values of a key; cannot be in a value, which has no control characters.
+/// After each label value; cannot be in one, which has no control characters.
 const SEPARATOR: char = '\0';
 
-/// The samples of a family while they are collected.
+/// The samples of a family while they are collected. There may be a million of them: none allocates anything of its own.
 pub struct Samples {
     kind: Kind,
     labels: &'static [&'static str],
-    hostname: Option<LabelPair>,
-    values: Vec<(Vec<LabelPair>, f64)>,
-    positions: HashMap<String, usize>,
+    /// Values of the label `hostname` and of the others, each with its end.
+    hostname: String,
+    texts: String,
+    /// Where the label values of each are in `texts`.
+    values: Vec<(Range<usize>, f64)>,
+    /// A label value that is being looked at.
+    value: String,
+}
+
+/// A family with its samples, no label set twice.
+#[derive(Debug)]
+pub struct MetricFamily {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    labels: Vec<&'static str>,
+    texts: String,
+    values: Vec<(Range<usize>, f64)>,
 }
 
 impl Samples {
@@ -30,15 +45,22 @@ impl Samples {
         Self {
             kind,
             labels,
-            hostname: None,
+            hostname: String::new(),
+            texts: String::new(),
             values: Vec::new(),
-            positions: HashMap::new(),
+            value: String::new(),
         }
     }
 
-    /// Gives the label `hostname` to every sample that follows.
+    /// Gives the label `hostname` to every sample that follows; either all have it, or none.
     pub fn of_host(&mut self, hostname: &str) {
-        self.hostname = Some(pair("hostname", printable(hostname.to_owned())));
+        assert!(
+            !self.hostname.is_empty() || self.values.is_empty(),
+            "one label set for a family"
+        );
+        self.hostname = hostname.to_owned();
+        make_printable(&mut self.hostname);
+        self.hostname.push(SEPARATOR);
     }
 
     /// Adds a sample, unless there is no value or it is not a number. `labels` are the values of the
@@ -48,84 +70,132 @@ impl Samples {
             return;
         };
         assert_eq!(labels.len(), self.labels.len(), "one value for each label");
-        let names = self.labels.iter().copied();
-        let named = names
-            .zip(labels)
-            .map(|(name, value)| pair(name, label_value(*value)));
-        let pairs: Vec<_> = self.hostname.iter().cloned().chain(named).collect();
-        let mut key = String::new();
-        for pair in &pairs {
-            key.push_str(pair.value());
-            key.push(SEPARATOR);
+        let begin = self.texts.len();
+        self.texts.push_str(&self.hostname);
+        for label in labels {
+            self.value.clear();
+            // Writing to a string does not fail.
+            let _ = write!(self.value, "{label}");
+            make_label_value(&mut self.value);
+            self.texts.push_str(&self.value);
+            self.texts.push(SEPARATOR);
         }
-        match self.positions.entry(key) {
-            Entry::Vacant(entry) => {
-                entry.insert(self.values.len());
-                self.values.push((pairs, value));
-            }
-            Entry::Occupied(entry) => {
-                let known = &mut self.values[*entry.get()].1;
-                *known = match self.kind {
-                    Kind::Gauge | Kind::Counter => *known + value,
-                    Kind::Largest => known.max(value),
-                };
-            }
-        }
+        self.values.push((begin..self.texts.len(), value));
     }
 
     /// The family, if it has a sample.
-    pub fn into_family(self, name: &str, help: &str) -> Option<MetricFamily> {
+    pub fn into_family(mut self, name: &'static str, help: &'static str) -> Option<MetricFamily> {
         if self.values.is_empty() {
             return None;
         }
-        let metrics = self.values.into_iter().map(|(labels, value)| {
-            let mut metric = Metric::from_label(labels);
-            match self.kind {
-                Kind::Gauge | Kind::Largest => {
-                    let mut gauge = Gauge::default();
-                    gauge.set_value(value);
-                    metric.set_gauge(gauge);
+        let mut positions = HashMap::with_capacity(self.values.len());
+        let mut values: Vec<(Range<usize>, f64)> = Vec::with_capacity(self.values.len());
+        for (range, value) in take(&mut self.values) {
+            match positions.entry(&self.texts[range.clone()]) {
+                Entry::Vacant(entry) => {
+                    entry.insert(values.len());
+                    values.push((range, value));
                 }
-                Kind::Counter => {
-                    let mut counter = Counter::default();
-                    counter.set_value(value);
-                    metric.set_counter(counter);
+                Entry::Occupied(entry) => {
+                    let known = &mut values[*entry.get()].1;
+                    *known = match self.kind {
+                        Kind::Gauge | Kind::Counter => *known + value,
+                        Kind::Largest => known.max(value),
+                    };
                 }
             }
-            metric
-        });
-        let mut family = MetricFamily::default();
-        family.set_metric(metrics.collect());
-        family.set_name(name.to_owned());
-        family.set_help(help.to_owned());
-        family.set_field_type(self.kind.metric_type());
-        Some(family)
+        }
+        let hostname = (!self.hostname.is_empty()).then_some("hostname");
+        let labels = hostname.into_iter().chain(self.labels.iter().copied());
+        Some(MetricFamily {
+            name,
+            help,
+            kind: self.kind,
+            labels: labels.collect(),
+            texts: self.texts,
+            values,
+        })
     }
 }
 
-fn pair(name: &str, value: String) -> LabelPair {
-    let mut pair = LabelPair::default();
-    pair.set_name(name.to_owned());
-    pair.set_value(value);
-    pair
-}
-
-/// A label value that every reader takes, no longer than [`LABEL_LENGTH`].
-fn label_value(value: &dyn Display) -> String {
-    let mut text = printable(value.to_string());
-    if text.chars().nth(LABEL_LENGTH).is_some() {
-        text = text.chars().take(LABEL_LENGTH - 1).chain(['…']).collect();
+impl MetricFamily {
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
     }
-    text
+
+    /// Gauge or counter.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its samples: label names with their values, and the value.
+    pub fn samples(
+        &self,
+    ) -> impl Iterator<Item = (impl Iterator<Item = (&'static str, &str)>, f64)> {
+        self.values.iter().map(|(range, value)| {
+            let values = self.texts[range.clone()].split_terminator(SEPARATOR);
+            (self.labels.iter().copied().zip(values), *value)
+        })
+    }
+
+    /// Adds it to a text in Prometheus' text format 0.0.4.
+    /// <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
+    pub(super) fn append_to(&self, text: &mut String) {
+        let Self { name, help, .. } = self;
+        let kind = self.kind.word();
+        let help = help.replace('\\', r"\\").replace('\n', r"\n");
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        for (labels, value) in self.samples() {
+            text.push_str(name);
+            let mut before = '{';
+            for (label, value) in labels {
+                text.push(before);
+                text.push_str(label);
+                text.push_str("=\"");
+                push_escaped(text, value);
+                text.push('"');
+                before = ',';
+            }
+            if before == ',' {
+                text.push('}');
+            }
+            // Writing to a string does not fail.
+            let _ = writeln!(text, " {value}");
+        }
+    }
 }
 
-/// The text with its control characters replaced; the text format escapes line feeds.
-fn printable(text: String) -> String {
+fn push_escaped(text: &mut String, value: &str) {
+    if !value.contains(['\\', '"', '\n']) {
+        text.push_str(value);
+        return;
+    }
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str(r"\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str(r"\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+/// Makes of a text a label value that every reader takes, no longer than [`LABEL_LENGTH`].
+fn make_label_value(text: &mut String) {
+    make_printable(text);
+    if text.len() > LABEL_LENGTH && text.chars().nth(LABEL_LENGTH).is_some() {
+        *text = text.chars().take(LABEL_LENGTH - 1).chain(['…']).collect();
+    }
+}
+
+/// Replaces control characters; the text format escapes line feeds.
+fn make_printable(text: &mut String) {
     let bad = |c: char| c.is_control() && c != '\n';
     if text.contains(bad) {
-        text.replace(bad, "\u{fffd}")
-    } else {
-        text
+        *text = text.replace(bad, "\u{fffd}");
     }
 }
 
@@ -135,10 +205,7 @@ mod tests {
 
     fn values(samples: Samples) -> Vec<f64> {
         let family = samples.into_family("x", "x").unwrap();
-        let metrics = family.get_metric().iter();
-        metrics
-            .map(|metric| metric.get_gauge().get_value())
-            .collect()
+        family.samples().map(|(_, value)| value).collect()
     }
 
     #[test]
@@ -182,7 +249,34 @@ mod tests {
     }
 
     #[test]
+    fn a_family_is_written_with_all_escapes() {
+        let mut samples = Samples::new(Kind::Counter, &["a", "b"]);
+        samples.of_host("h");
+        samples.add(&[&"x\\\"\n", &""], 1.5);
+        samples.add(&[&"é", &2], 1e21);
+        let mut text = String::new();
+        let family = samples.into_family("x_total", "Line\nand \\.").unwrap();
+        family.append_to(&mut text);
+        assert_eq!(
+            text,
+            "# HELP x_total Line\\nand \\\\.\n# TYPE x_total counter\n\
+             x_total{hostname=\"h\",a=\"x\\\\\\\"\\n\",b=\"\"} 1.5\n\
+             x_total{hostname=\"h\",a=\"é\",b=\"2\"} 1000000000000000000000\n"
+        );
+        let mut bare = Samples::new(Kind::Largest, &[]);
+        bare.add(&[], 1.0);
+        let mut text = String::new();
+        bare.into_family("x", "y").unwrap().append_to(&mut text);
+        assert_eq!(text, "# HELP x y\n# TYPE x gauge\nx 1\n");
+    }
+
+    #[test]
     fn hostile_label_values_are_made_harmless() {
+        let label_value = |text: &dyn Display| {
+            let mut value = text.to_string();
+            make_label_value(&mut value);
+            value
+        };
         assert_eq!(label_value(&"plain"), "plain");
         assert_eq!(
             label_value(&"a\0b\u{1b}[31m\r\nc"),

@@ -8,7 +8,7 @@ use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope};
 use genv_core::yaml::Located;
 
 pub(crate) use values::{Count, Pairs, Span, Text, given};
-pub(super) use values::{Days, LimitEntry, Ratio, span};
+pub(super) use values::{Days, LimitEntry, Ratio, count, span};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

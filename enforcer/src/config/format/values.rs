@@ -61,17 +61,20 @@ yaml_scalar!(
 );
 
 /// Digits only: what other programs take for another number (`010`, `0x10`, `1e3`, `1_000`) is refused.
-fn count(text: &str) -> Result<u32, String> {
+pub(in crate::config) fn count(text: &str) -> Result<u32, String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits && text.len() > 1 && text.starts_with('0') {
         return Err(format!(
             "'{text}' begins with a zero, which some programs take for another number: leave it out"
         ));
     }
-    digits
-        .then(|| text.parse().ok())
-        .flatten()
-        .ok_or_else(|| format!("'{text}' is not a whole number from 0 to {}", u32::MAX))
+    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| {
+        format!(
+            "'{}' is not a whole number from 0 to {}",
+            text.escape_debug(),
+            u32::MAX
+        )
+    })
 }
 
 pub(in crate::config) fn span(text: &str) -> Result<Duration, String> {
@@ -157,8 +160,11 @@ impl<'de> Deserialize<'de> for LimitEntry {
                 self.visit_str(&value.to_string())
             }
 
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<LimitEntry, E> {
-                self.visit_str(&format!("{value:?}"))
+            // What was written is not known any more: `010` and `1e3` come as floats too.
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<LimitEntry, E> {
+                Err(E::custom(
+                    "a limit is a whole number, without a point, an exponent or a zero before it: write 2, 80gi or 7d",
+                ))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitEntry, A::Error> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use genv_core::model::MemoryAmount;
-use genv_core::yaml::Located;
+use genv_core::yaml::{Located, Place};
 
 use super::{Checked, Resolver};
-use crate::config::format::{LimitEntry, OverrideEntry, Pairs, span};
+use crate::config::format::{LimitEntry, OverrideEntry, Pairs, count, span};
 use crate::config::{Limit, Limits};
 
 /// What a limit is an amount of.
@@ -31,20 +31,7 @@ impl Unit {
 
     fn amount(self, text: &str) -> Result<u64, String> {
         match self {
-            Self::Count => {
-                let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                digits
-                    .then(|| text.parse::<u32>().ok())
-                    .flatten()
-                    .map(u64::from)
-                    .ok_or_else(|| {
-                        format!(
-                            "'{}' is not a whole number from 0 to {}",
-                            text.escape_debug(),
-                            u32::MAX
-                        )
-                    })
-            }
+            Self::Count => count(text).map(u64::from),
             Self::Memory => {
                 let amount =
                     MemoryAmount::from_file(text).and_then(|amount| match amount.bytes() {
@@ -94,6 +81,25 @@ impl Resolver<'_> {
         Ok(limits)
     }
 
+    /// A number as it stands in the file: YAML has others that look like it, such as `0o10`, which is 8.
+    fn number_as_written<'b>(&'b self, place: Place, number: &'b str) -> &'b str {
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        let position = |n: u64| usize::try_from(n).ok()?.checked_sub(1);
+        let written = position(place.line()).zip(position(place.column()));
+        let written = written.and_then(|(line, column)| {
+            let line = self.text.lines().nth(line)?;
+            let (start, _) = line.char_indices().nth(column)?;
+            let ends = |c: char| c.is_whitespace() || matches!(c, ',' | ']' | '}');
+            line[start..].split(ends).next()
+        });
+        // What is quoted or stands elsewhere (`*alias`) is what it is.
+        let is_plain = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit() || c == '+');
+        written
+            .filter(is_plain)
+            .filter(|_| is_number)
+            .unwrap_or(number)
+    }
+
     fn limit(&self, unit: Unit, entry: &Located<LimitEntry>) -> Checked<Limit<u64>> {
         let amounts = |pairs: &Pairs<String>| -> Checked<BTreeMap<String, u64>> {
             let amounts = pairs.0.iter().map(|(name, text)| {
@@ -105,7 +111,10 @@ impl Resolver<'_> {
         };
         match &entry.value {
             LimitEntry::ForAll(text) => Ok(Limit {
-                default: Some(self.valid(entry.referenced, unit.amount(text))?),
+                default: Some({
+                    let text = self.number_as_written(entry.referenced, text);
+                    self.valid(entry.referenced, unit.amount(text))?
+                }),
                 groups: BTreeMap::new(),
                 users: BTreeMap::new(),
             }),

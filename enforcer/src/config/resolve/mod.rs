@@ -35,8 +35,13 @@ pub(super) struct Resolver<'a> {
     named_hosts: Cell<usize>,
 }
 
-/// Checks a file.
-pub(super) fn config(source_name: &str, text: &str, file: &File) -> Checked<Config> {
+/// Checks a file, of a machine in this time zone.
+pub(super) fn config(
+    source_name: &str,
+    text: &str,
+    file: &File,
+    machine: TimeZone,
+) -> Checked<Config> {
     let mut resolver = Resolver {
         source_name,
         text,
@@ -52,7 +57,10 @@ pub(super) fn config(source_name: &str, text: &str, file: &File) -> Checked<Conf
         );
         return resolver.refuse(file.version.referenced, message);
     }
-    resolver.timezone = resolver.time_zone(file.timezone.as_ref())?;
+    resolver.timezone = match &file.timezone {
+        Some(name) => resolver.time_zone(name)?,
+        None => machine,
+    };
     resolver.host_groups = resolver.host_groups(file)?;
     let interval = match &file.interval {
         Some(text) => resolver.valid(text.referenced, parse_interval(&text.value))?,
@@ -82,10 +90,7 @@ impl Resolver<'_> {
         read.or_else(|error| self.refuse(place, error.to_string()))
     }
 
-    fn time_zone(&self, name: Option<&Located<String>>) -> Checked<TimeZone> {
-        let Some(name) = name else {
-            return Ok(TimeZone::system());
-        };
+    fn time_zone(&self, name: &Located<String>) -> Checked<TimeZone> {
         TimeZone::get(&name.value).or_else(|_| {
             let message = format!(
                 "'{}' is not a time zone of this machine: write one of the IANA database, such as Europe/Berlin, and \

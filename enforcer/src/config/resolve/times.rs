@@ -66,11 +66,14 @@ fn every_day() -> Vec<jiff::civil::Weekday> {
 
 fn moment(text: &str, timezone: &TimeZone, edge: Edge) -> Option<f64> {
     let seconds = |timestamp: Timestamp| timestamp.as_duration().as_secs_f64();
+    // Where the clock is set back a time happens twice: whoever is left alone until then is so until the second.
     let zoned = |civil: DateTime| {
-        civil
-            .to_zoned(timezone.clone())
-            .ok()
-            .map(|zoned| seconds(zoned.timestamp()))
+        let ambiguous = timezone.to_ambiguous_timestamp(civil);
+        let moment = match edge {
+            Edge::Begin => ambiguous.compatible(),
+            Edge::End => ambiguous.later(),
+        };
+        moment.ok().map(seconds)
     };
     // A civil time ignores what a text says of a zone, so that is tried last.
     if text.len() == "2026-12-01".len()
@@ -186,6 +189,22 @@ mod tests {
             "2026-12-01T08:00[Mars/One]",
         ] {
             assert_eq!(at(text, Edge::Begin), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_happens_twice_begins_with_the_first_and_ends_with_the_second() {
+        let berlin = TimeZone::get("Europe/Berlin").unwrap();
+        let at = |text: &str, edge| moment(text, &berlin, edge).unwrap();
+        let utc = |text: &str| at(text, Edge::Begin);
+        for (text, begin, end) in [
+            ("2026-10-25T02:30", "2026-10-25T00:30Z", "2026-10-25T01:30Z"),
+            ("2026-10-25T03:30", "2026-10-25T02:30Z", "2026-10-25T02:30Z"),
+            // What is skipped is as long after the change as it says.
+            ("2026-03-29T02:30", "2026-03-29T01:30Z", "2026-03-29T01:30Z"),
+        ] {
+            assert_eq!(at(text, Edge::Begin), utc(begin), "{text}");
+            assert_eq!(at(text, Edge::End), utc(end), "{text}");
         }
     }
 

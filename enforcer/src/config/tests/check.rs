@@ -66,5 +66,5 @@ fn check_says_which_file_is_not_there() {
     let path = Path::new("/nonexistent/enforcer.yaml");
     let error = check(path, &AccountTable::default(), 0.0, &mut out).unwrap_err();
     assert!(error.downcast_ref::<genv_core::yaml::Error>().is_some());
-    insta::assert_snapshot!(error, @"/nonexistent/enforcer.yaml: cannot read the configuration: No such file or directory (os error 2); name a file that this user can read");
+    insta::assert_snapshot!(error, @"/nonexistent/enforcer.yaml: cannot read it: No such file or directory (os error 2); name a file that this user can read");
 }

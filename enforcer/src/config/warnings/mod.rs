@@ -7,6 +7,7 @@ mod values;
 use std::fmt;
 
 use genv_core::yaml::{self, Place};
+use jiff::tz::TimeZone;
 
 use super::format::File;
 use super::{Accounts, Config, load, resolve};
@@ -37,7 +38,7 @@ impl Config {
         now_seconds: f64,
     ) -> Result<Vec<Warning>, yaml::Error> {
         let file: File = load::file(source_name, text)?;
-        let config = resolve::config(source_name, text, &file)?;
+        let config = resolve::config(source_name, text, &file, TimeZone::system())?;
         let mut found = Found {
             source_name,
             text,

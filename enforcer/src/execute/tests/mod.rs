@@ -5,6 +5,7 @@ mod breaker;
 mod detach;
 mod never;
 mod report;
+mod resume;
 mod signals;
 mod unkillable;
 mod verification;

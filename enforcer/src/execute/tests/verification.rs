@@ -134,6 +134,15 @@ fn a_claim_that_changed_since_spares_its_process() {
         eid: Some("E".to_owned()),
         ..outside
     };
+    let another = ProcessTarget {
+        eid: Some("F".to_owned()),
+        ..inside.clone()
+    };
+    refused(
+        &executor.carry_out(&terminate(&another), "why"),
+        "not in the same environment",
+        true,
+    );
     let other_user = ProcessTarget {
         uid: uid + 1,
         ..inside.clone()

@@ -48,6 +48,7 @@ impl History {
             };
             let rule = view.rule;
             let known = self.violations.remove(&violation.key);
+            let known = known.filter(|_| self.knows(rule));
             let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
             known.since_seconds = violation.since_seconds;
             let open = |target: &Target| is_open(self, rule, target);
@@ -79,11 +80,15 @@ impl History {
                 Some(hostname) => view.missing_hosts.contains(&hostname),
                 None => !view.missing_hosts.is_empty(),
             });
-            if is_silent {
+            if is_silent && view.is_some_and(|view| self.knows(view.rule)) {
                 seen.insert(key, known);
             }
         }
         self.violations = seen;
+        let rules = input.config.rules.iter();
+        self.kinds = rules
+            .map(|rule| (rule.name.clone(), rule.kind.word().to_owned()))
+            .collect();
     }
 
     fn follow_host(
@@ -95,13 +100,14 @@ impl History {
     ) {
         let host = &facts.hosts[id];
         let freshness = &host.freshness;
-        if freshness.state == Freshness::Missing {
+        if freshness.read.snapshot_seconds.is_none() {
             return;
         }
         let known = self.hosts.entry(host.hostname.to_owned()).or_default();
-        let last_gpu_seconds = known.read.gpu_seconds;
-        known.read = freshness.read;
-        known.read.gpu_seconds = freshness.read.gpu_seconds.or(last_gpu_seconds);
+        known.read.follow(freshness, input.now_seconds);
+        if freshness.state == Freshness::Missing {
+            return;
+        }
 
         let environments = &facts.environments[host.environments.clone()];
         if freshness.state == Freshness::New && !known.attachments.is_empty() {

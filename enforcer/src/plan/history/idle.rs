@@ -14,6 +14,8 @@ const PARTS: f32 = 12.0;
 pub(in crate::plan) struct IdleWindow {
     /// When the environment was attached, Unix time: who attaches anew begins anew.
     attached_seconds: Option<i64>,
+    /// Its length: a rule that asks for another begins anew, or its average would be of a time that nobody asked for.
+    over_milliseconds: u128,
     /// When the last sample was read, Unix time.
     sampled_seconds: Option<f64>,
     /// Seconds, and utilization × seconds; the oldest first.
@@ -36,9 +38,15 @@ impl IdleWindow {
         over: Duration,
         longest_gap_seconds: f64,
     ) {
-        if self.attached_seconds != sample.attached_seconds {
-            *self = Self::default();
-            self.attached_seconds = sample.attached_seconds;
+        let over_milliseconds = over.as_millis();
+        if self.attached_seconds != sample.attached_seconds
+            || self.over_milliseconds != over_milliseconds
+        {
+            *self = Self {
+                attached_seconds: sample.attached_seconds,
+                over_milliseconds,
+                ..Self::default()
+            };
         }
         let before = self.sampled_seconds.replace(sample.sampled_seconds);
         let Some(before) = before else { return };
@@ -141,6 +149,21 @@ mod tests {
             assert_eq!(window.average(OVER), Some(0.0));
             window.observe(next, OVER, 30.0);
             assert_eq!(window.average(OVER), None, "{next:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_that_became_shorter_holds_nothing_of_the_longer_one() {
+        let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
+        let shorter = Duration::from_secs(30);
+        for (at, average) in [
+            (610.0, None),
+            (620.0, None),
+            (630.0, None),
+            (640.0, Some(1.0)),
+        ] {
+            window.observe(sample(at, 1.0), shorter, 30.0);
+            assert_eq!(window.average(shorter), average, "{at}");
         }
     }
 

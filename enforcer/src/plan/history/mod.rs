@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::freshness::{ObservedTime, ReadTimes};
+use super::freshness::{LastRead, ObservedTime};
 use super::{Key, Subject};
+use crate::config::Rule;
 pub(super) use follow::wants_new_round;
 pub(super) use idle::{IdleWindow, Sample};
 
@@ -27,6 +28,8 @@ pub struct History {
     version: u32,
     #[serde(with = "pairs")]
     pub(super) violations: BTreeMap<Key, ViolationHistory>,
+    /// What each rule forbade, by its name: one that forbids something else now is another rule.
+    kinds: BTreeMap<String, String>,
     pub(super) hosts: BTreeMap<String, HostHistory>,
 }
 
@@ -55,12 +58,16 @@ pub(super) struct ViolationHistory {
     pub(super) reported: bool,
     pub(super) warnings_given: usize,
     /// Of `seen`, when the announced end comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) end_seen_seconds: Option<f64>,
     /// Why the user could not be warned: without that nothing follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) not_warned: Option<String>,
     /// When something was last done, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) acted_seconds: Option<f64>,
     /// What this round is for; whatever comes later needs warnings of its own.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) chosen: BTreeSet<Subject>,
     /// Whether any of this was only rehearsed.
     pub(super) rehearsed: bool,
@@ -70,12 +77,15 @@ pub(super) struct ViolationHistory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostHistory {
-    pub(super) read: ReadTimes,
+    pub(super) read: LastRead,
     /// By pid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) processes: BTreeMap<u32, ProcessHistory>,
     /// By eid and GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) attachments: BTreeMap<String, BTreeMap<u32, AttachmentHistory>>,
     /// By rule, eid and GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
 }
 
@@ -85,12 +95,15 @@ pub(super) struct HostHistory {
 pub(super) struct ProcessHistory {
     pub(super) start_time_ticks: u64,
     /// SIGTERM was sent, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) terminated_seconds: Option<f64>,
     /// How long it was seen since.
     pub(super) seen: ObservedTime,
     /// SIGKILL was sent, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) killed_seconds: Option<f64>,
     /// Why it may not be ended, for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
     pub(super) rehearsed: bool,
 }
@@ -102,8 +115,10 @@ pub(super) struct AttachmentHistory {
     /// When it was attached, Unix time: one that was made since is another.
     pub(super) attached_seconds: Option<i64>,
     /// Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) detached_seconds: Option<f64>,
     /// Why it may not be detached, for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
     pub(super) rehearsed: bool,
 }
@@ -113,6 +128,7 @@ impl Default for History {
         Self {
             version: VERSION,
             violations: BTreeMap::new(),
+            kinds: BTreeMap::new(),
             hosts: BTreeMap::new(),
         }
     }
@@ -167,6 +183,17 @@ impl History {
     #[must_use]
     pub fn remembers(&self, key: &Key) -> bool {
         self.violations.contains_key(key)
+    }
+
+    /// How far a violation of a rule is.
+    pub(super) fn violation(&self, rule: &Rule, key: &Key) -> Option<&ViolationHistory> {
+        self.violations.get(key).filter(|_| self.knows(rule))
+    }
+
+    /// Whether what is remembered under the name of a rule is of this rule.
+    fn knows(&self, rule: &Rule) -> bool {
+        let kind = self.kinds.get(&rule.name);
+        kind.is_none_or(|kind| kind == rule.kind.word())
     }
 
     /// A process that was signalled or refused.

@@ -23,7 +23,9 @@ pub(super) fn findings<'a>(
         let Some(limit) = view.limit(limits, environment.user, Some(environment.host)) else {
             continue;
         };
-        let age = now_seconds - created;
+        // It was created by the clock of its host.
+        let freshness = &facts.hosts[environment.host].freshness;
+        let age = now_seconds + freshness.clock_ahead_seconds - created;
         if age.is_nan() || age <= limit.value as f64 {
             continue;
         }

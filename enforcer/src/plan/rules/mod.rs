@@ -160,8 +160,10 @@ fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {
 fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
     let attached = attachments.iter().map(|&id| {
         // What is attached since nobody knows when is the oldest.
-        let attached = facts.attachments[id].attached_seconds;
-        attached.map_or(f64::MIN, |seconds| seconds as f64)
+        let attachment = &facts.attachments[id];
+        let ahead = facts.hosts[attachment.host].freshness.clock_ahead_seconds;
+        let attached = attachment.attached_seconds;
+        attached.map_or(f64::MIN, |seconds| seconds as f64 - ahead)
     });
     Unit {
         weight: 1,
@@ -206,9 +208,12 @@ fn environment_unit(view: &View<'_, '_>, id: EnvironmentId) -> Option<Unit> {
     }
     let pieces = attachments.iter().copied().map(Piece::Attachment);
     let created = environment.environment.created_timestamp_seconds;
+    let ahead = facts.hosts[environment.host].freshness.clock_ahead_seconds;
     Some(Unit {
         weight: 1,
-        newest: created.filter(|at| at.is_finite()).unwrap_or(f64::MIN),
+        newest: created
+            .filter(|at| at.is_finite())
+            .map_or(f64::MIN, |at| at - ahead),
         pieces: pieces
             .chain(elsewhere.into_iter().map(Piece::Process))
             .collect(),

@@ -2,6 +2,7 @@
 
 use genv_core::model::{Attribution, DeviceIndex};
 
+use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;

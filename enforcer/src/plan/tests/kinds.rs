@@ -1,5 +1,6 @@
 //! What breaks each kind of rule, what is said about it, and what would be taken.
 
+use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 
@@ -94,6 +95,48 @@ fn more_memory_than_an_attachment_has() {
             )]
         );
     }
+}
+
+#[test]
+fn an_amount_that_was_configured_counts_where_the_attachment_has_none() {
+    let lab = |reserved: Option<u64>, configured: Option<u64>| {
+        let mut lab = Lab::new(1, 1)
+            .environment("gpu01", "e1", "alice")
+            .attach_memory("gpu01", "e1", 0, 60.0, reserved.map(|gib| gib * GIB))
+            .process("gpu01", 10, "alice", Some("e1"), &[(0, 3 * GIB)]);
+        lab.hosts[0].environments[0].gpu_memory_bytes = configured.map(|gib| gib * GIB);
+        terminated(RuleKind::EnvMemory, &lab).len()
+    };
+    assert_eq!(lab(None, None), 0);
+    assert_eq!(lab(None, Some(2)), 1);
+    assert_eq!(lab(None, Some(3)), 0);
+    assert_eq!(lab(Some(2), Some(8)), 1);
+    assert_eq!(lab(Some(8), Some(2)), 0);
+}
+
+#[test]
+fn an_environment_with_a_process_that_may_not_be_ended_is_not_taken_apart() {
+    let kind = || RuleKind::MaxEnvironmentsPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    let mut lab = Lab::new(1, 2)
+        .environment("gpu01", "a", "alice")
+        .environment("gpu01", "b", "alice")
+        .attach("gpu01", "a", 0, 60.0)
+        .attach("gpu01", "b", 1, 30.0)
+        .process("gpu01", 10, "alice", Some("b"), &[(1, GIB)])
+        .process("gpu01", 11, "alice", Some("b"), &[(1, GIB)]);
+    lab.hosts[0].environments[0].created_timestamp_seconds = Some(NOON - 7200.0);
+    let says = |targets| {
+        [format!(
+            "alice: has 2 environments that hold or use a device | 1 by default | {targets}"
+        )]
+    };
+    assert_eq!(detached(kind(), &lab), says("b:1 (10 11)"));
+    // Without b's last process it would still use a device: a is the one that can go.
+    lab.pid("gpu01", 11).uid = Some(0);
+    assert_eq!(detached(kind(), &lab), says("a:0"));
 }
 
 #[test]

@@ -1,18 +1,14 @@
-//! A lab in a few lines: hosts with devices, environments and processes; rules; and cycles on a virtual clock.
+//! A lab in a few lines: hosts with devices, environments and processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::plan::*;
 use genv_core::model::{
     Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements,
     Environment, EnvironmentDevice, HostSnapshot, Process, ProcessDevice, ProcessType,
     SNAPSHOT_VERSION, Snapshot,
 };
-use jiff::tz::TimeZone;
-
-use crate::config::*;
-use crate::plan::*;
 
 pub(super) const GIB: u64 = 1 << 30;
 /// Friday, 20 November 2026, 12:00 UTC.
@@ -187,6 +183,7 @@ impl Lab {
                 up: !is_silent,
                 received_timestamp_seconds: Some(now_seconds),
                 snapshot: (!is_silent).then(|| Arc::new(snapshot)),
+                ssh: None,
             }
         };
         self.hosts.iter().map(host).collect()
@@ -247,177 +244,4 @@ fn device(gpu: u32) -> Device {
         processes_measured: true,
         attachments: Vec::new(),
     }
-}
-
-/// A rule that acts at once, on everybody and without warning.
-pub(super) fn rule(kind: RuleKind, action: Action) -> Rule {
-    let name = format!("{kind:?}");
-    Rule {
-        name: name.split([' ', '{']).next().unwrap().to_owned(),
-        kind,
-        action,
-        for_duration: Duration::ZERO,
-        warn: Vec::new(),
-        grace: Duration::from_secs(60),
-        processes: DetachedProcesses::Terminate,
-        selector: Selector::default(),
-        schedule: None,
-    }
-}
-
-pub(super) fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-pub(super) fn names(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(ToString::to_string).collect()
-}
-
-pub(super) fn limit(default: u64) -> Limits<u64> {
-    Limits {
-        base: Limit {
-            default: Some(default),
-            groups: BTreeMap::new(),
-            users: BTreeMap::new(),
-        },
-        overrides: Vec::new(),
-    }
-}
-
-pub(super) fn config(rules: Vec<Rule>) -> Config {
-    Config {
-        hash: String::new(),
-        mode: Mode::Enforce,
-        interval: seconds(10),
-        timezone: TimeZone::UTC,
-        never: Never {
-            users: names(&["root", "admin"]),
-            executables: BTreeSet::new(),
-        },
-        breaker: BreakerLimits {
-            signals_per_minute: 20,
-            share_of_users: 0.5,
-            at_least_users: 3,
-        },
-        maintenance: Vec::new(),
-        waivers: Vec::new(),
-        rules,
-    }
-}
-
-/// Cycles of a daemon on a clock that tests turn.
-#[derive(Clone, Debug)]
-pub(super) struct Daemon {
-    pub(super) config: Config,
-    pub(super) history: History,
-    pub(super) now_seconds: f64,
-    pub(super) paused_until_seconds: Option<f64>,
-    pub(super) waivers: Vec<Waiver>,
-}
-
-impl Daemon {
-    pub(super) fn new(rules: Vec<Rule>) -> Self {
-        Self {
-            config: config(rules),
-            history: History::default(),
-            now_seconds: NOON,
-            paused_until_seconds: None,
-            waivers: Vec::new(),
-        }
-    }
-
-    pub(super) fn input<'a>(&'a self, hosts: &'a [HostSnapshot], lab: &'a Lab) -> Input<'a> {
-        Input {
-            hosts,
-            config: &self.config,
-            groups: &lab.groups,
-            waivers: &self.waivers,
-            paused_until_seconds: self.paused_until_seconds,
-            now_seconds: self.now_seconds,
-        }
-    }
-
-    /// What would be done now, with fresh facts.
-    pub(super) fn plan(&self, lab: &Lab) -> Plan {
-        plan(&self.input(&lab.at(self.now_seconds), lab), &self.history)
-    }
-
-    /// One cycle with fresh facts, in which every step is done; the lab stays as it is.
-    pub(super) fn cycle(&mut self, lab: &Lab) -> Plan {
-        self.cycle_with(lab, |_| Outcome::Done)
-    }
-
-    pub(super) fn cycle_with(&mut self, lab: &Lab, outcome: impl Fn(&Step) -> Outcome) -> Plan {
-        let hosts = lab.at(self.now_seconds);
-        self.cycle_on(&hosts, lab, outcome)
-    }
-
-    pub(super) fn cycle_on(
-        &mut self,
-        hosts: &[HostSnapshot],
-        lab: &Lab,
-        outcome: impl Fn(&Step) -> Outcome,
-    ) -> Plan {
-        let mut history = std::mem::take(&mut self.history);
-        let input = self.input(hosts, lab);
-        let plan = plan(&input, &history);
-        history.follow(&input, &plan);
-        for step in &plan.steps {
-            history.settle(step, &outcome(step), self.now_seconds);
-        }
-        // As a daemon that is started anew for each cycle.
-        self.history = History::parse(&history.to_json().unwrap()).unwrap();
-        plan
-    }
-
-    /// Cycles of ten seconds until `seconds` have passed; the steps with the time of each, from the first cycle on.
-    pub(super) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
-        let end = self.now_seconds + seconds as f64;
-        let mut steps = Vec::new();
-        while self.now_seconds < end {
-            let at = self.now_seconds - NOON;
-            let plan = self.cycle(lab);
-            steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
-            self.now_seconds += 10.0;
-        }
-        steps
-    }
-}
-
-/// Steps in short: `terminate 4242`, `detach e1:0 (4242)`, `warn 1/2`.
-pub(super) fn short(kind: &StepKind) -> String {
-    match kind {
-        StepKind::Report => "report".to_owned(),
-        StepKind::Warn { number, of, .. } => format!("warn {number}/{of}"),
-        StepKind::Detach(target) => format!("detach {}", short_attachment(target)),
-        StepKind::Terminate(target) => format!("terminate {}", target.pid),
-        StepKind::Kill(target) => format!("kill {}", target.pid),
-    }
-}
-
-fn short_attachment(target: &AttachmentTarget) -> String {
-    let pids: Vec<String> = target
-        .processes
-        .iter()
-        .map(|it| it.pid.to_string())
-        .collect();
-    let AttachmentTarget { eid, gpu, .. } = target;
-    match pids.as_slice() {
-        [] => format!("{eid}:{gpu}"),
-        pids => format!("{eid}:{gpu} ({})", pids.join(" ")),
-    }
-}
-
-pub(super) fn actions(plan: &Plan) -> Vec<String> {
-    let steps = plan.steps.iter().map(|step| short(&step.kind));
-    steps.filter(|step| step != "report").collect()
-}
-
-/// Targets in short, as [`short`].
-pub(super) fn targets(violation: &Violation) -> Vec<String> {
-    let of = |target: &Target| match target {
-        Target::Process(target) => target.pid.to_string(),
-        Target::Attachment(target) => short_attachment(target),
-    };
-    violation.targets.iter().map(of).collect()
 }

@@ -1,5 +1,6 @@
 //! When each step comes: `for`, warnings, the action, the grace; and what never comes.
 
+use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;

@@ -1,6 +1,8 @@
 //! Tests of whole plans.
 
+mod daemon;
 mod explain;
+mod generated;
 mod holds;
 mod idle;
 mod kinds;
@@ -8,5 +10,6 @@ mod lab;
 mod ladder;
 mod promises;
 mod properties;
+mod reload;
 mod rounds;
 mod silence;

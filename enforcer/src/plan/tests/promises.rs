@@ -2,6 +2,7 @@
 
 use genv_core::model::Attribution;
 
+use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
@@ -114,6 +115,23 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
     process.uid = Some(0);
     process.container_id = Some("3f4e".to_owned());
     assert_eq!(actions(&daemon.plan(&container)), ["terminate 10"]);
+}
+
+#[test]
+fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
+    let mut lab = Lab::new(1, 1)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 60.0);
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(0),
+        scope: Scope::Host,
+    };
+    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
+    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
+    for uid in [None, Some(0)] {
+        lab.hosts[0].environments[0].uid = uid;
+        assert_eq!(actions(&daemon.plan(&lab)), [""; 0], "{uid:?}");
+    }
 }
 
 #[test]
@@ -236,6 +254,17 @@ fn who_may_be_a_member_is_neither_matched_nor_denied_what_members_have() {
     assert_eq!(allowed(&lab, all()), is("3 for members of staff"));
     assert_eq!(allowed(&lab, students()), None);
     assert_eq!(allowed(&lab, not_staff()), None);
+    // Where only groups have a limit, who is in none of them has none.
+    let mut limits = limit(0);
+    limits.base.default = None;
+    limits.base.groups.insert("students".to_owned(), 0);
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits,
+        scope: Scope::Host,
+    };
+    let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
+    assert!(daemon.plan(&lab).violations.is_empty());
+    assert_eq!(daemon.plan(&student).violations.len(), 1);
 }
 
 #[test]

@@ -4,240 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::Attribution;
 use proptest::prelude::*;
-use proptest::sample::{select, subsequence};
+use proptest::sample::select;
 
+use super::daemon::*;
+use super::generated::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;
-
-const USERS: [&str; 5] = ["alice", "bob", "carol", "admin", "root"];
-const DEVICES: u32 = 3;
-
-/// One process: host, user, environment or not, uses, and what is odd about it.
-type ProcessSketch = (usize, usize, Option<usize>, Vec<(u32, u64)>, u8);
-
-fn labs() -> impl Strategy<Value = Lab> {
-    let environment = (
-        0..2_usize,
-        0..USERS.len(),
-        subsequence((0..DEVICES).collect::<Vec<_>>(), 0..=3),
-        prop::option::of(1..12_u64),
-        0..7200_u32,
-    );
-    let uses = prop::collection::vec((0..DEVICES, 0..10_u64), 1..3);
-    let process = (
-        0..2_usize,
-        0..USERS.len(),
-        prop::option::weighted(0.7, 0..6_usize),
-        uses,
-        0..12_u8,
-    );
-    (
-        prop::collection::vec(environment, 0..6),
-        prop::collection::vec(process, 0..10),
-        prop::bool::weighted(0.15),
-    )
-        .prop_map(|(environments, processes, one_is_silent)| {
-            let mut lab = Lab::new(2, DEVICES)
-                .member("alice", "staff")
-                .member("bob", "staff");
-            for user in USERS {
-                lab.groups.entry(user.to_owned()).or_default();
-            }
-            for (number, (host, user, gpus, gib, age)) in environments.iter().enumerate() {
-                let (host, eid) = (["gpu01", "gpu02"][*host], format!("e{number}"));
-                lab = lab.environment(host, &eid, USERS[*user]);
-                for &gpu in gpus {
-                    let before = f64::from(*age) - f64::from(gpu);
-                    lab = lab.attach_memory(host, &eid, gpu, before, gib.map(|gib| gib * GIB));
-                }
-            }
-            for (number, sketch) in processes.iter().enumerate() {
-                lab = with_process(lab, 10 + number as u32, sketch, &environments);
-            }
-            if one_is_silent {
-                lab.silent.insert("gpu02".to_owned());
-            }
-            lab
-        })
-}
-
-fn with_process<T>(
-    lab: Lab,
-    pid: u32,
-    (host, user, eid, uses, odd): &ProcessSketch,
-    environments: &[(usize, usize, T, Option<u64>, u32)],
-) -> Lab {
-    let eid = eid.filter(|&eid| eid < environments.len());
-    // A process is on the host of its environment, and mostly its user's.
-    let (host, user) = match eid {
-        Some(eid) => (environments[eid].0, environments[eid].1),
-        None => (*host, *user),
-    };
-    let hostname = ["gpu01", "gpu02"][host];
-    let eid = eid.map(|eid| format!("e{eid}"));
-    let mut uses: Vec<(u32, u64)> = uses.iter().map(|&(gpu, gib)| (gpu, gib * GIB)).collect();
-    uses.sort_unstable();
-    uses.dedup_by_key(|(gpu, _)| *gpu);
-    let mut lab = lab.process(hostname, pid, USERS[user], eid.as_deref(), &uses);
-    let process = lab.pid(hostname, pid);
-    match odd {
-        0 => {
-            process.attribution = Attribution::Unknown {
-                reason: "zombie".to_owned(),
-            }
-        }
-        1 => process.start_time_ticks = None,
-        2 => process.uid = None,
-        3 => process.username = Some("root".to_owned()),
-        4 => {
-            process.uid = Some(0);
-            process.container_id = Some("3f4e".to_owned());
-        }
-        5 => process.devices[0].memory_used_bytes = None,
-        6 => process.devices[0].utilization_ratio = None,
-        _ => process.devices[0].utilization_ratio = Some(0.01),
-    }
-    lab
-}
-
-fn limits() -> impl Strategy<Value = Limits<u64>> {
-    let limit = |most: u64| {
-        (
-            prop::option::of(0..most),
-            prop::option::of(0..most),
-            prop::option::of(0..most),
-        )
-            .prop_map(|(default, staff, carol)| Limit {
-                default,
-                groups: staff
-                    .map(|staff| ("staff".to_owned(), staff))
-                    .into_iter()
-                    .collect(),
-                users: carol
-                    .map(|carol| ("carol".to_owned(), carol))
-                    .into_iter()
-                    .collect(),
-            })
-    };
-    (limit(4), prop::option::of(limit(4))).prop_map(|(base, own)| Limits {
-        base,
-        overrides: own
-            .into_iter()
-            .map(|own| (HostSet(names(&["gpu01"])), own))
-            .collect(),
-    })
-}
-
-fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
-    let of = |limit: Limit<u64>| Limit {
-        default: limit.default.map(|value| value * unit),
-        groups: limit
-            .groups
-            .into_iter()
-            .map(|(name, value)| (name, value * unit))
-            .collect(),
-        users: limit
-            .users
-            .into_iter()
-            .map(|(name, value)| (name, value * unit))
-            .collect(),
-    };
-    Limits {
-        base: of(limits.base),
-        overrides: limits
-            .overrides
-            .into_iter()
-            .map(|(hosts, limit)| (hosts, of(limit)))
-            .collect(),
-    }
-}
-
-fn kinds() -> impl Strategy<Value = RuleKind> {
-    let scope = select(vec![Scope::Host, Scope::AllHosts]);
-    let per = select(vec![MemoryPer::Device, MemoryPer::Total]);
-    (0..10_u8, limits(), scope, per).prop_map(|(kind, limits, scope, per)| match kind {
-        0 => RuleKind::NonEnvProcesses,
-        1 => RuleKind::EnvDevices,
-        2 => RuleKind::EnvMemory,
-        3 => RuleKind::MaxDevicesPerUser { limits, scope },
-        4 => RuleKind::MaxEnvironmentsPerUser { limits, scope },
-        5 => RuleKind::MaxHostsPerUser { limits },
-        6 => RuleKind::MaxProcessesPerEnvironment { limits },
-        7 => RuleKind::MaxMemoryPerUser {
-            limits: times(limits, 5 * GIB),
-            per,
-            scope,
-        },
-        8 => RuleKind::MaxAge {
-            limits: times(limits, 1000),
-        },
-        _ => RuleKind::Idle {
-            below: 0.05,
-            over: seconds(20),
-            only_if_free_devices_below: None,
-        },
-    })
-}
-
-/// What ends a violation of this kind, as the configuration allows.
-fn ending(kind: &RuleKind) -> &'static [Action] {
-    match kind {
-        RuleKind::MaxDevicesPerUser { .. }
-        | RuleKind::MaxEnvironmentsPerUser { .. }
-        | RuleKind::MaxHostsPerUser { .. }
-        | RuleKind::MaxAge { .. }
-        | RuleKind::Idle { .. } => &[Action::Detach, Action::Terminate, Action::Kill],
-        _ => &[Action::Terminate, Action::Kill],
-    }
-}
-
-fn rules() -> impl Strategy<Value = Vec<Rule>> {
-    let selector = (
-        prop::option::weighted(0.2, subsequence(USERS.to_vec(), 1..4)),
-        prop::option::weighted(0.2, subsequence(vec![0_u32, 1, 2], 1..3)),
-        prop::bool::weighted(0.1),
-        prop::bool::weighted(0.1),
-    )
-        .prop_map(|(users, devices, groups, hosts)| Selector {
-            users: users.map(|users| names(&users)),
-            devices: devices.map(|devices| devices.into_iter().collect()),
-            groups: groups.then(|| names(&["staff"])),
-            except_hosts: HostSet(if hosts { names(&["gpu02"]) } else { names(&[]) }),
-            ..Selector::default()
-        });
-    let warn = select(vec![
-        vec![],
-        vec![seconds(20)],
-        vec![seconds(50), seconds(20)],
-    ]);
-    let rule = (
-        kinds(),
-        selector,
-        warn,
-        select(vec![0_u64, 10, 40]),
-        any::<prop::sample::Index>(),
-        prop::bool::weighted(0.3),
-    )
-        .prop_map(|(kind, selector, warn, for_seconds, action, keep)| Rule {
-            for_duration: seconds(for_seconds),
-            warn,
-            selector,
-            grace: seconds(30),
-            processes: if keep {
-                DetachedProcesses::Keep
-            } else {
-                DetachedProcesses::Terminate
-            },
-            ..rule(kind.clone(), *action.get(ending(&kind)))
-        });
-    prop::collection::vec(rule, 1..4).prop_map(|mut rules| {
-        for (number, rule) in rules.iter_mut().enumerate() {
-            rule.name = format!("rule-{number}");
-        }
-        rules
-    })
-}
 
 /// Whether a process may be ended for a violation of a user.
 fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
@@ -289,11 +62,25 @@ proptest! {
     ) {
         let mut daemon = Daemon::new(rules);
         let mut observed = 0.0;
+        let (mut shown_seconds, mut counted_until) = (f64::MIN, daemon.now_seconds);
         let mut lasting: BTreeMap<Key, Seen> = BTreeMap::new();
         let mut ended = BTreeSet::new();
         for step_seconds in steps {
+            // A snapshot of before the last one shows nothing, and through a gap no time counts.
+            if daemon.now_seconds > shown_seconds {
+                let gap = daemon.now_seconds - counted_until;
+                observed += if (0.0..=30.0).contains(&gap) { gap } else { 0.0 };
+                counted_until = daemon.now_seconds;
+            }
+            shown_seconds = daemon.now_seconds;
             let plan = daemon.cycle(&lab);
-            lasting.retain(|key, _| plan.violations.iter().any(|violation| violation.key == *key));
+            lasting.retain(|key, _| {
+                // While a host is missing, nobody can tell that what it showed is gone.
+                let missing = &plan.missing_hosts;
+                let hostname = key.subject.hostname();
+                hostname.map_or(!missing.is_empty(), |hostname| missing.contains(hostname))
+                    || plan.violations.iter().any(|violation| violation.key == *key)
+            });
             for violation in &plan.violations {
                 let new = || Seen { since: observed, warned: Vec::new() };
                 lasting.entry(violation.key.clone()).or_insert_with(new);
@@ -332,9 +119,6 @@ proptest! {
                 }
             }
             daemon.now_seconds += step_seconds;
-            if (0.0..=30.0).contains(&step_seconds) {
-                observed += step_seconds;
-            }
         }
     }
 

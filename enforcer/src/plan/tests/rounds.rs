@@ -1,5 +1,6 @@
 //! What happens after an action: nobody is ended twice, and nobody for what he was not warned of.
 
+use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 use crate::plan::*;

@@ -26,7 +26,7 @@ fn the_documented_tests_pass() {
     let passed = test(&[file], &mut out).unwrap();
     let printed = String::from_utf8(out).unwrap();
     assert!(passed, "{printed}");
-    assert!(printed.ends_with("\n2 tests, 0 failed\n"), "{printed}");
+    assert!(printed.ends_with("\n3 tests, 0 failed\n"), "{printed}");
 }
 
 #[test]

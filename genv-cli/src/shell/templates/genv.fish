@@ -70,11 +70,14 @@ function __genv_preactivate
     if builtin test -n "$GENV_PREACTIVATE_GPUS"
         builtin set --append arguments "--gpus=$GENV_PREACTIVATE_GPUS"
     end
+    if builtin test -n "$GENV_PREACTIVATE_GPU_MEMORY"
+        builtin set --append arguments "--gpu-memory=$GENV_PREACTIVATE_GPU_MEMORY"
+    end
     if builtin test -n "$GENV_PREACTIVATE_ENVIRONMENT_NAME"
         builtin set --append arguments "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     end
     # For this shell, not for those started from it.
-    builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_ENVIRONMENT_NAME
+    builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_ENVIRONMENT_NAME
     if not builtin set --query GENV_ENVIRONMENT_ID
         __genv_call $arguments
     end

@@ -72,11 +72,14 @@ function __genv_preactivate {
     if [[ -n ${GENV_PREACTIVATE_GPUS-} ]]; then
         \builtin set -- "$@" "--gpus=$GENV_PREACTIVATE_GPUS"
     fi
+    if [[ -n ${GENV_PREACTIVATE_GPU_MEMORY-} ]]; then
+        \builtin set -- "$@" "--gpu-memory=$GENV_PREACTIVATE_GPU_MEMORY"
+    fi
     if [[ -n ${GENV_PREACTIVATE_ENVIRONMENT_NAME-} ]]; then
         \builtin set -- "$@" "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     fi
     # For this shell, not for those started from it.
-    \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_ENVIRONMENT_NAME
+    \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_ENVIRONMENT_NAME
     if [[ -z ${GENV_ENVIRONMENT_ID+set} ]]; then
         __genv_call "$@"
     fi

@@ -57,6 +57,12 @@ impl Notify {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
     }
 
+    /// How long the manager waits for the next [`Notify::alive`]; absent if it does not.
+    #[must_use]
+    pub const fn watchdog(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
     /// It does not hang.
     pub fn alive(&self) {
         if self.watchdog.is_some() {

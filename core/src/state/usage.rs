@@ -1,0 +1,67 @@
+//! What genv 1.x tells of a host with `genv usage snapshot`.
+
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::value::{self, integer};
+use super::{State, StateError, document};
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Environments and attachments.
+    pub state: State,
+    /// Processes that compute.
+    pub processes: Vec<UsageProcess>,
+}
+
+/// A process that computes, as genv 1.x tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageProcess {
+    /// Process id.
+    pub pid: u32,
+    /// The environment that its environ names; none too if its environ could not be read.
+    pub eid: Option<String>,
+}
+
+/// Reads the output of `genv usage snapshot`. Its times are local to `time_zone`.
+///
+/// # Errors
+/// It is something else.
+pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateError> {
+    let error = |why: String| StateError {
+        message: format!(
+            "cannot understand what 'genv usage snapshot' prints: {why}: run it there"
+        ),
+    };
+    let root = value::parse(content).map_err(|json| error(json.to_string()))?;
+    let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
+    let environments = document::environments_of(part("envs"), time_zone);
+    let environments = environments.map_err(|why| error(why.to_string()))?;
+    let devices = document::devices_of(part("devices"), time_zone);
+    let devices = devices.map_err(|why| error(why.to_string()))?;
+    let processes = part("processes").get("processes").and_then(Value::as_array);
+    let processes = processes.ok_or_else(|| error("it has no 'processes'".to_owned()))?;
+    let process = |process: &Value| {
+        Some(UsageProcess {
+            pid: u32::try_from(integer(process.get("pid"))?).ok()?,
+            eid: process
+                .get("eid")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+        })
+    };
+    let mut warnings = environments.warnings;
+    warnings.extend(devices.warnings);
+    Ok(Usage {
+        state: State {
+            installed: true,
+            environments: environments.entries,
+            devices: devices.entries,
+            incomplete: environments.incomplete,
+            warnings,
+            ..State::default()
+        },
+        processes: processes.iter().filter_map(process).collect(),
+    })
+}

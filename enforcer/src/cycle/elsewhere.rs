@@ -1,0 +1,210 @@
+//! Steps of a cycle that other hosts are asked to take.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use genv_core::model::HostSnapshot;
+
+use super::{Cycle, log, said};
+use crate::asking::{Asking, Begun, Settled, hosts_of};
+use crate::config::Mode;
+use crate::directory::FileError;
+use crate::execute::Mark;
+use crate::intents::{Intent, Intents, Rules, VERSION};
+use crate::memory::OnDisk;
+use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
+use crate::reload::InForce;
+use crate::tell::words;
+
+impl Cycle {
+    /// Settles what hosts have answered since the last cycle, and notes what did not end by SIGKILL.
+    pub(super) fn take_answers(
+        &mut self,
+        hosts: &[HostSnapshot],
+        now_seconds: f64,
+        faults: &mut Vec<String>,
+    ) {
+        let Some(mut asking) = self.asking.take() else {
+            return;
+        };
+        let settled = asking.take();
+        if !settled.is_empty() {
+            self.on_disk = OnDisk::default();
+        }
+        self.settle_answers(&mut asking, settled, now_seconds);
+        for (target, asked) in asking.unkillable(hosts) {
+            self.executor.note_unkillable(asked);
+            self.note_unkillable(&target, faults);
+        }
+        self.asking = Some(asking);
+    }
+
+    /// Asks the hosts to take all steps, each host in their order, and settles what they answer at once.
+    pub(super) fn ask_hosts(
+        &mut self,
+        asking: &mut Asking,
+        plan: &Plan,
+        rules: &InForce,
+        now: &impl Fn() -> f64,
+        stopping: &AtomicBool,
+        unwritten: Option<&FileError>,
+    ) {
+        let mark = self.executor.mark();
+        let by_key: BTreeMap<&Key, &Violation> =
+            plan.violations.iter().map(|it| (&it.key, it)).collect();
+        let mut begun: BTreeMap<String, Vec<Begun>> = BTreeMap::new();
+        for step in &plan.steps {
+            let Some(&violation) = by_key.get(&step.key) else {
+                continue;
+            };
+            if stopping.load(Ordering::Relaxed) && words::deed(&step.kind).is_some() {
+                break;
+            }
+            let mode = self.executor.mode();
+            if let Some(outcome) = self.begin(asking, violation, step, unwritten, &mut begun) {
+                self.settle(violation, step, &outcome, mode, now());
+            }
+        }
+        let asked: Vec<String> = begun.keys().cloned().collect();
+        for (hostname, begun) in begun {
+            let intents = self.intents(&hostname, rules, &begun, now());
+            let intents = serde_json::to_value(intents).unwrap_or_default();
+            asking.ask(&hostname, intents, begun, mark.clone());
+        }
+        let settled = asking.wait(&asked);
+        self.settle_answers(asking, settled, now());
+    }
+
+    /// Adds a step to what its hosts are asked; returns how it went if they need not be, or may not.
+    fn begin(
+        &mut self,
+        asking: &Asking,
+        violation: &Violation,
+        step: &Step,
+        unwritten: Option<&FileError>,
+        begun: &mut BTreeMap<String, Vec<Begun>>,
+    ) -> Option<Outcome> {
+        let mode = self.executor.mode();
+        let hostnames = hosts_of(step, violation);
+        let is_said = words::deed(&step.kind).is_none();
+        if is_said
+            && (mode == Mode::DryRun || step.kind == StepKind::Report || hostnames.is_empty())
+        {
+            return Some(said(mode));
+        }
+        if let Some(error) = unwritten.filter(|_| !is_said) {
+            return Some(Outcome::Refused {
+                reason: format!("what was done could not be remembered: {error}"),
+                again: true,
+            });
+        }
+        for hostname in hostnames {
+            if !asking.may_ask(&hostname, step) {
+                continue;
+            }
+            let asked = if is_said {
+                None
+            } else {
+                let why = format!("{}; allowed: {}", violation.found, violation.allowed);
+                match self.executor.ask(step, &why) {
+                    Ok(asked) => Some(asked),
+                    Err(outcome) => return Some(outcome),
+                }
+            };
+            begun.entry(hostname).or_default().push(Begun {
+                step: step.clone(),
+                violation: violation.clone(),
+                asked,
+            });
+        }
+        None
+    }
+
+    fn intents(
+        &self,
+        hostname: &str,
+        rules: &InForce,
+        begun: &[Begun],
+        now_seconds: f64,
+    ) -> Intents {
+        let zone = rules.config.timezone.iana_name();
+        let steps = begun
+            .iter()
+            .map(|it| Intent::new(&it.step, &it.violation, hostname));
+        Intents {
+            version: VERSION,
+            asked_by: self.hostname.clone(),
+            hostname: hostname.to_owned(),
+            now_seconds,
+            rules: Rules {
+                source: rules.source.clone(),
+                written: (*rules.written).clone(),
+                hash: rules.config.hash.clone(),
+                timezone: zone.map(str::to_owned),
+            },
+            steps: steps.collect(),
+        }
+    }
+
+    fn settle_answers(&mut self, asking: &mut Asking, settled: Vec<Settled>, now_seconds: f64) {
+        for settled in settled {
+            let Settled {
+                begun,
+                mut outcome,
+                is_known,
+            } = settled;
+            let Begun {
+                step,
+                violation,
+                asked,
+            } = begun;
+            match asked {
+                Some(asked) => {
+                    self.executor.answered(&asked, &outcome, is_known);
+                    if let (StepKind::Kill(target), Outcome::Done) = (&step.kind, &outcome) {
+                        asking.killed(target.clone(), asked);
+                    }
+                }
+                // Who was not told, or may not have been, is told again; one of many hosts that cannot tell is enough.
+                None => {
+                    let of_many = violation.hostname.is_none();
+                    if let Outcome::Failed { reason } | Outcome::Refused { reason, .. } = &outcome
+                        && (!is_known || of_many)
+                    {
+                        outcome = Outcome::Refused {
+                            reason: reason.clone(),
+                            again: true,
+                        };
+                    }
+                }
+            }
+            // The breaker may have opened since it was asked.
+            self.settle(&violation, &step, &outcome, Mode::Enforce, now_seconds);
+        }
+    }
+
+    fn settle(
+        &mut self,
+        violation: &Violation,
+        step: &Step,
+        outcome: &Outcome,
+        mode: Mode,
+        now_seconds: f64,
+    ) {
+        log::step(violation, step, outcome, mode);
+        self.counters.count(violation, &step.kind, outcome, mode);
+        self.history.settle(step, outcome, now_seconds);
+    }
+
+    /// What is being asked, for the next program if this one is killed: since when, and the deeds.
+    pub(super) fn in_flight(&self) -> (Mark, Vec<Step>) {
+        let mark = self.executor.mark();
+        match &self.asking {
+            None => (mark, Vec::new()),
+            Some(asking) => {
+                let (begun_at, steps) = asking.in_flight();
+                (begun_at.unwrap_or(mark), steps.cloned().collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What the log says of cycles.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Mode;
+use crate::metrics::{self, mode_word};
+use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
+use crate::tell::words;
+
+/// What lasts, and was said already.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    faults: BTreeSet<String>,
+    /// Why the breaker is open.
+    breaker: Option<String>,
+    /// Why each deed was refused that is planned again, by what breaks which rule, the deed and its target.
+    refusals: BTreeMap<(Key, &'static str, String), String>,
+}
+
+impl Said {
+    /// Says that the breaker has tripped, or is open from before, and that it is closed again.
+    pub(super) fn breaker(&mut self, why: Option<&str>) {
+        if why == self.breaker.as_deref() {
+            return;
+        }
+        match why {
+            Some(why) => tracing::error!(
+                event = "breaker",
+                why,
+                "the breaker is open: nothing is done until 'genv-enforcer reset'"
+            ),
+            None => tracing::warn!(event = "breaker", "the breaker is closed again"),
+        }
+        self.breaker = why.map(str::to_owned);
+    }
+
+    /// Whether a step was refused in the last cycle too, and for the same reason: one refusal, however long it lasts.
+    pub(super) fn is_refused_still(&mut self, step: &Step, outcome: &Outcome) -> bool {
+        let Some((deed, target)) = words::deed(&step.kind) else {
+            return false;
+        };
+        let deed = (step.key.clone(), deed, target);
+        match outcome {
+            Outcome::Refused {
+                reason,
+                again: true,
+            } => {
+                let last = self.refusals.insert(deed, reason.clone());
+                last.as_ref() == Some(reason)
+            }
+            _ => {
+                self.refusals.remove(&deed);
+                false
+            }
+        }
+    }
+
+    /// Forgets what is not planned any more.
+    pub(super) fn keep(&mut self, plan: &Plan) {
+        let planned: BTreeSet<&Key> = plan.steps.iter().map(|step| &step.key).collect();
+        self.refusals.retain(|(key, _, _), _| planned.contains(key));
+    }
+
+    /// Says what is wrong, once as long as it stays so.
+    pub(super) fn faults(&mut self, faults: &[String]) {
+        for fault in faults.iter().filter(|it| !self.faults.contains(*it)) {
+            tracing::error!(
+                event = "fault",
+                fault = fault.as_str(),
+                "something is wrong with the enforcer"
+            );
+        }
+        self.faults = faults.iter().cloned().collect();
+    }
+}
+
+/// Says in the log what was done, or would have been, and why.
+pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: Mode) {
+    let subject = words::subject(&violation.key.subject);
+    let (rule, username) = (violation.key.rule.as_str(), violation.username.as_str());
+    let hostname = violation.hostname.as_deref().unwrap_or(metrics::ALL_HOSTS);
+    let (found, allowed) = (violation.found.as_str(), violation.allowed.as_str());
+    let (mode, result) = (mode_word(mode), metrics::result(outcome));
+    let reason = match outcome {
+        Outcome::Refused { reason, .. } | Outcome::Failed { reason } => reason.as_str(),
+        Outcome::Done | Outcome::Would => "",
+    };
+    match &step.kind {
+        StepKind::Report => tracing::warn!(
+            event = "violation",
+            rule,
+            username,
+            hostname,
+            subject = subject.as_str(),
+            found,
+            allowed,
+            mode,
+            "a rule is broken"
+        ),
+        StepKind::Warn {
+            number,
+            of,
+            end_seconds,
+        } => tracing::warn!(
+            event = "warning",
+            rule,
+            username,
+            hostname,
+            subject = subject.as_str(),
+            found,
+            allowed,
+            action = words::action(violation.action),
+            number,
+            of,
+            end_timestamp_seconds = end_seconds,
+            mode,
+            result,
+            "a user is warned"
+        ),
+        _ => {
+            let (deed, target) = words::deed(&step.kind).unwrap_or_default();
+            tracing::warn!(
+                event = "action",
+                rule,
+                username,
+                hostname,
+                subject = subject.as_str(),
+                found,
+                allowed,
+                action = deed,
+                target = target.as_str(),
+                mode,
+                result,
+                reason,
+                "an action is taken"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{ProcessTarget, Subject};
+
+    fn terminate(pid: u32) -> Step {
+        let subject = Subject::Process {
+            hostname: "gpu01".to_owned(),
+            pid,
+            start_time_ticks: 7,
+        };
+        let rule = "outside".to_owned();
+        Step {
+            key: Key { rule, subject },
+            kind: StepKind::Terminate(ProcessTarget {
+                hostname: "gpu01".to_owned(),
+                pid,
+                start_time_ticks: 7,
+                uid: 1000,
+                username: "alice".to_owned(),
+                comm: None,
+                eid: None,
+                container_id: None,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_lasts_is_one_and_another_reason_is_another() {
+        let refused = |reason: &str| Outcome::Refused {
+            reason: reason.to_owned(),
+            again: true,
+        };
+        let (one, other) = (terminate(10), terminate(11));
+        let mut said = Said::default();
+        let mut still = |step: &Step, outcome: &Outcome| said.is_refused_still(step, outcome);
+        assert!(!still(&one, &refused("full")));
+        assert!(still(&one, &refused("full")));
+        assert!(!still(&other, &refused("full")));
+        assert!(!still(&one, &refused("too many")));
+        assert!(!still(&one, &Outcome::Done));
+        assert!(!still(&one, &refused("too many")));
+        said.keep(&Plan::default());
+        assert!(!said.is_refused_still(&one, &refused("too many")));
+    }
+}

@@ -1,0 +1,150 @@
+//! What the next program makes of what a killed one left.
+
+use super::*;
+
+/// A directory in which the audit has this text.
+fn left(text: &[u8], mark: &Mark, steps: &[Step]) -> (Stage, Option<String>, Vec<Became>) {
+    let stage = Stage::new(&[]);
+    fs::write(stage.own.path().join("audit.jsonl"), text).unwrap();
+    let mut executor = stage.executor();
+    let unknown = executor.take_up_audit().unwrap();
+    let became = executor.what_became_of(mark, steps).unwrap();
+    (stage, unknown, became)
+}
+
+/// The results of all lines that are whole.
+fn results(stage: &Stage) -> Vec<String> {
+    let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'));
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .map(|line| line["result"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn wherever_the_audit_breaks_off_each_intention_has_one_outcome() {
+    let victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    let mark = executor.mark();
+    let step = terminate(&victim.target());
+    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    let text = fs::read(stage.own.path().join("audit.jsonl")).unwrap();
+    let first = text.iter().position(|byte| *byte == b'\n').unwrap();
+    for length in 0..=text.len() {
+        let (stage, unknown, became) = left(&text[..length], &mark, std::slice::from_ref(&step));
+        let (expected, outcome): (&[_], _) = match length {
+            // The line is whole, whether or not it is ended.
+            _ if length >= text.len() - 1 => (&["intended", "done"], Some(Outcome::Done)),
+            _ if length >= first => (&["intended", "unknown"], None),
+            _ => (&[], None),
+        };
+        assert_eq!(results(&stage), expected, "{length}");
+        assert_eq!(became[0].outcome, outcome, "{length}");
+        assert_eq!(unknown.is_some(), expected.contains(&"unknown"), "{length}");
+        // The next start has nothing to add.
+        assert_eq!(stage.executor().take_up_audit().unwrap(), None);
+        assert_eq!(results(&stage), expected, "{length}");
+    }
+}
+
+#[test]
+fn what_another_run_did_is_not_taken_for_what_was_begun() {
+    let victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    let step = terminate(&victim.target());
+    let before = executor.mark();
+    executor.carry_out(&step, "why");
+    let after = executor.mark();
+    let became = |mark: &Mark| {
+        let steps = std::slice::from_ref(&step);
+        executor.what_became_of(mark, steps).unwrap().remove(0)
+    };
+    assert_eq!(became(&before).outcome, Some(Outcome::Done));
+    assert_eq!(became(&after).outcome, None);
+    assert_eq!(became(&stage.executor().mark()).outcome, None);
+}
+
+#[test]
+fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
+    let (first, second) = (Victim::claiming("7"), Victim::claiming("7"));
+    let stage = Stage::new(&[&first, &second]);
+    let uid = first.target().uid;
+    stage.environment("7", uid, first.pid());
+    let target = |victim: &Victim| ProcessTarget {
+        eid: Some("7".to_owned()),
+        ..victim.target()
+    };
+    let step = step(StepKind::Detach(AttachmentTarget {
+        hostname: "here".to_owned(),
+        eid: "7".to_owned(),
+        username: first.target().username,
+        gpu: 0,
+        attached_seconds: None,
+        processes: vec![target(&first), target(&second)],
+    }));
+    let mut executor = stage.executor();
+    let mark = executor.mark();
+    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    let text = fs::read_to_string(stage.own.path().join("audit.jsonl")).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    assert_eq!(lines.len(), 6, "{text}");
+    for (count, begun, done) in [
+        (0, 0, false),
+        (1, 0, false),
+        (2, 0, true),
+        (4, 1, true),
+        (6, 2, true),
+    ] {
+        let text = lines[..count].concat();
+        let (_, _, became) = left(text.as_bytes(), &mark, std::slice::from_ref(&step));
+        let [became] = became.as_slice() else {
+            panic!("{became:?}")
+        };
+        assert_eq!(became.outcome.is_some(), done, "{count}");
+        let StepKind::Detach(taken) = &became.step.kind else {
+            panic!("{became:?}")
+        };
+        if count == 0 {
+            // Nothing was begun: nobody is left over.
+            assert_eq!(became.left, []);
+        } else {
+            assert_eq!(
+                (taken.processes.len(), became.left.len()),
+                (begun, 2 - begun)
+            );
+        }
+    }
+}
+
+#[test]
+fn how_something_went_is_written_before_anything_else_is_intended() {
+    let victim = Victim::new();
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    let path = |name: &str| stage.own.path().join(name);
+    executor.carry_out(&terminate(&victim.target()), "why");
+    // Its own last line comes too late.
+    let mut record = executor.record(
+        Action::Kill,
+        &Target::Process(victim.target()),
+        &Cause {
+            rule: "rule",
+            why: "why",
+        },
+    );
+    executor.intend(&mut record).unwrap();
+    fs::rename(path("audit.jsonl"), path("kept")).unwrap();
+    fs::create_dir(path("audit.jsonl")).unwrap();
+    executor.conclude(record, Target::Process(victim.target()), &Outcome::Done);
+    fs::remove_dir(path("audit.jsonl")).unwrap();
+    fs::rename(path("kept"), path("audit.jsonl")).unwrap();
+    let other = Victim::new();
+    executor.carry_out(&terminate(&other.target()), "why");
+    let expected = ["intended", "done", "intended", "done", "refused"];
+    assert_eq!(stage.results(), expected);
+}

@@ -1,0 +1,207 @@
+//! What is counted while the daemon runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use genv_core::model::NOBODY;
+use genv_web::metrics::Samples;
+
+use super::{MOST_USERS, OTHER_USERS, host, mode_word, result};
+use crate::config::{Action, Mode, Rule};
+use crate::plan::{Outcome, Plan, StepKind, Violation};
+use crate::tell::words;
+
+/// The labels of what is counted, besides the host's.
+pub(super) const COUNTED: &[&str] = &["rule", "username", "action", "mode", "result"];
+
+/// What a warning or an action is counted under.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    rule: String,
+    hostname: String,
+    username: String,
+    action: &'static str,
+    mode: &'static str,
+    result: &'static str,
+}
+
+/// A counter that is shown as 0 before it rises, so that its first rise is seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    value: u64,
+    shown: bool,
+}
+
+/// Everything that is counted while the daemon runs.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    warnings: BTreeMap<Labels, Count>,
+    actions: BTreeMap<Labels, Count>,
+    unkillable: BTreeMap<String, Count>,
+    users: BTreeSet<String>,
+}
+
+impl Counters {
+    /// Begins the counters of the rules at 0, on these hosts, and those of the users who break one.
+    pub fn begin<'a>(
+        &mut self,
+        rules: &[Rule],
+        hostnames: impl Iterator<Item = &'a str>,
+        plan: &Plan,
+        mode: Mode,
+    ) {
+        let by_name: BTreeMap<&str, &Rule> = rules
+            .iter()
+            .map(|rule| (rule.name.as_str(), rule))
+            .collect();
+        for hostname in hostnames {
+            for rule in rules {
+                self.begin_at_zero(rule, hostname, NOBODY, mode);
+            }
+            self.unkillable.entry(hostname.to_owned()).or_default();
+        }
+        for violation in &plan.violations {
+            if let Some(rule) = by_name.get(violation.key.rule.as_str()) {
+                let username = self.username(&violation.username);
+                self.begin_at_zero(rule, host(violation), &username, mode);
+            }
+        }
+    }
+
+    fn begin_at_zero(&mut self, rule: &Rule, hostname: &str, username: &str, mode: Mode) {
+        let results: &[&'static str] = match mode {
+            Mode::DryRun => &["would", "refused"],
+            Mode::Enforce => &["done", "refused", "failed"],
+        };
+        let labels = |action, result| Labels {
+            rule: rule.name.clone(),
+            hostname: hostname.to_owned(),
+            username: username.to_owned(),
+            action,
+            mode: mode_word(mode),
+            result,
+        };
+        if !matches!(rule.action, Action::Report) {
+            self.warnings
+                .entry(labels(words::action(rule.action), results[0]))
+                .or_default();
+        }
+        let deeds: &[&'static str] = match rule.action {
+            Action::Report | Action::Warn => &[],
+            Action::Detach => &["detach"],
+            Action::Terminate => &["terminate"],
+            Action::Kill => &["terminate", "kill"],
+        };
+        for deed in deeds {
+            for result in results {
+                self.actions.entry(labels(deed, result)).or_default();
+            }
+        }
+        self.actions
+            .entry(labels("report", results[0]))
+            .or_default();
+    }
+
+    /// Counts how a step went.
+    pub fn count(&mut self, violation: &Violation, step: &StepKind, outcome: &Outcome, mode: Mode) {
+        let labels = Labels {
+            rule: violation.key.rule.clone(),
+            hostname: host(violation).to_owned(),
+            username: self.username(&violation.username),
+            action: match words::deed(step) {
+                Some((deed, _)) => deed,
+                None if matches!(step, StepKind::Report) => "report",
+                None => words::action(violation.action),
+            },
+            mode: mode_word(mode),
+            result: result(outcome),
+        };
+        let counters = if matches!(step, StepKind::Warn { .. }) {
+            &mut self.warnings
+        } else {
+            &mut self.actions
+        };
+        counters.entry(labels).or_default().value += 1;
+    }
+
+    /// Counts processes that did not end by SIGKILL.
+    pub fn count_unkillable(&mut self, hostname: &str) {
+        self.unkillable
+            .entry(hostname.to_owned())
+            .or_default()
+            .value += 1;
+    }
+
+    /// Notes that everything is shown once.
+    pub fn shown(&mut self) {
+        let all = self.warnings.values_mut().chain(self.actions.values_mut());
+        for count in all.chain(self.unkillable.values_mut()) {
+            count.shown = true;
+        }
+    }
+
+    /// Writes the warnings, with [`COUNTED`] as labels.
+    pub(super) fn write_warnings(&self, out: &mut Samples) {
+        write(&self.warnings, out);
+    }
+
+    /// Writes the actions, with [`COUNTED`] as labels.
+    pub(super) fn write_actions(&self, out: &mut Samples) {
+        write(&self.actions, out);
+    }
+
+    /// Writes the processes that did not end by SIGKILL.
+    pub(super) fn write_unkillable(&self, out: &mut Samples) {
+        for (hostname, count) in &self.unkillable {
+            out.of_host(hostname);
+            out.add(&[], count.seen());
+        }
+    }
+
+    fn username(&mut self, username: &str) -> String {
+        if self.users.contains(username) {
+            return username.to_owned();
+        }
+        if self.users.len() < MOST_USERS {
+            self.users.insert(username.to_owned());
+            return username.to_owned();
+        }
+        OTHER_USERS.to_owned()
+    }
+}
+
+impl Count {
+    fn seen(self) -> f64 {
+        if self.shown { self.value as f64 } else { 0.0 }
+    }
+}
+
+fn write(counts: &BTreeMap<Labels, Count>, out: &mut Samples) {
+    for (labels, count) in counts {
+        out.of_host(&labels.hostname);
+        out.add(
+            &[
+                &labels.rule,
+                &labels.username,
+                &labels.action,
+                &labels.mode,
+                &labels.result,
+            ],
+            count.seen(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_beyond_a_number_are_counted_together() {
+        let mut counters = Counters::default();
+        let names: Vec<String> = (0..=MOST_USERS).map(|user| format!("user{user}")).collect();
+        let labels: Vec<String> = names.iter().map(|it| counters.username(it)).collect();
+        assert_eq!(labels[..MOST_USERS], names[..MOST_USERS]);
+        assert_eq!(labels[MOST_USERS], OTHER_USERS);
+        assert_eq!(counters.username("user0"), "user0", "who is known stays so");
+    }
+}

@@ -1,0 +1,79 @@
+//! What counts for a rule that the facts at hand cannot show to be broken: it counts over other hosts too, or over time.
+
+use super::facts::Facts;
+use super::reach::Reach;
+use super::selector::View;
+use super::{History, Input, Target, hold, rules};
+use crate::config::{Limit, Limits, Rule, RuleKind, Scope};
+
+/// What of a user's counts for a rule, however much is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    /// Whose it is.
+    pub username: String,
+    /// The uid, where the snapshot knows it.
+    pub uid: Option<u32>,
+    /// Why nothing is done about it now, if it is to wait.
+    pub held: Option<String>,
+    /// What could be ended or taken.
+    pub targets: Vec<Target>,
+}
+
+/// What counts for a rule, by user. Of [`RuleKind::Idle`] it is every device that is held.
+#[must_use]
+pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
+    let history = History::default();
+    let facts = Facts::new(input, &history);
+    let reach = Reach::new(input, &history, &facts);
+    let nothing_allowed = Rule {
+        kind: nothing_allowed(&rule.kind),
+        ..rule.clone()
+    };
+    let view = View::new(&facts, &nothing_allowed);
+    let findings = rules::findings(&view, &history, input.now_seconds).into_iter();
+    let counted = findings.map(|finding| {
+        let user = &facts.users[finding.user];
+        let hostname = finding.host.map(|host| facts.hosts[host].hostname);
+        let possible = finding
+            .units
+            .iter()
+            .filter(|unit| reach.is_possible(rule, unit));
+        let targets = possible
+            .flat_map(|unit| &unit.pieces)
+            .filter_map(|piece| reach.target(rule, *piece));
+        Counted {
+            username: user.name.to_owned(),
+            uid: user.uid,
+            held: hold::why(input, rule, user, hostname),
+            targets: targets.collect(),
+        }
+    });
+    counted.collect()
+}
+
+/// A kind that finds all that counts for another, on each host by itself.
+fn nothing_allowed(kind: &RuleKind) -> RuleKind {
+    let limits = Limits {
+        base: Limit {
+            default: Some(0),
+            groups: [].into(),
+            users: [].into(),
+        },
+        overrides: Vec::new(),
+    };
+    let scope = Scope::Host;
+    match kind {
+        RuleKind::MaxDevicesPerUser { .. }
+        | RuleKind::MaxHostsPerUser { .. }
+        | RuleKind::Idle { .. } => RuleKind::MaxDevicesPerUser { limits, scope },
+        RuleKind::MaxEnvironmentsPerUser { .. } => {
+            RuleKind::MaxEnvironmentsPerUser { limits, scope }
+        }
+        RuleKind::MaxMemoryPerUser { per, .. } => RuleKind::MaxMemoryPerUser {
+            limits,
+            per: *per,
+            scope,
+        },
+        kind => kind.clone(),
+    }
+}

@@ -1,0 +1,159 @@
+//! `genv remote devices`
+
+use std::collections::BTreeMap;
+use std::io;
+
+use clap::Args;
+use genv_core::model::{Device, Snapshot};
+use genv_remote::HostEntry;
+use serde::Serialize;
+
+use super::answers::{Answers, ask};
+use super::hosts::HostFlags;
+use crate::commands::free::{memory, processes, told};
+use crate::output::{Cell, Format, Table, csv_line, print, print_json, stdout};
+
+/// List how many devices each host has, and how many of them could be attached now.
+#[derive(Debug, Args)]
+pub(super) struct Devices {
+    #[command(flatten)]
+    list: SummaryFlags,
+}
+
+/// How a list with a summary is printed.
+#[derive(Clone, Debug, Args)]
+pub(super) struct SummaryFlags {
+    /// How to print: tui is a table, csv has a line with commas each.
+    #[arg(long, value_name = "FORMAT", default_value = "tui")]
+    pub(super) format: Format,
+
+    /// Print JSON.
+    #[arg(long, conflicts_with = "format")]
+    pub(super) json: bool,
+
+    /// Leave out the line that names the columns.
+    #[arg(long)]
+    pub(super) no_header: bool,
+
+    /// Leave out the last line, which counts.
+    #[arg(long)]
+    pub(super) no_summary: bool,
+}
+
+#[derive(Serialize)]
+struct OfHost<'a> {
+    hostname: &'a str,
+    total: usize,
+    available: usize,
+    /// Whether genv is there.
+    installed: bool,
+    devices: Vec<OfDevice<'a>>,
+}
+
+#[derive(Serialize)]
+struct OfDevice<'a> {
+    index: u32,
+    name: Option<&'a str>,
+    available: bool,
+    environments: usize,
+    memory_total_bytes: Option<u64>,
+    memory_free_bytes: Option<u64>,
+    /// Absent if the device does not tell.
+    processes: Option<usize>,
+}
+
+impl Devices {
+    pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
+        let answers = ask(flags, &["gpu", "state"])?;
+        if self.list.json {
+            print_json(&answers.document(of_host))?;
+        } else {
+            self.print(&answers)?;
+        }
+        Ok(answers.finish()?)
+    }
+
+    fn print(&self, answers: &Answers) -> io::Result<()> {
+        let hosts: Vec<OfHost<'_>> = answers.document(of_host).hosts;
+        let total: usize = hosts.iter().map(|host| host.total).sum();
+        let available: usize = hosts.iter().map(|host| host.available).sum();
+        if self.list.format == Format::Csv {
+            let mut text = String::new();
+            if !self.list.no_header {
+                text.push_str("HOST,TOTAL,AVAILABLE\n");
+            }
+            for host in &hosts {
+                let (total, available) = (host.total.to_string(), host.available.to_string());
+                text += &csv_line([host.hostname, &total, &available]);
+            }
+            print(text.as_bytes())?;
+        } else {
+            let header = &["HOST", "TOTAL", "AVAILABLE", "MODELS"];
+            let mut table = Table::new(header).header(!self.list.no_header);
+            for host in &hosts {
+                table.row([
+                    Cell::foreign(host.hostname),
+                    Cell::own(host.total.to_string()),
+                    Cell::own(host.available.to_string()),
+                    Cell::foreign(&models(&host.devices)),
+                ]);
+            }
+            table.write(&mut stdout())?;
+        }
+        self.list.summarize(&format!(
+            "{total} devices with {available} available on {} hosts",
+            hosts.len()
+        ))
+    }
+}
+
+impl SummaryFlags {
+    /// Prints the last line, as genv 1.4.3 does.
+    pub(super) fn summarize(&self, counted: &str) -> io::Result<()> {
+        if self.no_summary {
+            return Ok(());
+        }
+        print(format!("\nTotal {counted}\n").as_bytes())
+    }
+}
+
+fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
+    let devices: Vec<OfDevice<'a>> = told(snapshot)
+        .into_values()
+        .map(|device| OfDevice {
+            index: device.index.gpu,
+            name: device.name.as_deref(),
+            available: is_available(device, snapshot),
+            environments: device.attachments.len(),
+            memory_total_bytes: device.measurements.memory.map(|it| it.total_bytes),
+            memory_free_bytes: device.measurements.memory.map(|it| it.free_bytes),
+            processes: processes(device.index.gpu, snapshot),
+        })
+        .collect();
+    OfHost {
+        hostname: &host.name,
+        total: devices.len(),
+        available: devices.iter().filter(|device| device.available).count(),
+        installed: snapshot.installed,
+        devices,
+    }
+}
+
+/// Nobody is attached to it. Where there is no genv nobody ever is: there it counts who uses it.
+fn is_available(device: &Device, snapshot: &Snapshot) -> bool {
+    let is_used = || processes(device.index.gpu, snapshot).is_some_and(|it| it > 0);
+    device.up && device.attachments.is_empty() && (snapshot.installed || !is_used())
+}
+
+/// `4 NVIDIA A100 (80.0 GiB), 2 Tesla T4 (15.0 GiB)`.
+fn models(devices: &[OfDevice<'_>]) -> String {
+    let mut counts = BTreeMap::<(&str, Option<u64>), usize>::new();
+    for device in devices {
+        let model = (device.name.unwrap_or("?"), device.memory_total_bytes);
+        *counts.entry(model).or_default() += 1;
+    }
+    let models = counts
+        .iter()
+        .map(|((name, bytes), count)| format!("{count} {name} ({})", memory(*bytes)));
+    models.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,151 @@
+//! Which hosts, and how they are reached.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use genv_remote::conversation::ServeOptions;
+use genv_remote::follow::SshDial;
+use genv_remote::{HostList, Timeouts};
+
+use crate::completion;
+use crate::failure::Failure;
+
+/// How long a host may take to connect and to let in.
+const CONNECT_SECONDS: u32 = 10;
+
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(super) struct HostFlags {
+    /// Hosts: gpu01,alice@gpu02:2222,gpu[03-08]; may be repeated.
+    #[arg(
+        short = 'H',
+        long = "host",
+        value_name = "HOSTS",
+        add = completion::hosts(),
+        required_unless_present = "hostfile"
+    )]
+    hosts: Vec<String>,
+
+    /// File with a host on each line.
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+
+    /// User to log in as where the host names none.
+    #[arg(short = 'l', long, value_name = "USER", value_parser = login)]
+    username: Option<String>,
+
+    /// Seconds that connecting to a host may take.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = CONNECT_SECONDS, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    timeout: u32,
+
+    /// End at the first host that fails, and print nothing of the others.
+    #[arg(short, long)]
+    pub(super) exit_on_error: bool,
+
+    /// Do not tell which hosts fail, and why.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+
+    /// Run genv there by 'sudo -n', to see the processes of all users.
+    #[arg(long)]
+    sudo: bool,
+}
+
+impl HostFlags {
+    /// The hosts, in their order.
+    ///
+    /// # Errors
+    /// What is given names none, or no hosts that could be used.
+    pub(super) fn list(&self) -> Result<HostList, Failure> {
+        let usage = |error: genv_remote::HostListError| Failure::Usage(error.to_string());
+        let fixed = (!self.hosts.is_empty())
+            .then(|| HostList::parse_flag(&self.hosts.join(",")))
+            .transpose()
+            .map_err(usage)?;
+        let Some(file) = &self.hostfile else {
+            return Ok(fixed.unwrap_or_default());
+        };
+        let read = HostList::read(file).map_err(usage)?;
+        match fixed {
+            None => Ok(read),
+            Some(fixed) => fixed.and(read, &file.display().to_string()).map_err(usage),
+        }
+    }
+
+    /// How long a host may take to connect.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.into())
+    }
+
+    /// How they are asked.
+    pub(super) fn dial(&self) -> SshDial {
+        let timeouts = Timeouts {
+            connect: Some(self.connect_timeout()),
+            ..Timeouts::default()
+        };
+        SshDial {
+            login: self.username.clone(),
+            timeouts,
+            serve: ServeOptions {
+                sudo: self.sudo,
+                enforce: false,
+                answer_timeout: timeouts.answer,
+            },
+        }
+    }
+
+    /// Who logs in where a host does not say.
+    pub(super) fn login(&self) -> Option<&str> {
+        self.username.as_deref()
+    }
+
+    /// The same for genv's daemons.
+    pub(super) fn of_daemons(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = Vec::new();
+        for hosts in &self.hosts {
+            flags.push(format!("--host={hosts}").into());
+        }
+        if let Some(file) = &self.hostfile {
+            let mut flag = OsString::from("--hostfile=");
+            flag.push(file);
+            flags.push(flag);
+        }
+        if let Some(login) = &self.username {
+            flags.push(format!("--ssh.login={login}").into());
+        }
+        flags.push(format!("--ssh.connect-timeout={}s", self.timeout).into());
+        if self.sudo {
+            flags.push("--ssh.sudo".into());
+        }
+        if self.quiet {
+            flags.push("--log.level=error".into());
+        }
+        flags
+    }
+}
+
+/// A login name that neither ssh nor a shell could take for something else.
+fn login(text: &str) -> Result<String, String> {
+    let host = format!("{text}@host");
+    let named = HostList::parse_flag(&host).ok();
+    let user = named.and_then(|list| list.into_iter().next()?.user);
+    user.filter(|user| user == text)
+        .ok_or_else(|| "it is not a login name: write one such as alice".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_name_is_one_word_that_means_nothing_else() {
+        for right in ["alice", "alice.b-2", "user@realm", "DOM_x"] {
+            assert_eq!(login(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "-oProxyCommand=x", "a b", "a;b", "a,b", "$(x)", "a\nb"] {
+            assert!(login(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `genv remote`: the hosts that somebody can log in to, over SSH.
+
+mod activate;
+mod answers;
+mod daemons;
+mod devices;
+mod envs;
+mod hosts;
+mod progress;
+mod query;
+mod words;
+
+use clap::{Args, Subcommand};
+
+use super::enforce::Enforce;
+use super::monitor::Monitor;
+use crate::failure::EXIT_CODES;
+use hosts::HostFlags;
+pub(crate) use words::spelled_out;
+
+const EXAMPLE: &str = "Example: where devices are free, and a shell with two of them
+  genv remote -H gpu[01-08] devices
+  genv remote -H gpu[01-08] activate --gpus 2
+
+Hosts are reached as 'ssh HOST' reaches them without asking: by its configuration, its agent and its keys.";
+
+/// See and use the GPUs of other hosts, over SSH.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
+pub(crate) struct Remote {
+    #[command(flatten)]
+    hosts: HostFlags,
+
+    #[command(subcommand)]
+    command: RemoteCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RemoteCommand {
+    Activate(activate::Activate),
+    Devices(devices::Devices),
+    Enforce(Enforce),
+    Envs(envs::Envs),
+    Monitor(Monitor),
+    Query(query::Query),
+}
+
+impl Remote {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let hosts = self.hosts;
+        match self.command {
+            RemoteCommand::Activate(command) => command.run(&hosts),
+            RemoteCommand::Devices(command) => command.run(&hosts),
+            RemoteCommand::Enforce(command) => daemons::enforce(&hosts, command),
+            RemoteCommand::Envs(command) => command.run(&hosts),
+            RemoteCommand::Monitor(command) => daemons::monitor(&hosts, command),
+            RemoteCommand::Query(command) => command.run(&hosts),
+        }
+    }
+}

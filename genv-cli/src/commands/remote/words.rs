@@ -1,0 +1,63 @@
+//! Flags with one hyphen and many letters, as genv 1.4.3 knows them.
+
+use std::ffi::OsString;
+
+const LONG_WITH_ONE_HYPHEN: [&str; 2] = ["-host", "-hostfile"];
+
+/// The words of a command line, with two hyphens where genv 1.4.3's `genv remote` takes one.
+pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    let mut before = words.iter().skip(1).take_while(|word| *word != "remote");
+    let only_flags = before.all(|word| {
+        let word = word.to_string_lossy();
+        word.starts_with("--color") || ["auto", "always", "never"].contains(&&*word)
+    });
+    let Some(remote) = words
+        .iter()
+        .position(|word| word == "remote")
+        .filter(|_| only_flags)
+    else {
+        return words;
+    };
+    for word in words.iter_mut().skip(remote + 1) {
+        let Some(text) = word.to_str() else {
+            continue;
+        };
+        if text == "--" {
+            break;
+        }
+        let flag = text.split_once('=').map_or(text, |(flag, _)| flag);
+        if LONG_WITH_ONE_HYPHEN.contains(&flag) {
+            *word = format!("-{text}").into();
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_remote_may_have_one_hyphen_and_nothing_else_is_changed() {
+        for (line, expected) in [
+            (
+                "genv remote -host a devices",
+                "genv remote --host a devices",
+            ),
+            (
+                "genv --color never remote -hostfile=f envs",
+                "genv --color never remote --hostfile=f envs",
+            ),
+            ("genv remote -H -host envs", "genv remote -H --host envs"),
+            ("genv exec -- remote -host x", "genv exec -- remote -host x"),
+            ("genv remote -- -host", "genv remote -- -host"),
+            ("genv -host", "genv -host"),
+            ("genv", "genv"),
+        ] {
+            let words = line.split(' ').map(OsString::from);
+            let spelled = spelled_out(words).join(OsString::from(" ").as_os_str());
+            assert_eq!(spelled, expected);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What `genv remote-serve` is made of: requests in, replies out, and what an enforcer asks for.
+
+mod carry_out;
+mod errand;
+mod outbox;
+mod requests;
+
+pub(crate) use carry_out::carry_out;
+pub(crate) use errand::Errand;
+pub(crate) use outbox::{Full, Outbox};
+pub(crate) use requests::{Line, Lines};

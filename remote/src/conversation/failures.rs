@@ -1,0 +1,176 @@
+//! Why a host does not greet, as far as what it says instead tells.
+
+use std::time::Duration;
+
+use genv_core::text::{harmless, shortened};
+
+use super::ServeOptions;
+use crate::protocol::{Hello, PROTOCOL_VERSION};
+use crate::{FailureKind, HostFailure};
+
+/// How much is shown of what a host says.
+const MOST_SHOWN_CHARACTERS: usize = 160;
+
+/// What the script prints once sudo has ended: its exit code, the user, and what was to be run.
+const SUDO: &str = "genv-remote-sudo ";
+
+/// How a host did not greet.
+pub(super) enum Silence {
+    /// The program ended.
+    Ended,
+    /// Nothing came for so long.
+    TooLong(Duration),
+}
+
+impl Silence {
+    /// What to say of it, by what came before and on stderr.
+    pub(super) fn failure(
+        &self,
+        options: &ServeOptions,
+        noise: &[u8],
+        stderr: &str,
+    ) -> HostFailure {
+        let noise = String::from_utf8_lossy(noise);
+        let said = last_line(stderr).or_else(|| last_line(&noise));
+        match self {
+            Self::TooLong(patience) => HostFailure::new(
+                FailureKind::TimedOut,
+                format!(
+                    "cannot ask it: connected, and no answer within {} s{}: see whether the user's shell or profile \
+                     waits for something there, as 'ssh HOST true' does then",
+                    patience.as_secs_f64(),
+                    said.map_or_else(String::new, |said| format!("; it said last: {said}"))
+                ),
+            ),
+            Self::Ended => {
+                let sudo = noise.lines().rev().find_map(|line| line.strip_prefix(SUDO));
+                if let Some(sudo) = sudo.filter(|_| options.sudo) {
+                    return refused_by_sudo(sudo, stderr);
+                }
+                HostFailure::new(
+                    FailureKind::Command,
+                    format!(
+                        "cannot ask it: what was started there ended without an answer, and said: {}: see that the \
+                         user may run commands there, as 'ssh HOST true' does",
+                        said.unwrap_or_else(|| "nothing".to_owned())
+                    ),
+                )
+            }
+        }
+    }
+}
+
+/// `code user program arguments`, as the script prints it.
+fn refused_by_sudo(told: &str, stderr: &str) -> HostFailure {
+    let mut words = told.splitn(3, ' ');
+    let (code, user) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
+    let command = words.next().unwrap_or_default().trim();
+    let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
+    let message = if code == "127" {
+        "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo"
+            .to_owned()
+    } else if stderr.contains("sudo") {
+        format!(
+            "cannot run genv as root there: sudo refuses, and said: {said}. Allow it with 'visudo -f \
+             /etc/sudoers.d/genv' there, by the line: {}",
+            sudoers_line(user, command)
+        )
+    } else {
+        format!(
+            "cannot ask it: 'sudo -n {}' ended there with exit code {}, and said: {said}: run it there",
+            harmless(command),
+            harmless(code)
+        )
+    };
+    HostFailure::new(FailureKind::Command, message)
+}
+
+/// The line of sudoers that lets a user run this, and nothing else, as root.
+fn sudoers_line(user: &str, command: &str) -> String {
+    let escaped = |text: &str, special: &[char]| {
+        let mut escaped = String::new();
+        for character in text.chars() {
+            if special.contains(&character) {
+                escaped.push('\\');
+            }
+            escaped.push(character);
+        }
+        harmless(&escaped)
+    };
+    format!(
+        "{} ALL=(root) NOPASSWD: {}",
+        escaped(user, &[',', ':', '=', '\\', '@', '(', ')', '"', ' ']),
+        escaped(command, &[',', ':', '=', '\\'])
+    )
+}
+
+/// Reads what a host says first.
+pub(super) fn read_hello(line: &[u8]) -> Result<Hello, HostFailure> {
+    // Another version may say the rest in another way.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        genv_remote: u32,
+        #[serde(default)]
+        version: Option<String>,
+    }
+    let damaged = |error: serde_json::Error| {
+        HostFailure::new(
+            FailureKind::Protocol,
+            format!(
+                "cannot understand what it says first ({error}): {}: see what answers there",
+                shown(line)
+            ),
+        )
+    };
+    let Version {
+        genv_remote,
+        version,
+    } = serde_json::from_slice(line).map_err(damaged)?;
+    if genv_remote == PROTOCOL_VERSION {
+        return serde_json::from_slice(line).map_err(damaged);
+    }
+    let ours = env!("CARGO_PKG_VERSION");
+    let theirs = version.map_or_else(
+        || "unknown".to_owned(),
+        |version| shortened(&harmless(&version), MOST_SHOWN_CHARACTERS),
+    );
+    let remedy = if genv_remote > PROTOCOL_VERSION {
+        format!("upgrade genv here to {theirs} or later")
+    } else {
+        format!("upgrade genv there to {ours} or later")
+    };
+    Err(HostFailure::new(
+        FailureKind::Protocol,
+        format!(
+            "cannot ask it: genv {theirs} there speaks version {genv_remote} of the protocol, and genv {ours} here \
+             version {PROTOCOL_VERSION}: {remedy}"
+        ),
+    ))
+}
+
+/// The program ended in the middle of it.
+pub(super) fn ended(stderr: &str) -> HostFailure {
+    let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
+    HostFailure::new(
+        FailureKind::Disconnected,
+        format!("genv ended there, and said: {said}: it is started again"),
+    )
+}
+
+fn last_line(text: &str) -> Option<String> {
+    let line = text.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(shown(line.trim().as_bytes()))
+}
+
+/// The beginning of what a host said, as a text that can be printed.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    let most = MOST_SHOWN_CHARACTERS * 4;
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(most)]);
+    format!(
+        "'{}'",
+        shortened(&harmless(text.trim()), MOST_SHOWN_CHARACTERS)
+    )
+}

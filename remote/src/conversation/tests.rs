@@ -1,0 +1,303 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
+
+use super::*;
+use crate::protocol::{Answers, LONGEST_LINE_BYTES};
+use crate::script::tests::is_for_every_login_shell;
+
+const HELLO_LINE: &str =
+    r#"{"genv_remote":1,"version":"0.1.0","answers_with":"genv","may_enforce":true}"#;
+
+fn options() -> ServeOptions {
+    ServeOptions {
+        sudo: false,
+        enforce: false,
+        answer_timeout: Duration::from_secs(60),
+    }
+}
+
+/// Lines of which a test says what comes, and what stderr has.
+struct Said {
+    pipes: Pipes<tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>>,
+    stderr: &'static str,
+}
+
+impl Lines for Said {
+    async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
+        self.pipes.next_line().await
+    }
+
+    async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
+        self.pipes.send_line(line).await
+    }
+
+    fn stderr(&self) -> String {
+        self.stderr.to_owned()
+    }
+}
+
+/// A host, and this end of the lines to it.
+fn host(stderr: &'static str) -> (DuplexStream, Said) {
+    let (there, here) = duplex(64 << 10);
+    let (reader, writer) = split(here);
+    let pipes = Pipes::new(reader, writer);
+    (there, Said { pipes, stderr })
+}
+
+/// Runs without real time: waits that nothing else can end are over at once.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(future)
+}
+
+/// What becomes of a host that says this and, unless it goes on in silence, ends.
+fn begin(
+    said: &[u8],
+    stderr: &'static str,
+    ends: bool,
+    options: ServeOptions,
+) -> Result<Hello, HostFailure> {
+    run(async {
+        let (mut there, lines) = host(stderr);
+        let conversation = Conversation::with(lines, &options);
+        let talk = async {
+            // Who has heard enough reads no more.
+            let _ = there.write_all(said).await;
+            if ends {
+                drop(there);
+            } else {
+                std::future::pending::<()>().await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            begun = conversation => begun.map(|(_, hello)| hello),
+            never = talk => never,
+        }
+    })
+}
+
+fn refused(said: &[u8], stderr: &'static str, ends: bool) -> (FailureKind, String) {
+    let failure = begin(said, stderr, ends, options()).unwrap_err();
+    assert!(failure.message.len() < 1000, "{failure}");
+    (failure.kind, failure.message)
+}
+
+#[test]
+fn the_script_is_read_alike_by_every_login_shell() {
+    is_for_every_login_shell(SCRIPT);
+    let command = serve_command(&ServeOptions {
+        sudo: true,
+        ..options()
+    });
+    assert!(command.ends_with("' genv-remote 1 yes no"), "{command}");
+}
+
+#[test]
+fn noise_before_the_greeting_is_passed_over() {
+    let noises = [
+        String::new(),
+        "Welcome to gpu01!\n\x1b[31mred\x1b[0m\n\n".to_owned(),
+        // Of a profile that does not end its line.
+        "disk quota: 3 %".to_owned(),
+        "{\"genv_remote\n{}\n[1]\nnull\n".to_owned(),
+        "x".repeat(LONGEST_NOISE_BYTES - 10) + "\n",
+        "x\n".repeat(LONGEST_NOISE_BYTES / 2 - 10),
+    ];
+    for noise in noises {
+        let hello = begin(
+            format!("{noise}{HELLO_LINE}\n").as_bytes(),
+            "",
+            false,
+            options(),
+        );
+        let hello = hello.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(hello.may_enforce && hello.answers_with == Answers::Genv);
+    }
+}
+
+#[test]
+fn more_noise_than_that_is_refused_with_its_beginning() {
+    let more = [
+        "motd\n".to_owned() + &"x".repeat(LONGEST_NOISE_BYTES),
+        "motd\n".repeat(20_000),
+    ];
+    for noise in more {
+        let (kind, message) = refused(format!("{noise}\n{HELLO_LINE}\n").as_bytes(), "", false);
+        assert_eq!(kind, FailureKind::Protocol);
+        assert!(
+            message.contains("more than 64 KiB before any answer, beginning with 'motd"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+    let (kind, message) = refused(&vec![b'x'; 100 << 20], "", false);
+    assert_eq!(kind, FailureKind::Protocol);
+    assert!(
+        message.contains(&format!("more than {LONGEST_LINE_BYTES} bytes")),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_host_that_does_not_greet_is_told_with_what_it_said() {
+    for (said, stderr, ends, kind, expected) in [
+        ("", "", true, FailureKind::Command, "said: nothing"),
+        (
+            "This account is currently not available.\n",
+            "",
+            true,
+            FailureKind::Command,
+            "said: 'This account is currently not available.'",
+        ),
+        (
+            "motd\n",
+            "sh: 1: \x1b[2Jno\n\n",
+            true,
+            FailureKind::Command,
+            "said: 'sh: 1: \\u{1b}[2Jno'",
+        ),
+        (
+            "motd",
+            "",
+            false,
+            FailureKind::TimedOut,
+            "no answer within 60 s",
+        ),
+        (
+            "Password:\n",
+            "",
+            false,
+            FailureKind::TimedOut,
+            "it said last: 'Password:'",
+        ),
+        (
+            "{\"genv_remote\":\"one\"}\n",
+            "",
+            false,
+            FailureKind::Protocol,
+            "cannot understand what it says first",
+        ),
+        (
+            "{\"genv_remote\":1,\"answers_with\":\"slurm\"}\n",
+            "",
+            false,
+            FailureKind::Protocol,
+            "unknown variant `slurm`",
+        ),
+        (
+            "{\"genv_remote\":1,",
+            "",
+            true,
+            FailureKind::Protocol,
+            "EOF",
+        ),
+    ] {
+        let (found, message) = refused(said.as_bytes(), stderr, ends);
+        assert_eq!(found, kind, "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn who_has_to_be_upgraded_is_told() {
+    for (said, expected) in [
+        (
+            r#"{"genv_remote":2,"version":"9.9","answers_with":{"new":1}}"#,
+            "genv 9.9 there speaks version 2 of the protocol, and genv 0.1.0 here version 1: upgrade genv here to 9.9 \
+             or later",
+        ),
+        (
+            r#"{"genv_remote":0,"answers_with":"genv"}"#,
+            "genv unknown there speaks version 0 of the protocol, and genv 0.1.0 here version 1: upgrade genv there \
+             to 0.1.0 or later",
+        ),
+    ] {
+        let (kind, message) = refused(format!("{said}\n").as_bytes(), "", false);
+        assert_eq!(kind, FailureKind::Protocol);
+        assert!(message.ends_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn refused_sudo_is_told_with_the_line_that_allows_it() {
+    let sudo = ServeOptions {
+        sudo: true,
+        ..options()
+    };
+    for (said, stderr, expected) in [
+        (
+            "motd\n\ngenv-remote-sudo 1 alice /usr/local/bin/genv remote-serve \n",
+            "sudo: a password is required\n",
+            "sudo refuses, and said: 'sudo: a password is required'. Allow it with 'visudo -f /etc/sudoers.d/genv' \
+             there, by the line: alice ALL=(root) NOPASSWD: /usr/local/bin/genv remote-serve",
+        ),
+        (
+            "\ngenv-remote-sudo 1 a,b /opt/x=y/genv remote-serve --enforce\n",
+            "sudo: no\n",
+            r"by the line: a\,b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
+        ),
+        (
+            "\ngenv-remote-sudo 127 alice /usr/bin/genv remote-serve \n",
+            "sh: 1: sudo: not found\n",
+            "sudo is not installed",
+        ),
+        (
+            "\ngenv-remote-sudo 2 alice /usr/bin/genv remote-serve \n",
+            "genv: GENV_DEVICES is 'x'\n",
+            "ended there with exit code 2, and said: 'genv: GENV_DEVICES is 'x''",
+        ),
+    ] {
+        let failure = begin(said.as_bytes(), stderr, true, sudo).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Command);
+        assert!(failure.message.contains(expected), "{failure}");
+    }
+}
+
+#[test]
+fn replies_come_in_their_own_order_and_what_is_none_ends_it() {
+    run(async {
+        let (mut there, lines) = host("genv: killed\n");
+        let hello = format!("{HELLO_LINE}\n");
+        there.write_all(hello.as_bytes()).await.unwrap();
+        let (mut conversation, _) = Conversation::with(lines, &options()).await.unwrap();
+        for id in [1, 2] {
+            let intents = serde_json::json!([id]);
+            let request = Request::Enforce { id, intents };
+            conversation.request(&request).await.unwrap();
+        }
+        let mut asked = vec![0; 112];
+        let read = there.read(&mut asked).await.unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&asked[..read]),
+            "{\"request\":\"enforce\",\"id\":1,\"intents\":[1]}\n{\"request\":\"enforce\",\"id\":2,\"intents\":[2]}\n"
+        );
+        let replies = concat!(
+            r#"{"reply":"error","id":2,"message":"no"}"#,
+            "\n",
+            r#"{"reply":"enforced","id":1,"outcomes":[]}"#,
+            "\nmotd\n"
+        );
+        there.write_all(replies.as_bytes()).await.unwrap();
+        drop(there);
+        let first = conversation.next_reply().await.unwrap();
+        assert!(
+            matches!(first, Reply::Error { id: Some(2), .. }),
+            "{first:?}"
+        );
+        let second = conversation.next_reply().await.unwrap();
+        assert!(
+            matches!(second, Reply::Enforced { id: 1, .. }),
+            "{second:?}"
+        );
+        let garbage = conversation.next_reply().await.unwrap_err();
+        assert_eq!(garbage.kind, FailureKind::Protocol);
+        assert!(garbage.message.contains("begins with 'motd'"), "{garbage}");
+        let end = conversation.next_reply().await.unwrap_err();
+        assert_eq!(end.kind, FailureKind::Disconnected);
+        assert!(end.message.contains("said: 'genv: killed'"), "{end}");
+    });
+}

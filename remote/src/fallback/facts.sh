@@ -1,0 +1,47 @@
+# Tells of each process whose number is read, and of its ancestors: number, parent, start in ticks since boot, effective
+# user, whether its environ may be read, and command name. Then what the users are called that were read as u and a number.
+# See script.rs for what may be in here.
+printf "\n#genv-remote begin 0\n";
+hertz=$(getconf CLK_TCK 2>/dev/null || echo 100);
+while read -r key value; do
+    if [ "$key" = btime ]; then printf "boot %s %s\n" "$value" "$hertz"; fi;
+done </proc/stat;
+set -f;
+seen=" ";
+users=" ";
+name() {
+    case "$users" in *" $1 "*) return;; esac;
+    users="$users$1 ";
+    name=$(id -un "$1" 2>/dev/null) && printf "user %s %s\n" "$1" "$name";
+};
+while read -r kind number; do
+    if [ "$kind" = u ]; then name "$number"; continue; fi;
+    while [ "$number" -gt 0 ]; do
+        case "$seen" in *" $number "*) break;; esac;
+        seen="$seen$number ";
+        line=;
+        read -r line 2>/dev/null </proc/$number/stat || break;
+        set -- ${line##*)};
+        if [ "$#" -lt 20 ]; then
+            line=$(tr "\n" " " 2>/dev/null </proc/$number/stat);
+            set -- ${line##*)};
+        fi;
+        if [ "$#" -lt 20 ]; then break; fi;
+        parent=$2;
+        start=${20};
+        user=-;
+        environ=no;
+        if [ "$kind" = p ]; then
+            while read -r key real effective rest; do
+                if [ "$key" = Uid: ]; then user=$effective; break; fi;
+            done 2>/dev/null </proc/$number/status;
+            if [ -r /proc/$number/environ ]; then environ=yes; fi;
+        fi;
+        comm=;
+        read -r comm 2>/dev/null </proc/$number/comm;
+        printf "process %s %s %s %s %s %s\n" "$number" "$parent" "$start" "$user" "$environ" "$comm";
+        case "$user" in -) ;; *) name "$user";; esac;
+        number=$parent;
+    done;
+done;
+printf "\n#genv-remote facts 0\n"

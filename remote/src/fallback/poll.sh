@@ -1,0 +1,26 @@
+# Tells the devices of this host, the processes that compute on them and, with genv 1.x, its environments.
+# Run as: genv-remote GENV SUDO, each yes or no. See script.rs for what may be in here.
+# Each part ends in a line with its name and the exit code of what told it; what comes before the first is noise.
+PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/bin:/bin:$HOME/.local/bin:$HOME/bin:/opt/genv/bin:/snap/bin;
+LC_ALL=C;
+GENV_BYPASS=1;
+export PATH LC_ALL GENV_BYPASS;
+exec </dev/null;
+printf "\n#genv-remote begin 0\n";
+uname -n;
+date "+%s %z";
+id -u;
+printf "\n#genv-remote host %s\n" "$?";
+nvidia-smi --query-gpu=index,uuid,driver_version,memory.total,memory.used,memory.free,utilization.gpu,utilization.memory,temperature.gpu,power.draw,enforced.power.limit,name --format=csv,noheader,nounits;
+printf "\n#genv-remote devices %s\n" "$?";
+nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory --format=csv,noheader,nounits;
+printf "\n#genv-remote processes %s\n" "$?";
+if [ "$1" = yes ]; then
+    if [ "$2" = yes ]; then
+        sudo -n "$(command -v genv)" usage snapshot;
+    else
+        genv usage snapshot;
+    fi;
+    printf "\n#genv-remote usage %s\n" "$?";
+fi;
+printf "\n#genv-remote end 0\n"

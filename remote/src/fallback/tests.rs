@@ -1,0 +1,351 @@
+//! Hosts whose commands print what a test says.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use genv_core::model::{Attribution, Process};
+use proptest::prelude::*;
+
+use super::*;
+use crate::script::tests::is_for_every_login_shell;
+use crate::session::CommandEnd;
+
+/// Answers to the commands of one poll, in their order, and what those read.
+struct Recorded {
+    answers: Mutex<Vec<Vec<u8>>>,
+    read: Mutex<String>,
+}
+
+impl Commands for Recorded {
+    async fn run(
+        &self,
+        _command: &str,
+        stdin: &[u8],
+        _limits: &RunLimits,
+    ) -> Result<CommandOutput, HostFailure> {
+        let text = String::from_utf8_lossy(stdin).into_owned();
+        self.read.lock().unwrap().push_str(&text);
+        Ok(CommandOutput {
+            end: CommandEnd::Exited(0),
+            stdout: self.answers.lock().unwrap().remove(0),
+            stderr: "sudo: a password is required\n".to_owned(),
+        })
+    }
+}
+
+fn poller(answers: Answers, sudo: bool) -> Poller {
+    Poller::new(
+        "gpu01",
+        answers,
+        sudo,
+        &CollectOptions::default(),
+        Duration::from_secs(1),
+    )
+}
+
+fn poll(poller: &mut Poller, answers: &[&[u8]]) -> (Result<Snapshot, HostFailure>, String) {
+    let host = Recorded {
+        answers: Mutex::new(answers.iter().map(|it| it.to_vec()).collect()),
+        read: Mutex::default(),
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let snapshot = runtime.build().unwrap().block_on(poller.poll(&host));
+    (snapshot, host.read.into_inner().unwrap())
+}
+
+/// What the first script prints.
+fn told(uid: u32, devices: &str, processes: &str, usage: Option<(&str, u32)>) -> Vec<u8> {
+    let usage = usage.map_or_else(String::new, |(text, code)| {
+        format!("{text}\n#genv-remote usage {code}\n")
+    });
+    format!(
+        "motd\n\n#genv-remote begin 0\ngpu01\n1795200000 +0130\n{uid}\n\n#genv-remote host 0\n{devices}\n#genv-remote \
+         devices 0\n{processes}\n#genv-remote processes 0\n{usage}\n#genv-remote end 0\n"
+    )
+    .into_bytes()
+}
+
+const TWO: &str = "\
+0, GPU-a, 550.163.01, 40960, 8192, 32768, 37, 12, 33, 72.50, 400.00, NVIDIA A100-SXM4-40GB
+1, GPU-b, 550.163.01, 40960, 0, 40960, [N/A], [Not Supported], [N/A], [Unknown Error], ERR!, [N/A]
+";
+
+const FACTS_OF_7: &[u8] =
+    b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\xff thon\n\
+user 1001 alice\nprocess 1 0 1 0 no init\nuser 0 root\n\n#genv-remote facts 0\n";
+
+/// A recorded file; `columns` picks those that the script asks for of what was asked for then.
+fn recorded(name: &str, columns: &[usize]) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/nvidia-smi");
+    let text = fs::read_to_string(folder.join(name)).unwrap();
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split(", ").collect();
+        let fields = columns.iter().map(|column| {
+            let field = fields.get(*column).copied().unwrap_or("[N/A]");
+            field.trim_end_matches(" MiB").trim_end_matches(" %")
+        });
+        fields.collect::<Vec<_>>().join(", ") + "\n"
+    };
+    text.lines().skip(1).map(line).collect()
+}
+
+#[test]
+fn the_scripts_are_read_alike_by_every_login_shell() {
+    is_for_every_login_shell(POLL);
+    is_for_every_login_shell(FACTS);
+}
+
+#[test]
+fn what_could_not_be_asked_is_absent() {
+    let told = told(
+        1000,
+        TWO,
+        "GPU-a, 7, 8192\nGPU-a, 7, [N/A]\nGPU-b, [N/A], [N/A]\n",
+        None,
+    );
+    let (snapshot, read) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+    let snapshot = snapshot.unwrap();
+    assert_eq!(read, "p 7\n");
+    assert_eq!(snapshot.timestamp_seconds, 1_795_200_000.0);
+    let [first, second] = &snapshot.devices[..] else {
+        panic!("{snapshot:#?}")
+    };
+    assert_eq!(first.measurements.memory_controller_busy_ratio, Some(0.12));
+    assert_eq!(first.measurements.power_watts, Some(72.5));
+    assert_eq!(first.measurements.energy_joules, None);
+    assert!(first.processes_measured && !second.processes_measured);
+    assert!(second.up && second.name.is_none());
+    assert_eq!(second.measurements.utilization_ratio, None);
+    assert_eq!(second.measurements.power_watts, None);
+    assert!(second.measurements.memory.is_some());
+    let [
+        Process {
+            comm,
+            username,
+            devices,
+            attribution,
+            ..
+        },
+    ] = &snapshot.processes[..]
+    else {
+        panic!("{snapshot:#?}")
+    };
+    assert_eq!(comm.as_deref(), Some("py\u{fffd} thon"));
+    assert_eq!(username.as_deref(), Some("alice"));
+    assert_eq!(devices[0].memory_used_bytes, None);
+    assert_eq!(attribution.state(), "outside");
+}
+
+#[test]
+fn recorded_output_of_four_generations_is_understood() {
+    for generation in [470, 535, 550] {
+        let devices = recorded(
+            &format!("{generation}-query-gpu.txt"),
+            &[0, 1, 9, 3, 4, 9, 5, 9, 6, 9, 9, 2],
+        );
+        let processes = recorded(&format!("{generation}-query-compute-apps.txt"), &[0, 1, 3]);
+        let told = told(0, &devices, &processes, None);
+        let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+        let snapshot = snapshot.unwrap();
+        assert_eq!(snapshot.devices.len(), 2, "{generation}");
+        assert_eq!(
+            snapshot.devices[0].measurements.temperature_celsius,
+            Some(33.0)
+        );
+        // 470 tells of no processes: then it is not known whether there are any.
+        let measured = generation != 470;
+        assert_eq!(
+            snapshot.devices[0].processes_measured, measured,
+            "{generation}"
+        );
+        assert_eq!(
+            snapshot.processes.len(),
+            usize::from(measured),
+            "{generation}"
+        );
+    }
+    let processes = recorded("580-query-compute-apps.txt", &[0, 1, 3]);
+    let devices = TWO.replace("GPU-a", "GPU-12345678-1234-1234-1234-123456780000");
+    let told = told(0, &devices, &processes, None);
+    let (snapshot, read) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+    assert_eq!(snapshot.unwrap().processes.len(), 4);
+    assert_eq!(read, "p 614\np 621\np 628\np 631\n");
+}
+
+#[test]
+fn a_lost_device_is_not_up_and_keeps_what_is_known_of_it() {
+    let mut poller = poller(Answers::NvidiaSmi, false);
+    let lost = "Unable to determine the device handle for gpu 0000:0B:00.0: GPU is lost. Reboot the system\n\
+                0, GPU-a, 550.1, [GPU is lost], [GPU is lost], 1, 1, 1, 1, 1, 1, [GPU is lost]\n";
+    poll(&mut poller, &[&told(0, TWO, "", None), FACTS_OF_7])
+        .0
+        .unwrap();
+    let (snapshot, _) = poll(&mut poller, &[&told(0, lost, "", None), FACTS_OF_7]);
+    let snapshot = snapshot.unwrap();
+    assert!(snapshot.devices.iter().all(|device| !device.up));
+    assert_eq!(
+        snapshot.devices[0].name.as_deref(),
+        Some("NVIDIA A100-SXM4-40GB")
+    );
+    assert_eq!(snapshot.devices[0].measurements.temperature_celsius, None);
+}
+
+const USAGE: &str = r#"{
+  "processes": {"processes": [
+    {"pid": 7, "used_gpu_memory": [{"index": 0, "gpu_memory": "8192mi"}], "eid": "e1"},
+    {"pid": 8, "used_gpu_memory": [], "eid": null}
+  ]},
+  "envs": {"envs": [{"eid": "e1", "uid": 1001, "creation": "21/11/2026 00:00:00", "username": "alice",
+    "config": {"name": "a\ud800b", "gpus": 1, "gpu_memory": null}, "pids": [1], "kernel_ids": []}]},
+  "devices": {"devices": [{"index": 0, "total_memory": "40960mi",
+    "attachments": [{"eid": "e1", "gpu_memory": "10gi", "time": "21/11/2026 00:00:00"}]}]}
+}"#;
+
+const FACTS_OF_8: &[u8] = b"#genv-remote begin 0\nboot 1795000000 100\nprocess 7 1 5000 1001 no py\n\
+process 8 2 5000 1002 no x\nprocess 2 0 1 0 no other\nprocess 1 0 1 0 no init\nuser 1001 alice\n\n#genv-remote facts 0\n";
+
+#[test]
+fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() {
+    let apps = "GPU-a, 7, 1\nGPU-a, 8, 1\nGPU-a, 9, 1\n";
+    let environment = Attribution::Environment {
+        eid: "e1".to_owned(),
+    };
+    // As root it has read every environ; otherwise that it names none means nothing.
+    for (uid, sudo, reason) in [
+        (0, false, "no_claim"),
+        (1000, true, "no_claim"),
+        (1000, false, "environ_unreadable"),
+    ] {
+        let told = told(uid, TWO, apps, Some((USAGE, 0)));
+        let (snapshot, read) = poll(&mut poller(Answers::Genv1, sudo), &[&told, FACTS_OF_8]);
+        let snapshot = snapshot.unwrap();
+        assert_eq!(read, "p 7\np 8\np 9\nm 1\nu 1001\n");
+        let [inside, other, ended] = &snapshot.processes[..] else {
+            panic!("{snapshot:#?}")
+        };
+        assert_eq!(inside.attribution, environment);
+        assert!(
+            matches!(&other.attribution, Attribution::Outside { reason: it } | Attribution::Unknown { reason: it } if it == reason),
+            "{other:?}"
+        );
+        assert_eq!(ended.attribution.state(), "unknown");
+        let environment = snapshot.environment("e1").unwrap();
+        assert_eq!(environment.username, "alice");
+        // Local there: one and a half hours ahead.
+        assert_eq!(environment.created_timestamp_seconds, Some(1_795_213_800.0));
+        assert_eq!(snapshot.devices[0].attachments[0].share_ratio, 0.25);
+    }
+}
+
+#[test]
+fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
+    for (usage, code, expected) in [
+        (
+            "",
+            1,
+            "ended with exit code 1 and said 'sudo: a password is required'",
+        ),
+        (
+            "Traceback",
+            0,
+            "cannot understand what 'genv usage snapshot' prints",
+        ),
+        (&USAGE[..200], 0, "cannot understand"),
+        (
+            "{\"envs\":{\"envs\":[]},\"devices\":{\"devices\":[]}}",
+            0,
+            "it has no 'processes'",
+        ),
+        ("[]", 0, "it has no 'envs'"),
+    ] {
+        let told = told(1000, TWO, "GPU-a, 7, 1\n", Some((usage, code)));
+        let (snapshot, _) = poll(&mut poller(Answers::Genv1, true), &[&told, FACTS_OF_8]);
+        let snapshot = snapshot.unwrap();
+        let state = &snapshot.collectors["state"];
+        let error = state.error.as_deref().unwrap_or_default();
+        assert!(!state.success && error.contains(expected), "{error}");
+        assert_eq!(snapshot.devices.len(), 2);
+        assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
+    }
+}
+
+#[test]
+fn a_script_that_did_not_end_tells_nothing() {
+    let whole = told(0, TWO, "", None);
+    let cut = &whole[..whole.len() - 20];
+    for output in [
+        &b""[..],
+        b"This account is not available.\n",
+        cut,
+        b"\xff\xff",
+    ] {
+        let (snapshot, _) = poll(
+            &mut poller(Answers::NvidiaSmi, false),
+            &[output, FACTS_OF_7],
+        );
+        let failure = snapshot.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Protocol);
+        assert!(
+            failure
+                .message
+                .contains("a script for sh ended with status 0"),
+            "{failure}"
+        );
+    }
+    let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&whole, b"no"]);
+    assert_eq!(snapshot.unwrap_err().kind, FailureKind::Protocol);
+}
+
+#[test]
+fn counters_go_on_from_poll_to_poll() {
+    let mut poller = poller(Answers::NvidiaSmi, false);
+    let told = told(0, TWO, "GPU-a, 7, 1\n", None);
+    let mut seconds = Vec::new();
+    for _ in 0..4 {
+        let (snapshot, _) = poll(&mut poller, &[&told, FACTS_OF_7]);
+        let counters = snapshot.unwrap().counters;
+        let alice = counters
+            .user_device_use
+            .iter()
+            .find(|it| it.username == "alice");
+        seconds.push(
+            alice
+                .and_then(|it| it.device_seconds.as_ref())
+                .map(|it| it.outside),
+        );
+    }
+    let seconds: Vec<f64> = seconds.into_iter().flatten().collect();
+    assert_eq!(seconds[0], 0.0);
+    assert!(
+        seconds.is_sorted() && seconds.last() > Some(&0.0),
+        "{seconds:?}"
+    );
+}
+
+#[test]
+fn a_hundred_megabytes_are_read_through() {
+    let long = "x".repeat(100 << 20);
+    let told = told(
+        0,
+        &format!("{TWO}{long}\n"),
+        &format!("GPU-a, 7, {long}\n"),
+        None,
+    );
+    let (snapshot, _) = poll(&mut poller(Answers::NvidiaSmi, false), &[&told, FACTS_OF_7]);
+    assert_eq!(snapshot.unwrap().devices.len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn no_output_ends_the_program(
+        devices in "[0-9, .\\[\\]A-Za-z%/\n-]{0,200}|\\PC{0,60}",
+        processes in "[GPU0-9a-b, \n\\[\\]/-]{0,100}|\\PC{0,60}",
+        usage in "\\PC{0,80}",
+        facts in "[a-z0-9 \n-]{0,200}|(process|boot|user)( [0-9]{1,20}){0,7}",
+    ) {
+        let told = told(0, &devices, &processes, Some((&usage, 0)));
+        let facts = format!("{facts}\n#genv-remote facts 0\n");
+        let _ = poll(&mut poller(Answers::Genv1, false), &[&told, facts.as_bytes()]);
+    }
+}

@@ -1,0 +1,157 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn entries(list: Result<HostList, HostListError>) -> Vec<String> {
+    let list = list.unwrap_or_else(|error| panic!("{error}"));
+    let text = |entry: HostEntry| {
+        let user = entry
+            .user
+            .map_or(String::new(), |user| format!("{user} at "));
+        let port = entry
+            .port
+            .map_or(String::new(), |port| format!(" port {port}"));
+        format!("{user}{}{port}", entry.name)
+    };
+    list.into_iter().map(text).collect()
+}
+
+fn flag(text: &str) -> String {
+    entries(HostList::parse_flag(text)).join(", ")
+}
+
+fn file(text: &str) -> String {
+    entries(HostList::parse_file("hosts", text)).join(", ")
+}
+
+#[test]
+fn a_flag_names_hosts_with_users_ports_and_ranges() {
+    assert_eq!(
+        flag("a, user@b ,c:2222,gpu[01,03-04],ssh://d:22/"),
+        "a, user at b, c port 2222, gpu01, gpu03, gpu04, d port 22"
+    );
+    assert_eq!(
+        flag("root@[fe80::1%eth0]:22,fe80::2,[fe80::3],10.0.0.1:23"),
+        "root at fe80::1%eth0 port 22, fe80::2, fe80::3, 10.0.0.1 port 23"
+    );
+    assert_eq!(
+        flag("me@corp@login[1-2]:22"),
+        "me@corp at login1 port 22, me@corp at login2 port 22"
+    );
+}
+
+#[test]
+fn a_file_has_comments_blank_lines_and_whatever_editors_add() {
+    let text =
+        "\u{feff}# our hosts\r\ngpu[01-02] # rack 1\r\n\r\n\talice@gpu03:2222#old\r\na,b\r\n";
+    assert_eq!(file(text), "gpu01, gpu02, alice at gpu03 port 2222, a, b");
+}
+
+#[test]
+fn hosts_that_cannot_be_used_are_refused_with_their_place() {
+    let mut said = Vec::new();
+    for text in [
+        "",
+        "a,,b",
+        "a,b:0",
+        "a:99999",
+        "a:+1",
+        "a:",
+        "@a",
+        "-oProxyCommand=x@a",
+        "$(id)@a",
+        "-oProxyCommand=x",
+        "[fe80::1]22",
+        "gpu[2-1]",
+        "gpu[01-03],GPU02",
+        "a b",
+        "h[1-10000],one-more",
+    ] {
+        said.push(HostList::parse_flag(text).unwrap_err().to_string());
+    }
+    for text in [
+        "# nothing\n\n",
+        "a\nb\n\na # again\n",
+        "a\nb c\n",
+        "a\n\u{1b}[2J\n",
+    ] {
+        said.push(HostList::parse_file("hosts", text).unwrap_err().to_string());
+    }
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+#[test]
+fn files_that_cannot_be_read_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        HostList::read(&path).unwrap_err().to_string()
+    };
+    let mut said = vec![
+        at("latin", b"a\nb\n\xe4\n"),
+        at("long", &vec![b'#'; LONGEST_FILE_BYTES as usize + 1]),
+        at("empty", b""),
+    ];
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    for path in [
+        pipe,
+        folder.path().to_owned(),
+        folder.path().join("missing"),
+    ] {
+        said.push(HostList::read(&path).unwrap_err().to_string());
+    }
+    let said = said.join("\n");
+    insta::assert_snapshot!(said.replace(&folder.path().display().to_string(), "FOLDER"));
+}
+
+#[test]
+fn a_file_of_the_longest_length_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hosts");
+    let mut text = b"a\n".to_vec();
+    text.resize(LONGEST_FILE_BYTES as usize, b'#');
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(entries(HostList::read(&path)), ["a"]);
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_read_is_distinct_and_no_option_of_ssh(
+        text in "\\PC{0,40}|[a-c@:,\\[\\]0-3#\n\r -]{0,40}"
+    ) {
+        for list in [HostList::parse_flag(&text), HostList::parse_file("f", &text)].into_iter().flatten() {
+            let names: std::collections::HashSet<_> = list.entries().iter().map(|e| &e.name).collect();
+            prop_assert_eq!(names.len(), list.entries().len());
+            prop_assert!(!list.entries().is_empty());
+            for entry in list.entries() {
+                prop_assert!(!entry.name.is_empty() && !entry.name.starts_with('-'));
+                prop_assert!(entry.user.as_ref().is_none_or(|user| !user.is_empty() && !user.starts_with('-')));
+                prop_assert!(entry.port != Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_out_is_read_back(
+        user in proptest::option::of("[a-z][a-z0-9_.-]{0,8}"),
+        name in "[a-z][a-z0-9.-]{0,12}",
+        port in proptest::option::of(1u16..),
+    ) {
+        let text = format!(
+            "{}{name}{}",
+            user.as_ref().map_or(String::new(), |user| format!("{user}@")),
+            port.map_or(String::new(), |port| format!(":{port}")),
+        );
+        let list = HostList::parse_flag(&text).unwrap();
+        prop_assert_eq!(list.entries(), &[HostEntry { name, user, port }]);
+    }
+}

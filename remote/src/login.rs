@@ -1,0 +1,56 @@
+//! A login shell at a host, in which variables are set.
+
+use crate::script;
+
+/// Whoever logs in gets the shell that a login without a command would give.
+const SCRIPT: &str = r#"
+    for assignment do export "$(printf %b "$assignment")"; done;
+    exec "${SHELL:-/bin/sh}" -l
+"#;
+
+/// The command that opens it, to be given to `ssh -t`. Whatever the login shell is, it reads nothing into a value; the
+/// server needs no `AcceptEnv`. A value does not end with a line feed.
+#[must_use]
+pub fn login_shell<'a>(variables: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let assignments = variables
+        .into_iter()
+        .map(|(name, value)| format!("{name}={}", script::encoded(&value)));
+    let assignments: Vec<String> = assignments.collect();
+    let assignments: Vec<&str> = assignments.iter().map(String::as_str).collect();
+    script::command(SCRIPT, &assignments)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn its_script_is_for_every_login_shell() {
+        script::tests::is_for_every_login_shell(SCRIPT);
+    }
+
+    #[test]
+    fn the_shell_has_the_variables_as_they_are() {
+        let hostile = r#"it's "$(touch x)" `y` \\ ! %s é"#;
+        let command = login_shell([("GENV_A", hostile.to_owned()), ("GENV_B", String::new())]);
+        let folder = tempfile::tempdir().unwrap();
+        let shell = folder.path().join("shell");
+        fs::write(
+            &shell,
+            "#!/bin/sh\nprintf '%s|%s|%s' \"$GENV_A\" \"$GENV_B\" \"$1\"\n",
+        )
+        .unwrap();
+        fs::set_permissions(&shell, Permissions::from_mode(0o755)).unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &command])
+            .env("SHELL", &shell)
+            .output()
+            .unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(shown, format!("{hostile}||-l"));
+    }
+}

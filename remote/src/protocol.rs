@@ -1,0 +1,261 @@
+//! What is said through the channel: lines of JSON, both ways.
+//!
+//! The host speaks first, with [`Hello`]. Lines before it are what its login shell prints, and are passed over. Then it
+//! reads [`Request`]s until the end of its input, and writes [`Reply`]s. A field that is not known is passed over; a
+//! request that is not known is answered by [`Reply::Error`].
+
+use genv_core::model::Snapshot;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+/// Version of the protocol. It is raised when a host that speaks the old one can no longer be understood.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// A line may be so long: a snapshot of 16 GPUs with 10,000 processes has about 5 MB.
+pub const LONGEST_LINE_BYTES: usize = 16 << 20;
+
+/// What may come before [`Hello`].
+pub const LONGEST_NOISE_BYTES: usize = 64 << 10;
+
+/// Silence from who asked, after which a host ends the session: a client sends [`Request::Alive`] more often.
+pub const LONGEST_SILENCE_SECONDS: u64 = 120;
+
+/// The first line of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the host; its name tells the line from noise.
+    pub genv_remote: u32,
+    /// Version of genv there; absent where something else answers.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// What can be asked.
+    pub answers_with: Answers,
+    /// Whether it carries out what an enforcer asks.
+    #[serde(default)]
+    pub may_enforce: bool,
+}
+
+/// What a host has to answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answers {
+    /// `genv remote-serve`: this protocol.
+    Genv,
+    /// genv 1.x: its commands are run, and their output read.
+    Genv1,
+    /// No genv, and `nvidia-smi`: the same.
+    NvidiaSmi,
+    /// Neither.
+    Nothing,
+}
+
+/// What is asked of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// Send a snapshot each interval from now on.
+    Follow {
+        /// Time between two snapshots.
+        interval_seconds: f64,
+    },
+    /// Send one snapshot.
+    Once,
+    /// Carry out what an enforcer decided, after planning and verifying it again. It is handed to `genv-enforcer` there,
+    /// which alone knows what is in it.
+    Enforce {
+        /// Comes back with the answer.
+        id: u64,
+        /// For `genv-enforcer`.
+        intents: Value,
+    },
+    /// Nothing: who asks is still there.
+    Alive,
+}
+
+/// What a host answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case", try_from = "ReplyFields")]
+pub enum Reply {
+    /// What is true there.
+    Snapshot {
+        /// By the host's clock and name.
+        snapshot: Box<Snapshot>,
+    },
+    /// How what an enforcer decided went.
+    Enforced {
+        /// That of the request.
+        id: u64,
+        /// From `genv-enforcer` there.
+        outcomes: Value,
+    },
+    /// It could not be done.
+    Error {
+        /// That of the request, if it has one.
+        #[serde(default)]
+        id: Option<u64>,
+        /// What failed, why, and what to do.
+        message: String,
+    },
+}
+
+/// [`Reply::Snapshot`] of a snapshot that others have too.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "reply", rename = "snapshot")]
+pub struct SnapshotReply<'a> {
+    /// By the host's clock and name.
+    pub snapshot: &'a Snapshot,
+}
+
+/// A reply as it is read: in one go, where a tagged enum would have its fields kept until the tag is known.
+#[derive(Deserialize)]
+struct ReplyFields {
+    reply: ReplyKind,
+    #[serde(default)]
+    snapshot: Option<Box<Snapshot>>,
+    #[serde(default)]
+    id: Option<u64>,
+    #[serde(default, deserialize_with = "present")]
+    outcomes: Option<Value>,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+/// A value that is there, which null is too.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ReplyKind {
+    Snapshot,
+    Enforced,
+    Error,
+}
+
+impl TryFrom<ReplyFields> for Reply {
+    type Error = String;
+
+    fn try_from(fields: ReplyFields) -> Result<Self, String> {
+        let lacks = |field: &str| format!("missing field `{field}`");
+        Ok(match fields.reply {
+            ReplyKind::Snapshot => Self::Snapshot {
+                snapshot: fields.snapshot.ok_or_else(|| lacks("snapshot"))?,
+            },
+            ReplyKind::Enforced => Self::Enforced {
+                id: fields.id.ok_or_else(|| lacks("id"))?,
+                outcomes: fields.outcomes.ok_or_else(|| lacks("outcomes"))?,
+            },
+            ReplyKind::Error => Self::Error {
+                id: fields.id,
+                message: fields.message.ok_or_else(|| lacks("message"))?,
+            },
+        })
+    }
+}
+
+/// What is written through the channel: one line of JSON, with the byte that ends it.
+///
+/// # Errors
+/// It cannot be JSON.
+pub fn line(said: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = serde_json::to_vec(said)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let snapshot = json!({
+            "version": 1, "hostname": "gpu01", "timestamp_seconds": 1.5, "interval_seconds": 10.0,
+            "installed": true, "collectors": {}, "devices": [], "environments": [], "processes": [],
+            "counters": genv_core::model::Counters::default(),
+        });
+        serde_json::from_value(snapshot).unwrap()
+    }
+
+    #[test]
+    fn replies_are_read_as_they_are_written() {
+        let snapshot = snapshot();
+        let replies = [
+            Reply::Snapshot {
+                snapshot: Box::new(snapshot.clone()),
+            },
+            Reply::Enforced {
+                id: 7,
+                outcomes: json!([{"done": true}]),
+            },
+            Reply::Enforced {
+                id: 8,
+                outcomes: Value::Null,
+            },
+            Reply::Error {
+                id: None,
+                message: "no".to_owned(),
+            },
+        ];
+        for reply in &replies {
+            let line = line(reply).unwrap();
+            assert_eq!(&serde_json::from_slice::<Reply>(&line).unwrap(), reply);
+        }
+        let borrowed = SnapshotReply {
+            snapshot: &snapshot,
+        };
+        assert_eq!(line(&borrowed).unwrap(), line(&replies[0]).unwrap());
+    }
+
+    #[test]
+    fn a_reply_that_lacks_what_it_is_about_is_none() {
+        for (text, expected) in [
+            (r#"{"reply":"snapshot"}"#, "missing field `snapshot`"),
+            (r#"{"reply":"enforced","id":1}"#, "missing field `outcomes`"),
+            (r#"{"reply":"enforced","outcomes":1}"#, "missing field `id`"),
+            (r#"{"reply":"error","id":1}"#, "missing field `message`"),
+            (r#"{"reply":"later"}"#, "unknown variant `later`"),
+            (r#"{"id":1}"#, "missing field `reply`"),
+        ] {
+            let error = serde_json::from_str::<Reply>(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_newer_host_is_understood_as_far_as_it_says_what_we_know() {
+        let hello: Hello = serde_json::from_str(
+            r#"{"genv_remote":1,"version":"9.9","answers_with":"genv","new":{"a":[1]}}"#,
+        )
+        .unwrap();
+        assert_eq!(hello.answers_with, Answers::Genv);
+        assert!(!hello.may_enforce);
+        let alive: Request = serde_json::from_str(r#"{"request":"alive","since":3}"#).unwrap();
+        assert_eq!(alive, Request::Alive);
+    }
+
+    #[test]
+    fn what_the_documentation_shows_is_this_protocol() {
+        let text = include_str!("../../docs/remote.md");
+        let (mut requests, mut replies) = (0, 0);
+        let quoted = text.split(['`', '\n']).map(str::trim);
+        for json in quoted.filter(|it| it.starts_with("{\"")) {
+            if json.starts_with("{\"genv_remote\"") {
+                serde_json::from_str::<Hello>(json).unwrap();
+            } else if json.starts_with("{\"request\"") {
+                let json = json.replace('…', "null");
+                serde_json::from_str::<Request>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
+                requests += 1;
+            } else {
+                let snapshot = serde_json::to_string(&snapshot()).unwrap();
+                let json = json.replace("{…}", &snapshot).replace("\"…\"", "\"no\"");
+                let json = json.replace('…', "null");
+                serde_json::from_str::<Reply>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
+                replies += 1;
+            }
+        }
+        assert_eq!((requests, replies), (4, 3));
+    }
+}

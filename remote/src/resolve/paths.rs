@@ -1,0 +1,183 @@
+//! Paths as OpenSSH's configuration writes them: ssh_config(5), TOKENS and ENVIRONMENT VARIABLES.
+
+use std::env;
+use std::path::PathBuf;
+
+/// What `%h` and the others stand for.
+pub(super) struct Tokens {
+    values: Vec<(char, String)>,
+    home: PathBuf,
+    /// Reads a variable of the environment; a test has its own.
+    variable: fn(&str) -> Option<String>,
+}
+
+impl Tokens {
+    /// Those of a host: what `ssh` was given for it, and what `ssh -G` told.
+    pub(super) fn new(
+        given: &str,
+        address: &str,
+        port: u16,
+        user: &str,
+        alias: Option<&str>,
+        jump: Option<&str>,
+    ) -> Self {
+        let home = env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
+        let uid = rustix::process::getuid().as_raw();
+        let node = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        let short = node.split('.').next().unwrap_or_default().to_owned();
+        let login =
+            uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned());
+        let values = vec![
+            ('%', "%".to_owned()),
+            ('d', home.to_string_lossy().into_owned()),
+            ('h', address.to_owned()),
+            ('i', uid.to_string()),
+            ('j', jump.unwrap_or_default().to_owned()),
+            ('k', alias.unwrap_or(address).to_owned()),
+            ('L', short),
+            ('l', node),
+            ('n', given.to_owned()),
+            ('p', port.to_string()),
+            ('r', user.to_owned()),
+            ('u', login.unwrap_or_default()),
+        ];
+        Self {
+            values,
+            home,
+            variable: |name| env::var(name).ok(),
+        }
+    }
+
+    /// A path with `~`, tokens and `${VARIABLES}`. What is not known stays as it is: no such file will be found, and it
+    /// is named.
+    pub(super) fn expanded(&self, path: &str) -> PathBuf {
+        let mut expanded = String::new();
+        let mut rest = path;
+        while let Some(at) = rest.find(['%', '$']) {
+            let (before, from) = rest.split_at(at);
+            expanded.push_str(before);
+            let (text, after) = self.next(from);
+            expanded.push_str(&text);
+            rest = after;
+        }
+        expanded.push_str(rest);
+        self.home_expanded(&expanded)
+    }
+
+    /// What the token or variable at the beginning stands for, and what comes after it.
+    fn next<'a>(&self, from: &'a str) -> (String, &'a str) {
+        if let Some((name, after)) = from
+            .strip_prefix("${")
+            .and_then(|rest| rest.split_once('}'))
+            && let Some(value) = (self.variable)(name)
+        {
+            return (value, after);
+        }
+        let mut characters = from.chars();
+        let first = characters.next();
+        if first == Some('%')
+            && let Some(token) = characters.next()
+            && let Some((_, value)) = self.values.iter().find(|(name, _)| *name == token)
+        {
+            return (value.clone(), characters.as_str());
+        }
+        let (first, after) = from.split_at(first.map_or(0, char::len_utf8));
+        (first.to_owned(), after)
+    }
+
+    /// A path with `~` alone.
+    pub(super) fn home_expanded(&self, path: &str) -> PathBuf {
+        match path.strip_prefix("~/") {
+            Some(rest) => self.home.join(rest),
+            None => PathBuf::from(path),
+        }
+    }
+
+    /// Where the agent listens, by the value of IdentityAgent.
+    pub(super) fn agent(&self, value: Option<&str>) -> Option<PathBuf> {
+        let variable = |name: &str| (self.variable)(name).filter(|path| !path.is_empty());
+        match value {
+            Some("none") => None,
+            None | Some("" | "SSH_AUTH_SOCK") => variable("SSH_AUTH_SOCK").map(PathBuf::from),
+            Some(value) => match value.strip_prefix('$') {
+                Some(name) if !name.starts_with('{') => variable(name).map(PathBuf::from),
+                _ => Some(self.expanded(value)),
+            },
+        }
+    }
+}
+
+/// The paths of a line that `ssh -G` prints without quotes: a word that does not begin a path belongs to the one before.
+pub(super) fn split(paths: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in paths.split(' ') {
+        match all.last_mut() {
+            Some(before) if !word.starts_with(['/', '~', '.']) => {
+                before.push(' ');
+                before.push_str(word);
+            }
+            _ => all.push(word.to_owned()),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens() -> Tokens {
+        let mut tokens = Tokens::new("gpu01", "10.0.0.1", 2222, "alice", None, Some("bastion"));
+        tokens.home = PathBuf::from("/home/alice");
+        tokens.variable = |name| match name {
+            "SSH_AUTH_SOCK" => Some("/run/agent".to_owned()),
+            "KEYS" => Some("/keys".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        tokens
+    }
+
+    #[test]
+    fn paths_have_tokens_variables_and_a_home() {
+        for (written, meant) in [
+            ("~/.ssh/id", "/home/alice/.ssh/id"),
+            (
+                "${KEYS}/%n-%h-%p-%r-%j-%k",
+                "/keys/gpu01-10.0.0.1-2222-alice-bastion-10.0.0.1",
+            ),
+            ("/a%%h%", "/a%h%"),
+            ("/%x/${NONE}/$KEYS", "/%x/${NONE}/$KEYS"),
+            ("%d/%", "/"),
+            ("relative~/x", "relative~/x"),
+        ] {
+            let tokens = tokens();
+            let meant = if written.starts_with("%d") {
+                format!("{}/%", env::home_dir().unwrap_or_default().display())
+            } else {
+                meant.to_owned()
+            };
+            assert_eq!(tokens.expanded(written), PathBuf::from(meant), "{written}");
+        }
+    }
+
+    #[test]
+    fn the_agent_is_the_one_that_is_configured() {
+        let path = |path: &str| Some(PathBuf::from(path));
+        for (written, meant) in [
+            (None, path("/run/agent")),
+            (Some("SSH_AUTH_SOCK"), path("/run/agent")),
+            (Some("none"), None),
+            (Some("$KEYS"), path("/keys")),
+            (Some("$NONE"), None),
+            (Some("$EMPTY"), None),
+            (Some("${KEYS}/agent"), path("/keys/agent")),
+            (Some("~/agent"), path("/home/alice/agent")),
+        ] {
+            assert_eq!(tokens().agent(written), meant, "{written:?}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Shell scripts that are run at a host, whatever the login shell there is.
+//!
+//! sshd hands a command to the login shell, which may be a Bourne shell, zsh, fish or tcsh. All of them take a text in
+//! single quotes as it is, if it is one line and has no single quote, no exclamation mark (history, in tcsh) and no
+//! backslash before a backslash or at the end (an escape, in fish). The script itself is for `sh`.
+
+/// The command that runs a script with these arguments, as `$1` and so on: plain words, or [`encoded`] ones.
+///
+/// Lines of the script are joined, and its comments left out: each line ends where a command may go on or end.
+pub(crate) fn command(script: &str, arguments: &[&str]) -> String {
+    let lines = script.lines().map(str::trim);
+    let lines: Vec<&str> = lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
+    let mut command = format!("sh -c '{}' genv-remote", lines.join(" "));
+    for argument in arguments {
+        debug_assert!(
+            argument
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.=\\".contains(&byte))
+        );
+        command.push(' ');
+        // Without quotes every shell reads backslashes.
+        if argument.contains('\\') {
+            command.push_str(&format!("'{argument}'"));
+        } else {
+            command.push_str(argument);
+        }
+    }
+    command
+}
+
+/// A text as an argument that no shell reads anything into; `printf %b` makes it what it was.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("\\0{byte:03o}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Fails if a login shell might read the script in its own way.
+    pub(crate) fn is_for_every_login_shell(script: &str) {
+        let command = command(script, &[]);
+        let script = command
+            .strip_prefix("sh -c '")
+            .and_then(|it| it.strip_suffix("' genv-remote"));
+        let script = script.unwrap();
+        for refused in ["'", "!", "\n", "\\\\"] {
+            assert!(!script.contains(refused), "{refused:?} in {script}");
+        }
+        assert!(!script.ends_with('\\'), "{script}");
+        assert!(script.is_ascii() && !script.contains(|c: char| c.is_ascii_control()));
+    }
+
+    #[test]
+    fn lines_are_joined_without_comments() {
+        assert_eq!(
+            command(
+                "# What it does.\na=1;\n\n  if b; then\n    c;\n  fi\n",
+                &["yes", "1.5"]
+            ),
+            "sh -c 'a=1; if b; then c; fi' genv-remote yes 1.5"
+        );
+    }
+
+    #[test]
+    fn an_encoded_text_is_in_quotes_and_is_what_it_was() {
+        let text = "a b'\\n!$(x)\u{e9}7";
+        let argument = encoded(text);
+        assert_eq!(
+            argument,
+            r"a\0040b\0047\0134n\0041\0044\0050x\0051\0303\02517"
+        );
+        let command = command(r#"printf %b "$1""#, &[&argument]);
+        let output = std::process::Command::new("sh")
+            .args(["-c", &command])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), text);
+    }
+}

@@ -1,0 +1,314 @@
+//! How a user is let in: with the keys of the agent first, then with those of files, in the order of OpenSSH.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use russh::MethodKind;
+use russh::client::{AuthResult, Handle};
+use russh::keys::agent::AgentIdentity;
+use russh::keys::agent::client::AgentClient;
+use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
+use tokio::net::UnixStream;
+
+use super::Client;
+use super::identities::{Identity, Withheld, is_hardware};
+use super::refusal::Refusal;
+use crate::known_hosts::quoted;
+use crate::resolve::Target;
+
+/// A key that can be offered.
+enum Candidate {
+    Agent(PublicKey),
+    File(Arc<PrivateKey>),
+}
+
+/// Logs in.
+pub(super) async fn authenticate(
+    handle: &mut Handle<Client>,
+    target: &Target,
+) -> Result<(), Refusal> {
+    let mut refusal = Refusal::default();
+    let files = target.identity_files.clone();
+    let read = tokio::task::spawn_blocking(move || files.into_iter().map(Identity::read).collect());
+    let identities: Vec<Identity> = read.await.unwrap_or_default();
+    let (mut agent, agent_keys) = match &target.identity_agent {
+        None => (None, Vec::new()),
+        Some(socket) => match ask_agent(handle, socket).await {
+            Ok((agent, keys)) => (Some(agent), keys),
+            Err(error) => {
+                refusal
+                    .withheld
+                    .push(format!("the agent at {} ({error})", socket.display()));
+                (None, Vec::new())
+            }
+        },
+    };
+    let candidates = candidates(target, identities, agent_keys, &mut refusal);
+    if candidates.is_empty() {
+        // It tells the ways in.
+        let result = handle.authenticate_none(&target.user).await;
+        return if judge(handle, result.ok(), &mut refusal) == Verdict::LetIn {
+            Ok(())
+        } else {
+            Err(refusal)
+        };
+    }
+    let mut rsa_hash = None;
+    for (name, candidate) in candidates {
+        let algorithm = match &candidate {
+            Candidate::Agent(key) => key.algorithm(),
+            Candidate::File(key) => key.algorithm(),
+        };
+        let hash = if matches!(algorithm, Algorithm::Rsa { .. }) {
+            if rsa_hash.is_none() {
+                let best = handle.best_supported_rsa_hash().await.ok().flatten();
+                rsa_hash = Some(best.unwrap_or(Some(HashAlg::Sha512)));
+            }
+            match rsa_hash.flatten() {
+                Some(hash) => Some(hash),
+                None => {
+                    refusal.withheld.push(format!(
+                        "{name} (it takes RSA only with SHA-1: update its sshd)"
+                    ));
+                    continue;
+                }
+            }
+        } else {
+            None
+        };
+        let result = match (candidate, &mut agent) {
+            (Candidate::Agent(key), Some(agent)) => {
+                let user = &target.user;
+                match handle
+                    .authenticate_publickey_with(user, key, hash, agent)
+                    .await
+                {
+                    Ok(result) => Some(result),
+                    // The agent refuses to sign, as where somebody has to confirm and does not.
+                    Err(error) if !handle.is_closed() => {
+                        refusal
+                            .withheld
+                            .push(format!("{name} (the agent does not sign with it: {error})"));
+                        continue;
+                    }
+                    Err(_) => None,
+                }
+            }
+            (Candidate::Agent(_), None) => continue,
+            (Candidate::File(key), _) => {
+                let key = PrivateKeyWithHashAlg::new(key, hash);
+                handle.authenticate_publickey(&target.user, key).await.ok()
+            }
+        };
+        refusal.offered.push(name);
+        match judge(handle, result, &mut refusal) {
+            Verdict::LetIn => return Ok(()),
+            Verdict::Next => {}
+            Verdict::Over => break,
+        }
+    }
+    Err(refusal)
+}
+
+#[derive(PartialEq, Eq)]
+enum Verdict {
+    LetIn,
+    Next,
+    Over,
+}
+
+/// What an attempt comes to; none is one during which the connection ended.
+fn judge(handle: &Handle<Client>, result: Option<AuthResult>, refusal: &mut Refusal) -> Verdict {
+    match result {
+        Some(AuthResult::Success) => Verdict::LetIn,
+        Some(AuthResult::Failure {
+            remaining_methods,
+            partial_success,
+        }) if !handle.is_closed() => {
+            let over = partial_success || !remaining_methods.contains(&MethodKind::PublicKey);
+            refusal.partial = partial_success;
+            refusal.methods = Some(remaining_methods);
+            if over { Verdict::Over } else { Verdict::Next }
+        }
+        _ => {
+            refusal.ended = true;
+            Verdict::Over
+        }
+    }
+}
+
+/// The keys to offer, each with its name, in the order of OpenSSH: those of the agent that are configured, the agent's
+/// others, and those of files.
+fn candidates(
+    target: &Target,
+    identities: Vec<Identity>,
+    agent_keys: Vec<(PublicKey, String)>,
+    refusal: &mut Refusal,
+) -> Vec<(String, Candidate)> {
+    let mut all = Vec::new();
+    let mut agent_keys: Vec<Option<(PublicKey, String)>> =
+        agent_keys.into_iter().map(Some).collect();
+    let mut files = Vec::new();
+    for identity in identities {
+        let public = identity.public.as_ref();
+        let same = |key: &Option<(PublicKey, String)>| {
+            key.as_ref().map(|(key, _)| key.key_data()) == public.map(PublicKey::key_data)
+        };
+        let in_agent = public.and_then(|_| agent_keys.iter().position(same));
+        let in_agent = in_agent
+            .and_then(|index| agent_keys.get_mut(index))
+            .and_then(Option::take);
+        match in_agent {
+            Some((key, _)) => offer_agent(
+                key,
+                format!("{} (agent)", identity.path.display()),
+                &mut all,
+                refusal,
+            ),
+            None => files.push(identity),
+        }
+    }
+    if !target.identities_only {
+        for (key, comment) in agent_keys.into_iter().flatten() {
+            let name = if comment.is_empty() {
+                key.fingerprint(HashAlg::Sha256).to_string()
+            } else {
+                comment.chars().take(100).collect()
+            };
+            offer_agent(key, format!("{name} (agent)"), &mut all, refusal);
+        }
+    }
+    for identity in files {
+        let path = identity.path.display();
+        match identity.secret {
+            Ok(key) => all.push((path.to_string(), Candidate::File(key))),
+            Err(Withheld::Missing) => {}
+            Err(Withheld::Encrypted) => refusal.withheld.push(format!(
+                "{path} (encrypted, and not in the agent: ssh-add {})",
+                quoted(&path.to_string())
+            )),
+            Err(Withheld::Hardware) => {
+                refusal.unsupported = true;
+                refusal.withheld.push(format!(
+                    "{path} (a FIDO key, which somebody would have to touch)"
+                ));
+            }
+            Err(Withheld::Other(why)) => refusal.withheld.push(format!("{path} ({why})")),
+        }
+    }
+    all
+}
+
+fn offer_agent(
+    key: PublicKey,
+    name: String,
+    all: &mut Vec<(String, Candidate)>,
+    refusal: &mut Refusal,
+) {
+    if is_hardware(&key.algorithm()) {
+        refusal.unsupported = true;
+        refusal.withheld.push(format!(
+            "{name} (a FIDO key, which somebody would have to touch)"
+        ));
+    } else {
+        all.push((name, Candidate::Agent(key)));
+    }
+}
+
+type AgentKeys = Vec<(PublicKey, String)>;
+
+/// Connects to the agent, and lists its keys with their comments.
+async fn ask_agent(
+    handle: &Handle<Client>,
+    socket: &Path,
+) -> Result<(AgentClient<UnixStream>, AgentKeys), russh::keys::Error> {
+    let mut agent = AgentClient::connect_uds(socket).await?;
+    if let Some(binding) = handle.agent_session_binding() {
+        // Agents that know of no binding refuse it, and keys that are bound to no host need none.
+        let _ = agent.bind_session(binding, false).await;
+    }
+    let identities = agent.request_identities().await?;
+    let keys = identities
+        .into_iter()
+        .filter_map(|identity| match identity {
+            AgentIdentity::PublicKey { key, comment } => Some((key, comment)),
+            // The key that it certifies is listed as well.
+            AgentIdentity::Certificate { .. } => None,
+        });
+    Ok((agent, keys.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use russh::keys::ssh_key::LineEnding;
+    use russh::keys::ssh_key::private::{KeypairData, SkEd25519};
+    use russh::keys::ssh_key::public;
+
+    use super::*;
+    use crate::FailureKind;
+
+    /// The file of a FIDO key, as ssh-keygen writes one: it names what is in the hardware.
+    fn hardware_key() -> PrivateKey {
+        let point = public::Ed25519PublicKey([7; 32]);
+        let public = public::SkEd25519::new(point, "ssh:");
+        let keypair = SkEd25519::new(public, 1, vec![1, 2, 3]).unwrap();
+        PrivateKey::new(KeypairData::SkEd25519(keypair), "").unwrap()
+    }
+
+    fn target() -> Target {
+        Target {
+            user: "alice".to_owned(),
+            login: "gpu01".to_owned(),
+            ..Target::default()
+        }
+    }
+
+    #[test]
+    fn a_key_that_somebody_has_to_touch_is_not_offered_from_a_file_or_the_agent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("id_sk");
+        let key = hardware_key();
+        key.write_openssh_file(&path, LineEnding::LF).unwrap();
+        let identity = Identity::read(path);
+        assert!(matches!(identity.secret, Err(Withheld::Hardware)));
+        for agent_keys in [
+            Vec::new(),
+            vec![(key.public_key().clone(), "mine".to_owned())],
+        ] {
+            let mut refusal = Refusal::default();
+            let identities = vec![Identity::read(identity.path.clone())];
+            let offered = candidates(&target(), identities, agent_keys, &mut refusal);
+            assert!(offered.is_empty());
+            let failure = refusal.into_host_failure(&target(), || None);
+            assert_eq!(failure.kind, FailureKind::Unsupported);
+            assert!(failure.message.contains("a FIDO key"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_in_what_is_said_of_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("id");
+        let secret = "c2VjcmV0IGtleSBtYXRlcmlhbA";
+        let text = format!("-----BEGIN PRIVATE KEY-----\n{secret}\n-----END PRIVATE KEY-----\n");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        let mut refusal = Refusal::default();
+        candidates(
+            &target(),
+            vec![Identity::read(path)],
+            Vec::new(),
+            &mut refusal,
+        );
+        let failure = refusal.into_host_failure(&target(), || None);
+        assert!(
+            failure.message.contains("no private key that can be read"),
+            "{failure}"
+        );
+        assert!(
+            !failure.message.contains("secret") && !failure.message.contains("c2Vj"),
+            "{failure}"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! What it costs to read many hosts over SSH: here, and on each of them.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http;
+use genv_tests::process::{resident_bytes, tree_cpu_seconds};
+use genv_tests::ssh::SshClient;
+
+use crate::table::{Table, mebibytes, milliseconds, verdict};
+use fleet::Fleet;
+
+mod fleet;
+mod real;
+mod scenario;
+
+pub(crate) use real::pair;
+
+/// Numbers of hosts, with the time between two snapshots.
+const SIZES: [(usize, Duration); 4] = [
+    (1, Duration::from_secs(1)),
+    (32, Duration::from_secs(1)),
+    (256, Duration::from_secs(5)),
+    (1000, Duration::from_secs(10)),
+];
+
+/// How long each is watched, but for some cycles at least.
+const WATCHED: Duration = Duration::from_secs(30);
+
+/// Of one host and cycle, where the hosts are read.
+const HERE_BUDGET_SECONDS: f64 = 1e-3;
+/// Of one cycle, on a host.
+const THERE_BUDGET_SECONDS: f64 = 3e-3;
+
+/// How long hosts may take until all of them are there.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What reading some hosts costs.
+struct Cost {
+    until_up: Duration,
+    /// CPU until all are there, and of a cycle after that.
+    connecting_seconds: f64,
+    cycle_seconds: f64,
+    resident: u64,
+    metrics: usize,
+    gzip: usize,
+}
+
+/// Measures hosts that are none, and then what is measured on real ones.
+pub(crate) fn tables() -> Result<Vec<Table>> {
+    let sizes = match std::env::var("GENV_BENCH_HOSTS") {
+        Ok(only) => {
+            let only: usize = only.parse()?;
+            SIZES
+                .into_iter()
+                .filter(|(hosts, _)| *hosts == only)
+                .collect()
+        }
+        Err(_) => SIZES.to_vec(),
+    };
+    let fleet = Fleet::start()?;
+    let mut table = Table::new(&[
+        "hosts",
+        "interval",
+        "CPU here, per host and cycle",
+        "budget",
+        "holds",
+        "of two cores",
+        "CPU to connect, per host",
+        "all up after",
+        "resident memory",
+        "/metrics",
+        "of it gzip",
+    ]);
+    for (hosts, interval) in sizes {
+        let cost = cost(&fleet, hosts, interval)?;
+        let each = cost.cycle_seconds / hosts as f64;
+        table.row(&[
+            &hosts,
+            &format!("{} s", interval.as_secs()),
+            &milliseconds(each),
+            &milliseconds(HERE_BUDGET_SECONDS),
+            &verdict(each <= HERE_BUDGET_SECONDS),
+            &format!(
+                "{:.1} %",
+                cost.cycle_seconds / interval.as_secs_f64() / 2.0 * 100.0
+            ),
+            &milliseconds(cost.connecting_seconds / hosts as f64),
+            &format!("{:.1} s", cost.until_up.as_secs_f64()),
+            &mebibytes(cost.resident),
+            &mebibytes(cost.metrics as u64),
+            &mebibytes(cost.gzip as u64),
+        ]);
+    }
+    let mut sent = Table::new(&["what", "size"]);
+    sent.row(&[
+        &"a host's snapshot",
+        &format!("{} KiB", fleet.snapshot_bytes() >> 10),
+    ]);
+    drop(fleet);
+    Ok(vec![table, sent, real::there()?])
+}
+
+/// An exporter of these hosts.
+fn exporter(client: &SshClient, hosts: &[String], interval: Duration) -> Result<Exporter> {
+    let setup = Setup::new()?;
+    let list = setup.folder().join("hosts");
+    fs::write(&list, hosts.join("\n"))?;
+    let path = std::env::var("PATH")?;
+    setup
+        .env("PATH", format!("{}:{path}", client.bin().display()))
+        .flag(&format!("--interval={}ms", interval.as_millis()))
+        .flag(&format!("--hostfile={}", list.display()))
+        .start()
+}
+
+fn wait_until_up(exporter: &Exporter, hosts: usize) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = exporter.get("/metrics")?.text()?;
+        let up = text
+            .lines()
+            .filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1"))
+            .count();
+        if up == hosts {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "only {up} of {hosts} hosts are up: {}",
+            exporter.log()
+        );
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn cost(fleet: &Fleet, hosts: usize, interval: Duration) -> Result<Cost> {
+    let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
+    let began = Instant::now();
+    let exporter = exporter(fleet.client(), &names, interval)?;
+    wait_until_up(&exporter, hosts)?;
+    let until_up = began.elapsed();
+    let connecting_seconds = tree_cpu_seconds(exporter.pid())?;
+    // What was allocated while they came is of no use any more.
+    watch(&exporter, interval, 2)?;
+    let cycles = (WATCHED.as_secs_f64() / interval.as_secs_f64()).ceil() as u32;
+    let before = tree_cpu_seconds(exporter.pid())?;
+    let gzip = watch(&exporter, interval, cycles.max(3))?;
+    let cycle_seconds = (tree_cpu_seconds(exporter.pid())? - before) / f64::from(cycles.max(3));
+    wait_until_up(&exporter, hosts)?;
+    Ok(Cost {
+        until_up,
+        connecting_seconds,
+        cycle_seconds,
+        resident: resident_bytes(exporter.pid())?,
+        metrics: exporter.get("/metrics")?.text()?.len(),
+        gzip,
+    })
+}
+
+/// Scrapes once each cycle, as Prometheus does; returns the size of the last answer.
+fn watch(exporter: &Exporter, interval: Duration, cycles: u32) -> Result<usize> {
+    let began = Instant::now();
+    let mut bytes = 0;
+    for cycle in 1..=cycles {
+        std::thread::sleep((interval * cycle).saturating_sub(began.elapsed()));
+        let answer = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+        ensure!(answer.status == 200, "/metrics answered {}", answer.status);
+        bytes = answer.body.len();
+    }
+    Ok(bytes)
+}

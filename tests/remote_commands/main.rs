@@ -1,0 +1,7 @@
+//! `genv remote` against hosts behind the real sshd.
+
+mod activate;
+mod daemons;
+mod failures;
+mod lists;
+mod support;

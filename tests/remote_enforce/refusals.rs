@@ -1,0 +1,247 @@
+//! What a host refuses, asked by `genv-enforcer carry-out` itself.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use genv_enforcer::config::Action;
+use genv_enforcer::intents::{Intent, Intents, Outcomes, Rules, VERSION};
+use genv_enforcer::plan::{Key, Outcome, ProcessTarget, Step, StepKind, Subject, Target};
+use genv_enforcer::reload::{Rules as InForce, Source, Written};
+use genv_tests::enforcer::{Setup, is_alive, sleeper};
+use genv_tests::process::Sleeper;
+use serde_json::{Value, json};
+
+const RULES: &str =
+    "version: 1\nrules:\n- {kind: non-env-processes, action: terminate, warn: []}\n";
+
+/// A host, called `gpu01` by who asks, on which one process uses a device and another one uses none.
+struct Host {
+    setup: Setup,
+    user: Sleeper,
+    idle: Sleeper,
+}
+
+impl Host {
+    fn new() -> Result<Self> {
+        let (user, idle) = (sleeper(&[])?, sleeper(&[])?);
+        let scenario = format!(
+            "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]\n",
+            user.pid()
+        );
+        Ok(Self {
+            setup: Setup::new(&scenario, RULES)?,
+            user,
+            idle,
+        })
+    }
+
+    /// To end a process, as it is now.
+    fn intents(&self, pid: u32) -> Result<Intents> {
+        let mut reader = ProcReader::new();
+        let mut table = reader.read(&ProcessRequest {
+            processes: vec![pid],
+            members: Vec::new(),
+        });
+        let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
+            anyhow::bail!("{pid} is not there");
+        };
+        let uid = facts.uid.context("no uid")?;
+        let target = ProcessTarget {
+            hostname: "gpu01".to_owned(),
+            pid,
+            start_time_ticks: facts.start_time_ticks,
+            uid,
+            username: reader.username(uid),
+            comm: Some(facts.comm),
+            eid: None,
+            container_id: None,
+        };
+        Ok(Intents {
+            version: VERSION,
+            asked_by: "monitor".to_owned(),
+            hostname: "gpu01".to_owned(),
+            now_seconds: 1_800_000_000.0,
+            rules: self.rules(RULES)?,
+            steps: vec![Intent {
+                step: terminate(&target),
+                username: target.username.clone(),
+                action: Action::Terminate,
+                found: "found".to_owned(),
+                allowed: "allowed".to_owned(),
+                remedy: "remedy".to_owned(),
+                targets: vec![Target::Process(target)],
+            }],
+        })
+    }
+
+    fn rules(&self, text: &str) -> Result<Rules> {
+        let path = self.setup.folder().join("elsewhere.yaml");
+        fs::write(&path, RULES)?;
+        let read = InForce::open(Source::File(path), Default::default(), 0.0)?;
+        let hash = match text == RULES {
+            true => read.in_force().config.hash.clone(),
+            false => String::new(),
+        };
+        Ok(Rules {
+            source: "enforcer.yaml".to_owned(),
+            written: Written::Yaml(text.to_owned()),
+            hash,
+            timezone: None,
+        })
+    }
+
+    fn output(&self, intents: &Value) -> Result<Output> {
+        let mut command = self.setup.command(&["carry-out"])?;
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.stderr(Stdio::piped()).spawn()?;
+        let mut stdin = child.stdin.take().context("no stdin")?;
+        stdin.write_all(&serde_json::to_vec(intents)?)?;
+        drop(stdin);
+        Ok(child.wait_with_output()?)
+    }
+
+    fn carry_out(&self, intents: &Intents) -> Result<Outcome> {
+        let output = self.output(&serde_json::to_value(intents)?)?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{complaint}");
+        let mut outcomes: Outcomes = serde_json::from_slice(&output.stdout)?;
+        outcomes.outcomes.pop().context("no outcome")
+    }
+
+    /// Both processes live, and the last line of the audit refuses for this reason.
+    fn refuses(&self, intents: &Intents, why: &str) -> Result<()> {
+        let outcome = self.carry_out(intents)?;
+        let Outcome::Refused { reason, .. } = &outcome else {
+            anyhow::bail!("{outcome:?} is no refusal because {why}");
+        };
+        ensure!(reason.contains(why), "{reason}");
+        ensure!(is_alive(self.user.pid()) && is_alive(self.idle.pid()));
+        let audit = fs::read_to_string(self.setup.state_directory().join("audit.jsonl"))?;
+        let last: Value = serde_json::from_str(audit.lines().last().context("no line")?)?;
+        ensure!(
+            last["result"] == "refused"
+                && last["reason"] == **reason
+                && last["asked_by"] == "monitor",
+            "{last}"
+        );
+        Ok(())
+    }
+}
+
+fn terminate(target: &ProcessTarget) -> Step {
+    let subject = Subject::Process {
+        hostname: target.hostname.clone(),
+        pid: target.pid,
+        start_time_ticks: target.start_time_ticks,
+    };
+    Step {
+        key: Key {
+            rule: "non-env-processes".to_owned(),
+            subject,
+        },
+        kind: StepKind::Terminate(target.clone()),
+    }
+}
+
+/// Changes the target, and the subject with it.
+fn with_target(intents: &Intents, change: impl FnOnce(&mut ProcessTarget)) -> Intents {
+    let mut intents = intents.clone();
+    if let StepKind::Terminate(target) = &intents.steps[0].step.kind {
+        let mut target = target.clone();
+        change(&mut target);
+        intents.steps[0].step = terminate(&target);
+    }
+    intents
+}
+
+#[test]
+fn what_is_wrong_in_an_intent_or_outdated_is_refused_and_what_is_right_is_done() -> Result<()> {
+    let host = Host::new()?;
+    let right = host.intents(host.user.pid())?;
+    let not_shown = "own plan does not show that the rule is broken";
+
+    host.refuses(&host.intents(host.idle.pid())?, not_shown)?;
+    let replaced = with_target(&right, |target| target.start_time_ticks += 1);
+    host.refuses(&replaced, not_shown)?;
+    let other_user = with_target(&right, |target| target.uid += 1);
+    host.refuses(&other_user, "it runs as another user now")?;
+    let in_environment = with_target(&right, |target| target.eid = Some("1".to_owned()));
+    host.refuses(&in_environment, "not in the same environment")?;
+    let elsewhere = with_target(&right, |target| target.hostname = "gpu02".to_owned());
+    host.refuses(&elsewhere, not_shown)?;
+
+    let mut other_target = host.intents(host.idle.pid())?;
+    other_target.steps[0].step.key = right.steps[0].step.key.clone();
+    host.refuses(&other_target, "own plan would not take it")?;
+    let mut kill = right.clone();
+    if let StepKind::Terminate(target) = kill.steps[0].step.kind.clone() {
+        kill.steps[0].step.kind = StepKind::Kill(target);
+    }
+    host.refuses(&kill, "its rule does not kill")?;
+    let mut no_rule = right.clone();
+    no_rule.steps[0].step.key.rule = "made-up".to_owned();
+    host.refuses(&no_rule, "not among those that came with it")?;
+
+    let mut rules = right.clone();
+    rules.rules = host.rules("version: 1\nrules:\n- {kind: idle, new_key: 1}\n")?;
+    host.refuses(&rules, "enforcer.yaml:3:16")?;
+    rules.rules = host.rules("version: 1\nrules: []\n")?;
+    host.refuses(&rules, "their hash is another one")?;
+
+    host.setup.said(&["pause", "--for", "1h"])?;
+    host.refuses(&right, "it is paused on that host")?;
+    host.setup.said(&["pause", "--for", "0"])?;
+
+    assert_eq!(host.carry_out(&right)?, Outcome::Done);
+    genv_tests::patience::until("it ends", || Ok(!is_alive(host.user.pid())))?;
+    ensure!(is_alive(host.idle.pid()));
+    Ok(())
+}
+
+#[test]
+fn who_is_out_of_reach_by_the_hosts_own_configuration_is_spared() -> Result<()> {
+    let host = Host::new()?;
+    let right = host.intents(host.user.pid())?;
+    let own = host.setup.folder().join("own.yaml");
+    let uid = genv_tests::enforcer::victim();
+    fs::write(
+        &own,
+        format!("version: 1\nnever: {{users: [\"uid:{uid}\"]}}\nrules: []\n"),
+    )?;
+    let mut command = host.setup.command(&["carry-out", "--config"])?;
+    let intents = host.setup.folder().join("intents");
+    fs::write(&intents, serde_json::to_vec(&right)?)?;
+    let output = command
+        .arg(&own)
+        .stdin(fs::File::open(&intents)?)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(said.contains("its user is listed under never"), "{said}");
+    ensure!(is_alive(host.user.pid()));
+    Ok(())
+}
+
+#[test]
+fn intents_of_another_version_or_none_at_all_are_not_guessed_at() -> Result<()> {
+    let host = Host::new()?;
+    let right = serde_json::to_value(host.intents(host.user.pid())?)?;
+    let mut newer = right.clone();
+    newer["version"] = json!(VERSION + 1);
+    let mut unknown = right.clone();
+    unknown["spare"] = json!(["everybody"]);
+    for (intents, why) in [
+        (newer, "and this program reads 1"),
+        (unknown, "unknown field `spare`"),
+        (json!([{"pid": host.user.pid()}]), "invalid type"),
+    ] {
+        let output = host.output(&intents)?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2), "{complaint}");
+        ensure!(complaint.contains(why), "{complaint}");
+    }
+    ensure!(is_alive(host.user.pid()));
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! The right processes end, on the right machines.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::victim;
+use genv_tests::nvml_sim::{Simulation, library};
+use genv_tests::patience::{output, until};
+use genv_tests::peer::Peer;
+use genv_tests::process::{copy_program, program, write_script};
+use genv_tests::ssh::SshClient;
+use genv_tests::state::{self, Environment};
+use serde_json::{Value, json};
+
+use crate::lab::{Lab, Machine};
+
+/// A machine of which process 2 uses the device outside of any environment.
+const BREAKS: &str = "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
+
+/// A machine that nobody uses.
+const IDLE: &str = "{devices: [{}]}";
+
+#[test]
+fn what_breaks_a_rule_ends_on_its_host_and_the_same_pid_on_another_lives() -> Result<()> {
+    let one = Machine::start("gpu01", 2, BREAKS)?;
+    let two = Machine::start("gpu02", 2, IDLE)?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {except_hosts: [gpu03]}}";
+    let lab = Lab::start(&[&one, &two, &three], rule)?;
+    until("process 2 of gpu01 ends", || Ok(!one.lives(2)))?;
+    until("that is known here", || Ok(lab.audited("done")?.len() == 1))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(3) && two.lives(2) && three.lives(2));
+
+    let done = &lab.audited("done")?[0];
+    ensure!(done["hostname"] == "gpu01" && done["pid"] == 2, "{done}");
+    let asked = lab.audited("asked")?;
+    ensure!(
+        asked.len() == 1 && asked[0]["id"] == done["id"],
+        "{asked:?}"
+    );
+    let there = one.audited("done")?;
+    ensure!(there.len() == 1 && there[0]["pid"] == 2, "{there:?}");
+    ensure!(!there[0]["asked_by"].is_null(), "{there:?}");
+    for other in [&two, &three] {
+        ensure!(!other.directory().join("audit.jsonl").exists());
+    }
+    Ok(())
+}
+
+/// A machine with two devices, on which somebody's environment holds some, with two sleeping members.
+fn holding(name: &'static str, devices: &[usize]) -> Result<Machine> {
+    let library = library().display().to_string();
+    let variables = [("GENV_NVML_LIBRARY", library.as_str())];
+    let genv = program("genv")?;
+    let machine = Machine::start_with(name, 2, "{devices: [{count: 2}]}", &genv, &variables)?;
+    let environment = Environment {
+        eid: "7".to_owned(),
+        uid: victim(),
+        pids: vec![2, 3],
+        devices: devices.to_vec(),
+        gpu_memory: None,
+    };
+    state::write(&machine.genv_directory(), 2, &[environment])?;
+    Ok(machine)
+}
+
+/// How many devices are attached to anything there.
+fn attached(machine: &Machine) -> Result<usize> {
+    let text = std::fs::read_to_string(machine.genv_directory().join("devices.json"))?;
+    let state: Value = serde_json::from_str(&text)?;
+    let devices = state["devices"].as_array().into_iter().flatten();
+    let attachments = devices.filter_map(|device| device["attachments"].as_array());
+    Ok(attachments.map(Vec::len).sum())
+}
+
+const ALL_HOSTS: &str =
+    "- {kind: max-devices-per-user, scope: all-hosts, limit: 2, action: detach, for: 0s, warn: []}";
+
+#[test]
+fn devices_on_all_hosts_count_together_and_no_more_are_taken_than_that() -> Result<()> {
+    let one = holding("gpu01", &[0])?;
+    let two = holding("gpu02", &[0, 1])?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let lab = Lab::start(&[&one, &two, &three], ALL_HOSTS)?;
+    until("a device is taken", || Ok(lab.audited("done")?.len() == 1))?;
+    lab.enforcer.wait_for_status("nothing is wrong", |status| {
+        status["violations"] == json!([])
+    })?;
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(attached(&one)? + attached(&two)?, 2);
+    assert_eq!(lab.audited("asked")?.len(), 1);
+    let there = [one.audited("done")?, two.audited("done")?].concat();
+    ensure!(
+        there.len() == 1 && there[0]["action"] == "detach",
+        "{there:?}"
+    );
+    ensure!(three.lives(2), "no rule is about it");
+    Ok(())
+}
+
+#[test]
+fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Result<()> {
+    let one = holding("gpu01", &[0])?;
+    let two = holding("gpu02", &[0, 1])?;
+    let three = Machine::start("gpu03", 2, BREAKS)?;
+    let gone = Machine::start("gpu04", 0, IDLE)?;
+    let rules =
+        format!("- {{kind: non-env-processes, action: terminate, for: 0s, warn: []}}\n{ALL_HOSTS}");
+    let lab = Lab::start_without(&[&one, &two, &three], gone, &rules)?;
+    until("process 2 of gpu03 ends", || Ok(!three.lives(2)))?;
+    let status = lab.enforcer.wait_for_status("the rule waits", |status| {
+        status.to_string().contains("no fresh facts from gpu04")
+    })?;
+    assert_eq!(status["missing_hosts"], json!(["gpu04"]));
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(attached(&one)? + attached(&two)?, 3);
+    Ok(())
+}
+
+#[test]
+fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let genv = folder.path().join("genv");
+    let enforcer = folder.path().join("genv-enforcer");
+    copy_program("genv", &genv)?;
+    write_script(
+        &enforcer,
+        "#!/bin/sh\necho asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000\n",
+    )?;
+    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
+    let two = Machine::start("gpu02", 1, BREAKS)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one, &two], rule)?;
+    until("process 2 of gpu02 ends", || Ok(!two.lives(2)))?;
+    until("gpu02 has answered", || Ok(lab.audited("done")?.len() == 1))?;
+    ensure!(lab.audited("unknown")?.is_empty(), "gpu01 still has time");
+    lab.enforcer.wait_for_cycles(3)?;
+    until("gpu01's time is over", || {
+        Ok(!lab.audited("unknown")?.is_empty())
+    })?;
+    let unknown = &lab.audited("unknown")?[0];
+    let reason = unknown["reason"].as_str().unwrap_or_default();
+    ensure!(
+        reason.contains("not known") && reason.contains("within 25 s"),
+        "{unknown}"
+    );
+    lab.enforcer.wait_for_cycles(5)?;
+    let asked = std::fs::read_to_string(one.directory().with_extension("asked"))?;
+    ensure!(asked == "asked\n", "it is not asked again: {asked}");
+    let status = lab.enforcer.status()?;
+    ensure!(
+        status
+            .to_string()
+            .contains("whether it was done is not known"),
+        "{status:#}"
+    );
+    ensure!(one.lives(2));
+    Ok(())
+}
+
+#[test]
+fn a_host_that_only_tells_is_refused_with_the_reason_once() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let genv = folder.path().join("genv");
+    write_script(
+        &genv,
+        &format!(
+            "#!/bin/sh\nexec {} remote-serve\n",
+            program("genv")?.display()
+        ),
+    )?;
+    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    let refused = lab.audited("refused")?;
+    ensure!(
+        refused.len() == 1 && lab.audited("asked")?.len() == 1,
+        "{refused:?}"
+    );
+    let reason = refused[0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("only tells"), "{reason}");
+    ensure!(one.lives(2) && !one.directory().join("audit.jsonl").exists());
+    Ok(())
+}
+
+#[test]
+fn genv_remote_enforce_ends_what_genv_1_would_once_and_nothing_else() -> Result<()> {
+    let one = Machine::start("gpu01", 2, BREAKS)?;
+    let two = Machine::start("gpu02", 2, IDLE)?;
+    let client = SshClient::new(&[("gpu01", one.server()), ("gpu02", two.server())])?;
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new(program("genv")?);
+    client.on_path(&mut command)?;
+    command
+        .args(["remote", "-H", "gpu01,gpu02", "enforce"])
+        .args(["--interval", "0", "--non-env-processes"])
+        .env("STATE_DIRECTORY", folder.path());
+    let output = output(&mut command)?;
+    ensure!(output.status.success(), "{output:?}");
+    until("process 2 of gpu01 ends", || Ok(!one.lives(2)))?;
+    ensure!(one.lives(3) && two.lives(2) && two.lives(3));
+    Ok(())
+}
+
+#[test]
+fn a_host_with_genv_1_is_never_asked_to_end_anything() -> Result<()> {
+    let process = "{pid: 2, comm: sleep, user: alice, devices: [{index: \"0\", memory: 2gi}]}";
+    let simulation = Simulation::new(&format!(
+        "version: 1\nusers: {{alice: 1001}}\nhosts:\n- name: gpu01\n  devices: [{{memory: 40gi}}]\n  processes: [{process}]\n"
+    ));
+    let peer = Peer::new(&simulation)?;
+    let session = peer.command("true");
+    let one = Machine::start_session("gpu01", 1, &session, tempfile::tempdir()?)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    let refused = lab.audited("refused")?;
+    ensure!(refused.len() == 1, "{refused:?}");
+    let reason = refused[0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("genv 1.x"), "{reason}");
+    ensure!(one.lives(2));
+    Ok(())
+}
+
+#[test]
+fn users_are_warned_by_their_host_before_it_ends_what_is_theirs() -> Result<()> {
+    let one = Machine::start("gpu01", 1, BREAKS)?;
+    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [1s]}";
+    let lab = Lab::start(&[&one], rule)?;
+    until("process 2 ends", || Ok(!one.lives(2)))?;
+    let log = lab.enforcer.log();
+    let warned = log.find("a user is warned").context("no warning")?;
+    let ended = log.find("an action is taken").unwrap_or(log.len());
+    let line = log[warned..].lines().next().unwrap_or_default();
+    ensure!(warned < ended && line.contains("result=\"done\""), "{log}");
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! `genv remote-serve` as another machine hears it: through two pipes.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use genv_core::model::Snapshot;
+use genv_remote::protocol::{Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply};
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::{Lines, ended};
+use genv_tests::process::{copy_program, program, write_script};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A machine with two simulated devices and a state directory of its own.
+fn machine(program: &Path, folder: &TempDir) -> Command {
+    let mut command = Command::new(program);
+    for name in ["GENV_SCENARIO", "GENV_NVML_LIBRARY"] {
+        command.env_remove(name);
+    }
+    command
+        .arg("remote-serve")
+        .env("GENV_DEVICES", "2")
+        .env("GENV_TMPDIR", folder.path().join("state"));
+    command
+}
+
+/// A running `genv remote-serve`; it ends with the value.
+struct Serving {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Option<Lines>,
+    complaints: Lines,
+    hello: Hello,
+    _folder: TempDir,
+}
+
+impl Serving {
+    fn start(flags: &[&str]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut command = machine(&program("genv")?, &folder);
+        command.args(flags);
+        Self::of(command, folder)
+    }
+
+    fn of(mut command: Command, folder: TempDir) -> Result<Self> {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = piped.stderr(Stdio::piped()).spawn()?;
+        let output = Lines::of(child.stdout.take().context("no stdout")?);
+        Ok(Self {
+            hello: serde_json::from_str(&output.next_line()?)?,
+            input: child.stdin.take(),
+            output: Some(output),
+            complaints: Lines::of(child.stderr.take().context("no stderr")?),
+            child,
+            _folder: folder,
+        })
+    }
+
+    fn send(&mut self, line: &[u8]) -> Result<()> {
+        let input = self.input.as_mut().context("no stdin")?;
+        input.write_all(line)?;
+        Ok(input.write_all(b"\n")?)
+    }
+
+    fn ask(&mut self, request: Value) -> Result<()> {
+        self.send(request.to_string().as_bytes())
+    }
+
+    fn reply(&self) -> Result<Reply> {
+        let output = self.output.as_ref().context("no stdout")?;
+        Ok(serde_json::from_str(&output.next_line()?)?)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        match self.reply()? {
+            Reply::Snapshot { snapshot } => Ok(*snapshot),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    fn error(&self) -> Result<(Option<u64>, String)> {
+        match self.reply()? {
+            Reply::Error { id, message } => Ok((id, message)),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// Waits for its end, which is none by an error, and returns what it said to people.
+    fn end(&mut self) -> Result<String> {
+        let status = ended(&mut self.child)?;
+        let complaints: Vec<String> =
+            std::iter::from_fn(|| self.complaints.next_line().ok()).collect();
+        let complaints = complaints.join("\n");
+        ensure!(status.success(), "it ended with {status}: {complaints}");
+        Ok(complaints)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn follow() -> Value {
+    json!({"request": "follow", "interval_seconds": 0.1})
+}
+
+#[test]
+fn it_says_first_what_it_is_and_only_tells_unless_told_otherwise() -> Result<()> {
+    let serving = Serving::start(&[])?;
+    assert_eq!(
+        serving.hello,
+        Hello {
+            genv_remote: PROTOCOL_VERSION,
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            answers_with: Answers::Genv,
+            may_enforce: false,
+        }
+    );
+    Ok(())
+}
+
+#[test]
+fn snapshots_come_each_interval_until_the_input_ends() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    serving.ask(follow())?;
+    let mut times = Vec::new();
+    for _ in 0..4 {
+        let snapshot = serving.snapshot()?;
+        assert_eq!(snapshot.devices.len(), 2);
+        assert_eq!(snapshot.interval_seconds, 0.1);
+        times.push(snapshot.timestamp_seconds);
+    }
+    assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+    // The same again changes nothing, and another interval is refused.
+    serving.ask(follow())?;
+    serving.ask(json!({"request": "follow", "interval_seconds": 5}))?;
+    let refused = loop {
+        if let Reply::Error { message, .. } = serving.reply()? {
+            break message;
+        }
+    };
+    ensure!(
+        refused.contains("this session follows every 0.1 s"),
+        "{refused}"
+    );
+    serving.snapshot()?;
+    serving.input.take();
+    assert_eq!(serving.end()?, "");
+    Ok(())
+}
+
+#[test]
+fn one_snapshot_comes_even_when_the_input_has_ended() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    serving.ask(json!({"request": "once"}))?;
+    serving.input.take();
+    assert_eq!(serving.snapshot()?.devices.len(), 2);
+    assert_eq!(serving.end()?, "");
+    Ok(())
+}
+
+#[test]
+fn of_several_hosts_it_serves_the_first_and_its_own_if_it_is_there() -> Result<()> {
+    let own = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let hosts = |second: &str| {
+        Simulation::new(&format!(
+            "version: 1\nhosts:\n  - {{name: first, devices: [{{}}]}}\n  - {{name: {second}, devices: [{{}}, {{}}]}}\n"
+        ))
+    };
+    for (second, served) in [("second", "first"), (own.as_str(), own.as_str())] {
+        let simulation = hosts(second);
+        let folder = tempfile::tempdir()?;
+        let mut command = machine(&program("genv")?, &folder);
+        command.env_remove("GENV_DEVICES");
+        command.env("GENV_SCENARIO", simulation.scenario());
+        let mut serving = Serving::of(command, folder)?;
+        serving.ask(json!({"request": "once"}))?;
+        assert_eq!(serving.snapshot()?.hostname, served);
+        serving.ask(follow())?;
+        assert_eq!(serving.snapshot()?.hostname, served);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_no_request_is_answered_and_the_session_goes_on() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    let too_long = vec![b'x'; LONGEST_LINE_BYTES + 1];
+    for (line, id, expected) in [
+        (&b"\x1b[2Jhello"[..], None, "cannot understand a request"),
+        (b"{\"request\":", None, "cannot understand a request"),
+        (b"\xff\xfe", None, "cannot understand a request"),
+        (
+            br#"{"request":"reboot","id":3}"#,
+            Some(3),
+            "unknown variant `reboot`",
+        ),
+        (
+            br#"{"request":"enforce","id":4}"#,
+            Some(4),
+            "missing field `intents`",
+        ),
+        (
+            br#"{"request":"follow","interval_seconds":1e300}"#,
+            None,
+            "choose 100ms to 1h",
+        ),
+        (
+            br#"{"request":"follow","interval_seconds":-1}"#,
+            None,
+            "choose 100ms to 1h",
+        ),
+        (&too_long, None, "it has more than 16 MiB"),
+    ] {
+        serving.send(line)?;
+        let (answered, message) = serving.error()?;
+        assert_eq!(answered, id, "{message}");
+        ensure!(message.contains(expected), "{message}");
+        ensure!(message.len() < 500, "{message}");
+        ensure!(!message.contains(char::is_control), "{message:?}");
+    }
+    for nothing in ["", "  ", r#"{"request":"alive"}"#] {
+        serving.send(nothing.as_bytes())?;
+    }
+    serving.ask(json!({"request": "once"}))?;
+    serving.snapshot()?;
+    Ok(())
+}
+
+#[test]
+fn nobody_who_reads_is_the_end_of_it() -> Result<()> {
+    // While it writes, and while it does not.
+    for requests in [vec![follow()], Vec::new()] {
+        let mut serving = Serving::start(&[])?;
+        for request in requests {
+            serving.ask(request)?;
+            serving.snapshot()?;
+        }
+        // The reader lets go of the pipe after a line that it cannot hand on.
+        drop(serving.output.take());
+        let _ = serving.send(b"what");
+        assert_eq!(serving.end()?, "");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_asks_without_reading_is_left() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut command = machine(&program("genv")?, &folder);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut input = child.stdin.take().context("no stdin")?;
+    let _output = child.stdout.take();
+    // Until the pipe is full and too many replies wait for it.
+    let line = b"no request\n";
+    while input.write_all(line).is_ok() {}
+    ensure!(ended(&mut child)?.success());
+    Ok(())
+}
+
+#[test]
+fn silence_ends_it_and_a_sign_of_life_does_not() -> Result<()> {
+    let mut serving = Serving::start(&["--silence=1s"])?;
+    serving.ask(follow())?;
+    // Following goes on for as long as somebody says that he is there.
+    for _ in 0..20 {
+        serving.ask(json!({"request": "alive"}))?;
+        serving.snapshot()?;
+    }
+    let complaint = serving.end()?;
+    assert_eq!(
+        complaint,
+        "genv: nothing was asked for 1s: the session ends"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_wrong_variable_is_told_before_anything_is_served() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut command = machine(&program("genv")?, &folder);
+    let output = genv_tests::patience::output(command.env("GENV_DEVICES", "two"))?;
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.stdout, b"");
+    let stderr = String::from_utf8(output.stderr)?;
+    ensure!(stderr.contains("GENV_DEVICES is 'two'"), "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn intents_are_refused_where_it_only_tells() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    serving.ask(json!({"request": "enforce", "id": 8, "intents": []}))?;
+    let (id, message) = serving.error()?;
+    assert_eq!(id, Some(8));
+    ensure!(message.contains("this host only tells"), "{message}");
+    Ok(())
+}
+
+#[test]
+fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let own = folder.path().join("own");
+    fs::create_dir(&own)?;
+    copy_program("genv", &own.join("genv"))?;
+    let command = || {
+        let mut command = machine(&own.join("genv"), &folder);
+        command.arg("--enforce").env("PATH", "/usr/bin:/bin");
+        command
+    };
+    let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
+    assert!(!serving.hello.may_enforce);
+    serving.ask(json!({"request": "enforce", "id": 1, "intents": []}))?;
+    let (id, message) = serving.error()?;
+    assert_eq!(id, Some(1));
+    ensure!(
+        message.contains("genv-enforcer is not installed"),
+        "{message}"
+    );
+
+    // It waits for a file where the intents are for pid 7.
+    let script = format!(
+        "#!/bin/sh\nintents=$(cat)\ncase $intents in *7*) while [ ! -e {0}/go ]; do sleep 0.01; done ;; esac\n\
+         echo \"{{\\\"asked\\\":\\\"$1\\\",\\\"of\\\":$intents}}\"\n",
+        folder.path().display()
+    );
+    write_script(&own.join("genv-enforcer"), &script)?;
+    let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
+    assert!(serving.hello.may_enforce);
+    serving.ask(json!({"request": "enforce", "id": 1, "intents": [7]}))?;
+    serving.ask(json!({"request": "enforce", "id": 2, "intents": [8]}))?;
+    let (id, message) = serving.error()?;
+    assert_eq!(id, Some(2));
+    ensure!(message.contains("has not ended"), "{message}");
+    fs::write(folder.path().join("go"), "")?;
+    // What was begun is told after the last request, too.
+    serving.input.take();
+    let outcome = |id, pid: u32| Reply::Enforced {
+        id,
+        outcomes: json!({"asked": "carry-out", "of": [pid]}),
+    };
+    assert_eq!(serving.reply()?, outcome(1, 7));
+    assert_eq!(serving.end()?, "");
+    let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
+    for pid in [8, 9] {
+        serving.ask(json!({"request": "enforce", "id": pid, "intents": [pid]}))?;
+        assert_eq!(serving.reply()?, outcome(pid.into(), pid));
+    }
+    Ok(())
+}
+
+#[test]
+fn it_is_not_in_the_short_help() -> Result<()> {
+    let help = genv_tests::patience::output(Command::new(program("genv")?).arg("--help"))?;
+    let help = String::from_utf8(help.stdout)?;
+    ensure!(
+        help.contains("snapshot") && !help.contains("remote-serve"),
+        "{help}"
+    );
+    Ok(())
+}

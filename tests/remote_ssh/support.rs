@@ -1,0 +1,167 @@
+//! A server, a client's configuration for it, and sessions between them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_remote::hosts::HostList;
+use genv_remote::resolve::{Target, resolve_with};
+use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
+use genv_tests::exporter::PATIENCE;
+use genv_tests::shell::installed;
+use genv_tests::ssh::{SshClient, SshServer};
+use tempfile::TempDir;
+
+/// Runs a test's asynchronous body, on two threads as a program would.
+pub(crate) fn block_on<T>(body: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(body)
+}
+
+/// A server whose sessions have the variables of an ordinary login.
+pub(crate) fn server(options: &[&str]) -> Result<SshServer> {
+    let mut environment = Command::new("true");
+    environment.env("PATH", std::env::var("PATH")?);
+    SshServer::start(&environment, options)
+}
+
+/// What this client's configuration says of a host.
+pub(crate) async fn target(client: &SshClient, host: &str) -> Result<Target, HostFailure> {
+    let list = HostList::parse_flag(host).unwrap_or_else(|error| panic!("{error}"));
+    let entry = list.into_iter().next().expect("a host");
+    resolve_with(client.program().as_os_str(), &entry, None).await
+}
+
+/// Connects as this client's configuration says.
+pub(crate) async fn connect(client: &SshClient, host: &str) -> Result<Session, HostFailure> {
+    let target = target(client, host).await?;
+    Session::connect(&target, &Timeouts::default()).await
+}
+
+/// A server, and a session to it.
+pub(crate) async fn session(options: &[&str]) -> Result<(SshServer, Session)> {
+    let server = server(options)?;
+    let client = SshClient::new(&[("host", &server)])?;
+    let session = connect(&client, "host").await.context("connect")?;
+    Ok((server, session))
+}
+
+/// The failure of a connection that must not come about.
+pub(crate) async fn failure(client: &SshClient, host: &str) -> HostFailure {
+    match connect(client, host).await {
+        Ok(_) => panic!("{host} let in"),
+        Err(failure) => failure,
+    }
+}
+
+/// Whether a failure is of this kind and says all of this.
+pub(crate) fn ensure_failure(
+    failure: &HostFailure,
+    kind: FailureKind,
+    said: &[&str],
+) -> Result<()> {
+    ensure!(
+        failure.kind == kind,
+        "{:?} is not {kind:?}: {failure}",
+        failure.kind
+    );
+    for words in said {
+        ensure!(
+            failure.message.contains(words),
+            "no '{words}' in: {failure}"
+        );
+    }
+    Ok(())
+}
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        ensure!(Instant::now() < deadline, "{what}: not in {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Tasks of this runtime that have not ended.
+pub(crate) fn tasks() -> usize {
+    tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks()
+}
+
+/// A new key of a kind, with a passphrase or without: its path.
+pub(crate) fn new_key(folder: &Path, kind: &str, passphrase: &str) -> Result<PathBuf> {
+    let path = folder.join(format!("{kind}-{}", passphrase.len()));
+    let mut keygen = Command::new(installed("ssh-keygen"));
+    keygen.args(["-q", "-t", kind, "-N", passphrase, "-C", "somebody's", "-f"]);
+    let status = keygen.arg(&path).stdin(Stdio::null()).status()?;
+    ensure!(status.success(), "ssh-keygen ended with {status}");
+    Ok(path)
+}
+
+/// The public key of a private one.
+pub(crate) fn public(key: &Path) -> Result<String> {
+    Ok(fs::read_to_string(format!("{}.pub", key.display()))?)
+}
+
+/// A configuration of one host, `host`, whose key is known; all else is to be said.
+pub(crate) fn client(server: &SshServer, options: &str) -> Result<SshClient> {
+    let configuration = format!("Host host\n  Port {}\n  {options}\n", server.port());
+    SshClient::configured(&configuration, &server.known_hosts_line()?)
+}
+
+/// An agent with these keys, which ends with the value.
+pub(crate) struct Agent {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Agent {
+    pub(crate) fn start(keys: &[&Path]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut agent = Command::new(installed("ssh-agent"));
+        agent.arg("-D").arg("-a").arg(folder.path().join("agent"));
+        let child = agent.stdout(Stdio::null()).spawn()?;
+        let agent = Self { child, folder };
+        let deadline = Instant::now() + PATIENCE;
+        while !agent.socket().exists() {
+            ensure!(Instant::now() < deadline, "ssh-agent never listened");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for key in keys {
+            let mut add = Command::new(installed("ssh-add"));
+            add.arg("-q").arg(key).env("SSH_AUTH_SOCK", agent.socket());
+            // It asks for the passphrase by a program where there is one.
+            add.env("SSH_ASKPASS", agent.askpass()?)
+                .env("SSH_ASKPASS_REQUIRE", "force");
+            let status = add.stdin(Stdio::null()).status()?;
+            ensure!(status.success(), "ssh-add ended with {status}");
+        }
+        Ok(agent)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent")
+    }
+
+    fn askpass(&self) -> Result<PathBuf> {
+        let path = self.folder.path().join("askpass");
+        genv_tests::process::write_script(&path, "#!/bin/sh\necho secret\n")?;
+        Ok(path)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,67 @@
+//! What only root can give a test: users, and mounts that nobody else sees.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// The uid of the first of [`users`], and of nobody on any machine.
+pub const FIRST_UID: u32 = 54_321;
+
+/// # Panics
+/// If this is not root; the message says what to do.
+pub fn require_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "cannot run the suite root: it starts processes of other users, and mounts file systems. Run it as root: sudo scripts/test root"
+    );
+}
+
+/// Runs on a thread of its own, whose mounts and rights go with it.
+///
+/// # Panics
+/// If `run` does.
+pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(run).join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Gives this thread, and what it starts, mounts of its own.
+///
+/// # Panics
+/// If that is not allowed.
+pub fn own_mounts() {
+    // SAFETY: unsharing the file system makes no file descriptor invalid.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace can be made");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).expect("mounts can be made private");
+}
+
+/// Users of these names, from [`FIRST_UID`] on, and Unix groups with their members, for a thread with [`own_mounts`] and
+/// what it starts. `folder` takes the files.
+///
+/// # Errors
+/// They cannot be made.
+pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Result<()> {
+    let (mut passwd, mut group) = (
+        fs::read_to_string("/etc/passwd")?,
+        fs::read_to_string("/etc/group")?,
+    );
+    for (uid, name) in (FIRST_UID..).zip(names) {
+        passwd.push_str(&format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
+        group.push_str(&format!("{name}:x:{uid}:\n"));
+    }
+    for (gid, (name, members)) in (FIRST_UID + 1000..).zip(groups) {
+        group.push_str(&format!("{name}:x:{gid}:{}\n", members.join(",")));
+    }
+    for (name, content) in [("passwd", passwd), ("group", group)] {
+        let (own, shown) = (folder.join(name), Path::new("/etc").join(name));
+        fs::write(&own, content)?;
+        mount_bind(&own, &shown).with_context(|| format!("showing another {name}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! The units as a real systemd runs them, each test on a machine of its own.
+
+mod enforcer;
+mod exporter;
+mod machine;
+
+use anyhow::{Context as _, Result, ensure};
+
+use genv_tests::patience::until;
+use machine::{Machine, UNITS};
+
+/// Of a device that a unit does not allow.
+const REFUSED: &str = "Operation not permitted";
+
+/// Capabilities by their bits: capabilities(7).
+const DAC_READ_SEARCH: u64 = 1 << 2;
+const KILL: u64 = 1 << 5;
+const SYS_PTRACE: u64 = 1 << 19;
+
+/// Whether the main process of a service runs as this user, with these capabilities in every set and no way to more, under
+/// a filter of system calls.
+fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> Result<()> {
+    let pid = machine.main_pid(unit)?;
+    let status = machine.read(&format!("proc/{pid}/status"))?;
+    let field = |name: &str| {
+        let found = status.lines().find_map(|line| line.strip_prefix(name));
+        found
+            .map(str::trim)
+            .with_context(|| format!("{name} {status}"))
+    };
+    let uid = machine.run(&["id", "--user", user])?;
+    let uids: Vec<_> = field("Uid:")?.split_whitespace().collect();
+    ensure!(uids == [uid.trim(); 4], "{uid}: {status}");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        let held = u64::from_str_radix(field(set)?, 16)?;
+        ensure!(held == capabilities, "{set} {held:x}, not {capabilities:x}");
+    }
+    ensure!(
+        field("NoNewPrivs:")? == "1" && field("Seccomp:")? == "2",
+        "{status}"
+    );
+    Ok(())
+}
+
+/// systemd's own judgement of a unit where it is installed.
+fn is_judged(machine: &Machine, unit: &str, most_exposure: f64) -> Result<()> {
+    let (service, socket) = (format!("{unit}.service"), format!("{unit}.socket"));
+    let output = machine.output(&["systemd-analyze", "verify", &service, &socket])?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(output.status.success() && said.is_empty(), "{said}");
+    let installed = format!("/{UNITS}/{service}");
+    for words in [&[service.as_str()][..], &["--offline=true", &installed]] {
+        let judge = ["systemd-analyze", "--no-pager", "security"];
+        let said = machine.run(&[&judge[..], words].concat())?;
+        let level = said.split_once(&format!("Overall exposure level for {service}: "));
+        let level = level.and_then(|(_, rest)| rest.split_whitespace().next());
+        let exposure: f64 = level.with_context(|| said.clone())?.parse()?;
+        ensure!(exposure <= most_exposure, "{exposure}: {said}");
+    }
+    Ok(())
+}
+
+/// What its unit lets a daemon open, with the driver's devices and without a driver behind them.
+fn opens_the_driver_alone(machine: &Machine, unit: &str) -> Result<()> {
+    const OF_NO_DRIVER: &str = "No such device or address";
+    for (device, outcome) in [
+        ("null", ""),
+        ("nvidiactl", OF_NO_DRIVER),
+        ("nvidia0", OF_NO_DRIVER),
+        ("nvidia-cap2", OF_NO_DRIVER),
+        ("mem", REFUSED),
+        ("kvm", REFUSED),
+    ] {
+        let found = machine.open_among(unit, &format!("<>/dev/{device}"))?;
+        ensure!(found == outcome, "{device}: {found:?}");
+    }
+    // Where the driver is loaded after the unit has started.
+    machine.run(&["umount", "/proc/devices"])?;
+    machine.run(&["systemctl", "restart", unit])?;
+    let found = machine.open_among(unit, "<>/dev/nvidiactl")?;
+    ensure!(found == OF_NO_DRIVER, "nvidiactl: {found:?}");
+    Ok(())
+}
+
+/// A daemon that hangs is started again.
+fn is_watched(machine: &Machine, unit: &str) -> Result<()> {
+    machine.configure(
+        unit,
+        "patience",
+        "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n",
+    )?;
+    machine.run(&["systemctl", "restart", unit])?;
+    let pid = machine.main_pid(unit)?;
+    let beat = || machine.property(unit, "WatchdogTimestampMonotonic");
+    let first = beat()?;
+    until("it beats", || Ok(beat()? != first)).with_context(|| machine.log(unit))?;
+    ensure!(machine.main_pid(unit)? == pid, "{}", machine.log(unit));
+    machine.run(&[
+        "systemctl",
+        "kill",
+        "--kill-whom=main",
+        "--signal=STOP",
+        unit,
+    ])?;
+    until("it is started again", || {
+        let next = machine.main_pid(unit)?;
+        let active = machine.property(unit, "ActiveState")?;
+        Ok(next != pid && next != 0 && active == "active")
+    })
+    .with_context(|| machine.log(unit))?;
+    let log = machine.log(unit);
+    ensure!(log.contains("Watchdog timeout"), "{log}");
+    Ok(())
+}
+
+/// It ends by SIGTERM as it should, and its socket starts it again.
+fn stops_and_is_started_by_its_socket(machine: &Machine, unit: &str, port: u16) -> Result<()> {
+    machine.run(&["systemctl", "stop", &format!("{unit}.service")])?;
+    for (property, value) in [
+        ("ActiveState", "inactive"),
+        ("Result", "success"),
+        ("ExecMainStatus", "0"),
+    ] {
+        let found = machine.property(unit, property)?;
+        ensure!(found == value, "{property} {found}: {}", machine.log(unit));
+    }
+    // The socket is open all the time; whether there is something to scrape yet does not matter.
+    let answer = machine.get(port, "/metrics")?;
+    ensure!([200, 503].contains(&answer.status), "{answer:?}");
+    let state = machine.property(unit, "ActiveState")?;
+    ensure!(
+        ["active", "activating"].contains(&state.as_str()),
+        "{state}"
+    );
+    Ok(())
+}
