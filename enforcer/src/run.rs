@@ -11,6 +11,7 @@ use anyhow::{Context as _, anyhow};
 use genv_core::model::Publication;
 use genv_core::sources::SourceOptions;
 use genv_core::stream::SnapshotStream;
+use genv_remote::allow_open_files;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::{Fleet, follow};
 use genv_web::flags::SourceFlags;
@@ -344,6 +345,7 @@ impl Facts {
             Self::Here(sources) => Ok((host::collect(sources.open()?, interval)?, None)),
             Self::Elsewhere { hosts, .. } => {
                 let (source, _) = hosts.open()?;
+                allow_open_files();
                 let options = hosts.follow_options(interval, host::max_age(interval));
                 let (stream, fleet) = follow(source, hosts.dial(true), options);
                 Ok((stream, Some(fleet)))

@@ -10,11 +10,10 @@ use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions};
 use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::stream::SnapshotStream;
-use genv_remote::HostListError;
 use genv_remote::flags::HostFlags;
 use genv_remote::follow::follow;
+use genv_remote::{HostListError, allow_open_files};
 use genv_web::{Notify, Server, WebConfig, build, log};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -150,15 +149,6 @@ fn other_hosts(flags: &HostFlags, options: &CollectOptions) -> anyhow::Result<Sn
     let follow_options = flags.follow_options(options.interval, options.max_age);
     let (stream, _) = follow(source, flags.dial(false), follow_options);
     Ok(stream)
-}
-
-/// Takes as many open files as the administrator allows at all: each host takes one, and by default a program has 1,024.
-fn allow_open_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot raise the number of open files to what is allowed; hosts beyond it are down (ulimit -n)");
-    }
 }
 
 fn listen_for(kind: SignalKind) -> anyhow::Result<Signal> {
