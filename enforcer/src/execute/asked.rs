@@ -76,7 +76,12 @@ impl Executor {
             Outcome::Failed { reason } if !is_known => {
                 self.add(record, audit::Result::Unknown, reason.clone());
             }
-            _ => self.conclude(record.clone(), target.clone(), outcome),
+            _ => {
+                // The question is in the audit, and so is each answer, also one that was given before.
+                let key = (record.rule.clone(), record.action, target.clone());
+                self.refused.remove(&key);
+                self.conclude(record.clone(), target.clone(), outcome);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Real processes, and what becomes of them.
 
+mod asked;
 mod audit;
 mod breaker;
 mod detach;
