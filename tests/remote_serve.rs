@@ -322,7 +322,7 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
         command
     };
     let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
-    assert!(!serving.hello.may_enforce);
+    assert!(serving.hello.may_enforce, "it may, and lacks the program");
     serving.ask(json!({"request": "enforce", "id": 1, "intents": []}))?;
     let (id, message) = serving.error()?;
     assert_eq!(id, Some(1));
@@ -338,8 +338,7 @@ fn intents_go_to_the_enforcer_beside_it_one_at_a_time() -> Result<()> {
         folder.path().display()
     );
     write_script(&own.join("genv-enforcer"), &script)?;
-    let mut serving = Serving::of(command(), tempfile::tempdir()?)?;
-    assert!(serving.hello.may_enforce);
+    // The session notices that it is there now.
     serving.ask(json!({"request": "enforce", "id": 1, "intents": [7]}))?;
     serving.ask(json!({"request": "enforce", "id": 2, "intents": [8]}))?;
     let (id, message) = serving.error()?;

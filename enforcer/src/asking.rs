@@ -1,6 +1,9 @@
 //! Other hosts that are asked to carry out steps. Each answers by itself: one that hangs costs the others nothing, and is
 //! asked nothing more until it has answered or its time is over.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A step that a host has refused for now is not sent again for so long.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// A host that cannot be asked to act is asked nothing for so long, unless its session ends before.
+const UNABLE_FOR: Duration = Duration::from_secs(300);
 
 /// In how many cycles a process that was killed may still be told of.
 const CYCLES_TO_DIE: u32 = 3;
@@ -112,6 +118,8 @@ pub(crate) struct Asking {
     sender: Sender<(String, Answer)>,
     answers: Receiver<(String, Answer)>,
     refused: BTreeMap<(Key, String), Instant>,
+    /// Hosts that cannot be asked to act: since when, and why.
+    unable: BTreeMap<String, (Instant, String)>,
     killed: Vec<Killed>,
     /// How long a cycle waits.
     patience: Duration,
@@ -136,6 +144,7 @@ impl Asking {
             sender,
             answers,
             refused: BTreeMap::new(),
+            unable: BTreeMap::new(),
             killed: Vec::new(),
             patience: if patiently {
                 ANSWER_DEADLINE + PATIENCE
@@ -157,9 +166,18 @@ impl Asking {
         (self.begun_at.clone(), deeds)
     }
 
-    /// Whether a host may be asked this now: it is not busy with something else, and did not refuse it a moment ago.
+    /// Whether a host may be asked this now: it can act, is not busy with something else, and did not refuse it a moment
+    /// ago.
     pub(crate) fn may_ask(&self, hostname: &str, step: &Step) -> bool {
-        !self.in_flight.contains_key(hostname) && !self.refused.contains_key(&what(hostname, step))
+        !self.unable.contains_key(hostname)
+            && !self.in_flight.contains_key(hostname)
+            && !self.refused.contains_key(&what(hostname, step))
+    }
+
+    /// The hosts that cannot be asked to act, each with why.
+    pub(crate) fn unable(&self) -> impl Iterator<Item = (&str, &str)> {
+        let unable = self.unable.iter();
+        unable.map(|(hostname, (_, why))| (hostname.as_str(), why.as_str()))
     }
 
     /// Asks a host, which was not asked anything else since it answered last.
@@ -175,8 +193,11 @@ impl Asking {
         self.hosts.ask(hostname, intents, Box::new(answered));
     }
 
-    /// What was answered since, without waiting.
-    pub(crate) fn take(&mut self) -> Vec<Settled> {
+    /// What was answered since, without waiting. What kept a host from acting may have been mended since it was away.
+    pub(crate) fn take(&mut self, hosts: &[HostSnapshot]) -> Vec<Settled> {
+        let is_up = |hostname: &str| hosts.iter().any(|it| it.hostname == hostname && it.up);
+        self.unable
+            .retain(|hostname, (since, _)| since.elapsed() < UNABLE_FOR && is_up(hostname));
         self.refused
             .retain(|_, refused| refused.elapsed() < ASK_AGAIN_AFTER);
         self.take_until(Instant::now(), &[])
@@ -207,10 +228,18 @@ impl Asking {
         if self.in_flight.is_empty() {
             self.begun_at = None;
         }
+        if let Err(error) = &answer
+            && error.failure.kind == FailureKind::Unsupported
+        {
+            let why = (Instant::now(), reason(&error.to_string()));
+            self.unable.insert(hostname.to_owned(), why);
+        }
         let outcomes = outcomes(answer, begun.len());
         let each = begun.into_iter().zip(outcomes);
         each.map(|(begun, (outcome, is_known))| {
-            if matches!(outcome, Outcome::Refused { again: true, .. }) {
+            if matches!(outcome, Outcome::Refused { again: true, .. })
+                && !self.unable.contains_key(hostname)
+            {
                 let what = what(hostname, &begun.step);
                 self.refused.insert(what, Instant::now());
             }
@@ -294,9 +323,14 @@ fn outcomes(answer: Answer, steps: usize) -> Vec<(Outcome, bool)> {
         },
         Err(error) if error.may_be_done => all(unknown(&error.to_string()), false),
         Err(error) => {
-            let again = error.failure.kind != FailureKind::Unsupported;
             let reason = reason(&error.to_string());
-            all(Outcome::Refused { reason, again }, true)
+            all(
+                Outcome::Refused {
+                    reason,
+                    again: true,
+                },
+                true,
+            )
         }
     }
 }

@@ -27,11 +27,14 @@ impl Cycle {
         let Some(mut asking) = self.asking.take() else {
             return;
         };
-        let settled = asking.take();
+        let settled = asking.take(hosts);
         if !settled.is_empty() {
             self.on_disk = OnDisk::default();
         }
         self.settle_answers(&mut asking, settled, now_seconds);
+        faults.extend(asking.unable().map(|(hostname, why)| {
+            format!("nothing can be done on {}: {why}", words::name(hostname))
+        }));
         for (target, asked) in asking.unkillable(hosts) {
             self.executor.note_unkillable(asked);
             self.note_unkillable(&target, faults);

@@ -1,7 +1,6 @@
 //! `genv remote-serve`, which other machines start over SSH.
 
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,10 +66,6 @@ impl RemoteServe {
         let host = this_host(&options)?;
         let (ended, open) = io::pipe().context("cannot serve: no pipe")?;
         let outbox = Outbox::start(io::stdout(), open).context("cannot serve: no thread")?;
-        let enforcer = self.enforce.then(|| handover::find("genv-enforcer"));
-        if let Some(None) = enforcer {
-            tell(NO_ENFORCER);
-        }
         let mut server = Server {
             options,
             host: Some(host),
@@ -78,7 +73,7 @@ impl RemoteServe {
             following: None,
             once: Errand::default(),
             enforcing: Errand::default(),
-            enforcer,
+            may_enforce: self.enforce,
         };
         server.greet()?;
         match server.serve(&ended, self.silence) {
@@ -121,8 +116,7 @@ struct Server {
     following: Option<Following>,
     once: Errand,
     enforcing: Errand,
-    /// Who carries out what is asked, if that is allowed and it is there.
-    enforcer: Option<Option<PathBuf>>,
+    may_enforce: bool,
 }
 
 struct Following {
@@ -136,7 +130,7 @@ impl Server {
             genv_remote: PROTOCOL_VERSION,
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             answers_with: Answers::Genv,
-            may_enforce: matches!(self.enforcer, Some(Some(_))),
+            may_enforce: self.may_enforce,
         };
         Ok(self.outbox.reply(line(&hello)?)?)
     }
@@ -298,15 +292,15 @@ impl Server {
     }
 
     fn enforce(&mut self, id: u64, intents: Value) -> Result<(), Full> {
-        let enforcer = match &self.enforcer {
-            Some(Some(enforcer)) => enforcer.clone(),
-            Some(None) => return self.refuse(Some(id), NO_ENFORCER),
-            None => {
-                return self.refuse(
-                    Some(id),
-                    "cannot enforce: this host only tells. Have 'genv remote-serve --enforce' run there",
-                );
-            }
+        if !self.may_enforce {
+            return self.refuse(
+                Some(id),
+                "cannot enforce: this host only tells. Have 'genv remote-serve --enforce' run there",
+            );
+        }
+        // It may have been installed since the last time.
+        let Some(enforcer) = handover::find("genv-enforcer") else {
+            return self.refuse(Some(id), NO_ENFORCER);
         };
         let outbox = self.outbox.clone();
         let enforce = move || carry_out(&enforcer, &intents, ENFORCER_PATIENCE);

@@ -29,6 +29,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// [`Request::Alive`] is sent so often.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
+/// A session with a host that cannot be asked to act may have begun before somebody mended that, if it is as old as this.
+const RENEWED_AFTER: Duration = Duration::from_secs(4 * 60);
+
 /// A clock that is off by more than this, and an interval, is said.
 const SKEW_SECONDS: f64 = 30.0;
 
@@ -105,6 +108,7 @@ impl<D: Dial> Host<D> {
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pending = Pending::new();
         let mut last_id = 0;
+        let began = Instant::now();
         loop {
             let reply = loop {
                 tokio::select! {
@@ -129,6 +133,12 @@ impl<D: Dial> Host<D> {
                             // Whoever follows a host that cannot be asked to act goes on following it.
                             Err(failure) if failure.kind == FailureKind::Unsupported => {
                                 let _ = errand.outcomes.send(Err(failure.into()));
+                                if began.elapsed() > RENEWED_AFTER {
+                                    break Err(HostFailure::new(
+                                        FailureKind::Disconnected,
+                                        "it cannot be asked to act: its session is begun anew, to see whether that was mended",
+                                    ));
+                                }
                             }
                             Err(failure) => {
                                 let not_enforced = NotEnforced { failure: failure.clone(), may_be_done: true };

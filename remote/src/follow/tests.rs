@@ -123,6 +123,9 @@ impl Link for Line {
             return pending().await;
         }
         if let Request::Enforce { id, intents } = request {
+            if intents["do"] == "cannot" {
+                return Err(HostFailure::new(FailureKind::Unsupported, "it only tells"));
+            }
             self.replies.push_back(match intents["do"].as_str() {
                 Some("refuse") => Reply::Error {
                     id: Some(*id),
@@ -316,6 +319,31 @@ async fn a_host_is_asked_to_act_and_answers_or_says_why_not() {
         (nobody.failure.kind, nobody.may_be_done),
         (FailureKind::Unresolved, false)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_be_asked_is_connected_anew_now_and_then_to_see_whether_it_can() {
+    let play = play(&[("a", &[WELL])]);
+    let (mut stream, fleet) = start(&play, "a");
+    for (asked_after, dialled) in [
+        (SECOND, 1),
+        (SECOND * 200, 1),
+        (SECOND * 60, 2),
+        (SECOND, 2),
+    ] {
+        let until = Instant::now() + asked_after;
+        while Instant::now() < until {
+            stream.next().await.unwrap();
+        }
+        let refused = fleet.enforce("a", json!({"do": "cannot"})).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(
+            (refused.failure.kind, refused.may_be_done),
+            (FailureKind::Unsupported, false)
+        );
+        stream.next().await.unwrap();
+        assert_eq!(play.0.lock().unwrap().dialled["a"].len(), dialled);
+    }
 }
 
 #[tokio::test(start_paused = true)]
