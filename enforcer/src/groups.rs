@@ -48,7 +48,9 @@ impl Groups {
         Self::asking(|user| NameService.groups_of(user))
     }
 
-    fn asking(ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn asking(
+        ask: impl Fn(&str) -> Option<BTreeSet<String>> + Send + 'static,
+    ) -> io::Result<Self> {
         let (questions, asked) = channel::<String>();
         let (answered, answers) = channel();
         thread::Builder::new()

@@ -6,11 +6,15 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use genv_tests::enforcer::{Enforcer, Setup, is_alive, victim};
-use genv_tests::process::program;
+use genv_tests::process::{children, copy_program, program, signal, write_script};
 use genv_tests::root::require_root;
 use genv_tests::ssh::{SshClient, SshServer};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// A process that only sleeps.
+const SLEEP: &str = "sleep 1000000";
 
 /// One machine.
 pub(crate) struct Machine {
@@ -27,6 +31,30 @@ impl Machine {
         Self::start_with(name, processes, host, &program("genv")?, &[])
     }
 
+    /// A machine on which somebody runs these commands of a shell.
+    pub(crate) fn start_running(name: &'static str, commands: &[&str], host: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let session = session(&folder, host, &program("genv")?)?;
+        Self::start_session(name, commands, &session, folder)
+    }
+
+    /// One on which one process sleeps, and a script of `sh` stands before the real `genv-enforcer`, which it has as `$real`.
+    pub(crate) fn start_before_enforcer(
+        name: &'static str,
+        host: &str,
+        script: &str,
+    ) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let genv = folder.path().join("genv-program/genv");
+        fs::create_dir(folder.path().join("genv-program"))?;
+        copy_program("genv", &genv)?;
+        let real = program("genv-enforcer")?;
+        let script = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
+        write_script(&genv.with_file_name("genv-enforcer"), &script)?;
+        let session = session(&folder, host, &genv)?;
+        Self::start_session(name, &[SLEEP], &session, folder)
+    }
+
     /// The same, where `genv` is this program, with these variables.
     pub(crate) fn start_with(
         name: &'static str,
@@ -36,37 +64,26 @@ impl Machine {
         variables: &[(&str, &str)],
     ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let scenario = folder.path().join("scenario.yaml");
-        fs::write(&scenario, format!("version: 1\nhosts:\n- {host}\n"))?;
-        let enforcer = program("genv-enforcer")?;
-        let folder_of = |path: &Path| path.parent().map(|it| it.display().to_string());
-        let folders = [genv, &enforcer].map(|path| folder_of(path).unwrap_or_default());
-        let mut session = Command::new("true");
-        session
-            .env("PATH", format!("{}:/usr/bin:/bin", folders.join(":")))
-            .env("GENV_SCENARIO", &scenario)
-            .env("GENV_TMPDIR", folder.path().join("genv"))
-            .env("STATE_DIRECTORY", folder.path().join("enforcer"))
-            .env("TZ", "Asia/Tokyo")
-            .envs(variables.iter().copied());
-        Self::start_session(name, processes, &session, folder)
+        let mut session = session(&folder, host, genv)?;
+        session.envs(variables.iter().copied());
+        Self::start_session(name, &vec![SLEEP; processes as usize], &session, folder)
     }
 
-    /// The same, whose logins have the variables of this command.
+    /// One on which somebody runs these, and whose logins have the variables of this command.
     pub(crate) fn start_session(
         name: &'static str,
-        processes: u32,
+        commands: &[&str],
         session: &Command,
         folder: TempDir,
     ) -> Result<Self> {
         require_root();
         let uid = victim();
-        let sleeper = format!(
-            "setpriv --reuid={uid} --regid={uid} --clear-groups env -i A=1 sleep 1000000 &\n"
-        );
-        let script = sleeper.repeat(processes as usize);
-        let server = SshServer::start_apart(session, &[], &script)?;
-        let pids = (2..2 + processes).map(|pid| server.pid_of(pid));
+        let somebody = format!("setpriv --reuid={uid} --regid={uid} --clear-groups env -i A=1");
+        let script = commands
+            .iter()
+            .map(|command| format!("{somebody} {command} &\n"));
+        let server = SshServer::start_apart(session, &[], &script.collect::<String>())?;
+        let pids = (2..).take(commands.len()).map(|pid| server.pid_of(pid));
         Ok(Self {
             name,
             processes: pids.collect::<Result<_>>()?,
@@ -77,7 +94,17 @@ impl Machine {
 
     /// Whether the process that has this pid there is alive.
     pub(crate) fn lives(&self, pid: u32) -> bool {
-        is_alive(self.processes[pid as usize - 2])
+        is_alive(self.pid_here(pid))
+    }
+
+    /// The pid here of the process that has this one there.
+    pub(crate) fn pid_here(&self, pid: u32) -> u32 {
+        self.processes[pid as usize - 2]
+    }
+
+    /// A file beside the enforcer's directory there, called like it with another ending.
+    pub(crate) fn note(&self, ending: &str) -> PathBuf {
+        self.directory().with_extension(ending)
     }
 
     /// genv's state directory.
@@ -92,12 +119,65 @@ impl Machine {
 
     /// What its own audit has of this result.
     pub(crate) fn audited(&self, result: &str) -> Result<Vec<Value>> {
-        of_result(audit(&self.directory())?, result)
+        of_result(self.audit()?, result)
+    }
+
+    /// Its own audit.
+    pub(crate) fn audit(&self) -> Result<Vec<Value>> {
+        let text = fs::read_to_string(self.directory().join("audit.jsonl")).unwrap_or_default();
+        let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
+        lines.collect()
+    }
+
+    /// Nobody who logs in from now on gets an answer.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.signal_server(Signal::STOP)
+    }
+
+    /// They get it, after [`Machine::stop`].
+    pub(crate) fn go_on(&self) -> Result<()> {
+        self.signal_server(Signal::CONT)
+    }
+
+    /// The first process there is the server.
+    fn signal_server(&self, with: Signal) -> Result<()> {
+        let server = self.server.connections();
+        signal(*server.first().context("no server")?, with)
+    }
+
+    /// Ends the sessions of all who are logged in, who may log in again.
+    pub(crate) fn end_sessions(&self) -> Result<()> {
+        for server in self.server.connections() {
+            for session in children(server) {
+                let name = fs::read_to_string(format!("/proc/{session}/comm"))?;
+                if name.starts_with("sshd") {
+                    signal(session, Signal::KILL)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) const fn server(&self) -> &SshServer {
         &self.server
     }
+}
+
+/// The variables of logins, where `genv` is this program; `host` is what the scenario says.
+fn session(folder: &TempDir, host: &str, genv: &Path) -> Result<Command> {
+    let scenario = folder.path().join("scenario.yaml");
+    fs::write(&scenario, format!("version: 1\nhosts:\n- {host}\n"))?;
+    let enforcer = program("genv-enforcer")?;
+    let folder_of = |path: &Path| path.parent().map(|it| it.display().to_string());
+    let folders = [genv, &enforcer].map(|path| folder_of(path).unwrap_or_default());
+    let mut session = Command::new("true");
+    session
+        .env("PATH", format!("{}:/usr/bin:/bin", folders.join(":")))
+        .env("GENV_SCENARIO", &scenario)
+        .env("GENV_TMPDIR", folder.path().join("genv"))
+        .env("STATE_DIRECTORY", folder.path().join("enforcer"))
+        .env("TZ", "Asia/Tokyo");
+    Ok(session)
 }
 
 /// The lines of an audit with this result.
@@ -108,16 +188,26 @@ pub(crate) fn of_result(lines: Vec<Value>, result: &str) -> Result<Vec<Value>> {
         .collect())
 }
 
-fn audit(directory: &Path) -> Result<Vec<Value>> {
-    let text = fs::read_to_string(directory.join("audit.jsonl")).unwrap_or_default();
-    let lines = text.lines().map(|line| Ok(serde_json::from_str(line)?));
-    lines.collect()
-}
-
 /// An enforcer of these machines, and the client by which it reaches them.
 pub(crate) struct Lab {
     pub(crate) enforcer: Enforcer,
-    _client: SshClient,
+    client: SshClient,
+}
+
+/// An enforcer that was killed.
+pub(crate) struct Dead {
+    setup: Setup,
+    client: SshClient,
+}
+
+impl Dead {
+    /// Starts it again.
+    pub(crate) fn start(self) -> Result<Lab> {
+        Ok(Lab {
+            enforcer: self.setup.start()?,
+            client: self.client,
+        })
+    }
 }
 
 impl Lab {
@@ -150,12 +240,33 @@ impl Lab {
         drop(gone);
         Ok(Self {
             enforcer: setup.start()?,
-            _client: client,
+            client,
         })
     }
 
     /// What the audit here has of this result.
     pub(crate) fn audited(&self, result: &str) -> Result<Vec<Value>> {
         of_result(self.enforcer.audit()?, result)
+    }
+
+    /// Kills the enforcer, so that it can do nothing more.
+    pub(crate) fn kill(self) -> Result<Dead> {
+        Ok(Dead {
+            setup: self.enforcer.kill()?,
+            client: self.client,
+        })
+    }
+
+    /// What came of each question to a host, in their order: of each the audit tells once how it went.
+    pub(crate) fn answers(&self) -> Result<Vec<String>> {
+        let lines = self.enforcer.audit()?;
+        let asked = lines.iter().filter(|line| line["result"] == "asked");
+        let answers = asked.map(|asked| {
+            let of_it = lines.iter().filter(|line| line["id"] == asked["id"]);
+            let results = of_it.filter_map(|line| line["result"].as_str());
+            let results: Vec<&str> = results.filter(|it| *it != "asked").collect();
+            results.join(" and ")
+        });
+        Ok(answers.collect())
     }
 }

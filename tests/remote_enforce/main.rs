@@ -4,6 +4,8 @@
 
 #![cfg(feature = "suite-root")]
 
+mod endings;
+mod killed;
 mod lab;
 mod refusals;
 mod rules;

@@ -15,7 +15,12 @@ use serde_json::{Value, json};
 use crate::lab::{Lab, Machine};
 
 /// A machine of which process 2 uses the device outside of any environment.
-const BREAKS: &str = "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
+pub(crate) const BREAKS: &str =
+    "{devices: [{}], processes: [{pid: 2, devices: [{index: 0, memory: 1gi}]}]}";
+
+/// Ends at once what uses a device outside of any environment.
+pub(crate) const OUTSIDE: &str =
+    "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
 
 /// A machine that nobody uses.
 const IDLE: &str = "{devices: [{}]}";
@@ -105,8 +110,7 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
     let two = holding("gpu02", &[0, 1])?;
     let three = Machine::start("gpu03", 2, BREAKS)?;
     let gone = Machine::start("gpu04", 0, IDLE)?;
-    let rules =
-        format!("- {{kind: non-env-processes, action: terminate, for: 0s, warn: []}}\n{ALL_HOSTS}");
+    let rules = format!("{OUTSIDE}\n{ALL_HOSTS}");
     let lab = Lab::start_without(&[&one, &two, &three], gone, &rules)?;
     until("process 2 of gpu03 ends", || Ok(!three.lives(2)))?;
     let status = lab.enforcer.wait_for_status("the rule waits", |status| {
@@ -120,18 +124,13 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
 
 #[test]
 fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let genv = folder.path().join("genv");
-    let enforcer = folder.path().join("genv-enforcer");
-    copy_program("genv", &genv)?;
-    write_script(
-        &enforcer,
-        "#!/bin/sh\necho asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000\n",
+    let one = Machine::start_before_enforcer(
+        "gpu01",
+        BREAKS,
+        "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec sleep 1000",
     )?;
-    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
     let two = Machine::start("gpu02", 1, BREAKS)?;
-    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
-    let lab = Lab::start(&[&one, &two], rule)?;
+    let lab = Lab::start(&[&one, &two], OUTSIDE)?;
     until("process 2 of gpu02 ends", || Ok(!two.lives(2)))?;
     until("gpu02 has answered", || Ok(lab.audited("done")?.len() == 1))?;
     ensure!(lab.audited("unknown")?.is_empty(), "gpu01 still has time");
@@ -146,7 +145,7 @@ fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other
         "{unknown}"
     );
     lab.enforcer.wait_for_cycles(5)?;
-    let asked = std::fs::read_to_string(one.directory().with_extension("asked"))?;
+    let asked = std::fs::read_to_string(one.note("asked"))?;
     ensure!(asked == "asked\n", "it is not asked again: {asked}");
     let status = lab.enforcer.status()?;
     ensure!(
@@ -160,29 +159,58 @@ fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other
 }
 
 #[test]
-fn a_host_that_only_tells_is_refused_with_the_reason_once() -> Result<()> {
+fn a_host_that_only_tells_is_refused_with_the_reason_once_and_asked_again_when_it_acts()
+-> Result<()> {
     let folder = tempfile::tempdir()?;
     let genv = folder.path().join("genv");
-    write_script(
-        &genv,
-        &format!(
-            "#!/bin/sh\nexec {} remote-serve\n",
-            program("genv")?.display()
-        ),
-    )?;
+    let only_tells = format!(
+        "#!/bin/sh\nexec {} remote-serve\n",
+        program("genv")?.display()
+    );
+    write_script(&genv, &only_tells)?;
     let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[])?;
-    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
-    let lab = Lab::start(&[&one], rule)?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
     until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
     lab.enforcer.wait_for_cycles(3)?;
     let refused = lab.audited("refused")?;
-    ensure!(
-        refused.len() == 1 && lab.audited("asked")?.len() == 1,
-        "{refused:?}"
-    );
+    assert_eq!(lab.answers()?, ["refused"]);
     let reason = refused[0]["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("only tells"), "{reason}");
+    lab.enforcer.wait_for_status("it is said", |status| {
+        let faults = status["faults"].to_string();
+        faults.contains("nothing can be done on gpu01: genv there only tells")
+    })?;
     ensure!(one.lives(2) && !one.directory().join("audit.jsonl").exists());
+
+    let acts = format!("#!/bin/sh\nexec {} \"$@\"\n", program("genv")?.display());
+    write_script(&genv, &acts)?;
+    one.end_sessions()?;
+    until("process 2 ends", || Ok(!one.lives(2)))?;
+    until("that is known here", || {
+        Ok(lab.answers()? == ["refused", "done"])
+    })?;
+    lab.enforcer
+        .wait_for_status("nothing is wrong", |status| status["faults"] == json!([]))?;
+    Ok(())
+}
+
+#[test]
+fn a_host_that_lacks_the_enforcer_is_refused_with_what_to_install() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let genv = folder.path().join("genv");
+    copy_program("genv", &genv)?;
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let one = Machine::start_with("gpu01", 1, BREAKS, &genv, &[("PATH", &path)])?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
+    until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
+    lab.enforcer.wait_for_cycles(3)?;
+    assert_eq!(lab.answers()?, ["refused"]);
+    let reason = lab.audited("refused")?[0]["reason"].to_string();
+    ensure!(
+        reason.contains("genv-enforcer is not installed on this host. Put it next to genv"),
+        "{reason}"
+    );
+    ensure!(one.lives(2));
     Ok(())
 }
 
@@ -213,9 +241,8 @@ fn a_host_with_genv_1_is_never_asked_to_end_anything() -> Result<()> {
     ));
     let peer = Peer::new(&simulation)?;
     let session = peer.command("true");
-    let one = Machine::start_session("gpu01", 1, &session, tempfile::tempdir()?)?;
-    let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: []}";
-    let lab = Lab::start(&[&one], rule)?;
+    let one = Machine::start_session("gpu01", &["sleep 1000000"], &session, tempfile::tempdir()?)?;
+    let lab = Lab::start(&[&one], OUTSIDE)?;
     until("it is refused", || Ok(!lab.audited("refused")?.is_empty()))?;
     lab.enforcer.wait_for_cycles(3)?;
     let refused = lab.audited("refused")?;

@@ -1,5 +1,8 @@
 //! Whether this host, by its own plan, agrees to a step.
 
+#[cfg(test)]
+mod tests;
+
 use genv_core::model::Publication;
 
 use crate::commands::now_seconds;

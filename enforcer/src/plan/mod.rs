@@ -14,7 +14,7 @@ mod relief;
 mod rules;
 mod selector;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

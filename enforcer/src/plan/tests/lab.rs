@@ -10,21 +10,21 @@ use genv_core::model::{
     SNAPSHOT_VERSION, Snapshot,
 };
 
-pub(super) const GIB: u64 = 1 << 30;
+pub(crate) const GIB: u64 = 1 << 30;
 /// Friday, 20 November 2026, 12:00 UTC.
-pub(super) const NOON: f64 = 1_795_176_000.0;
+pub(crate) const NOON: f64 = 1_795_176_000.0;
 
 /// Hosts by name, each with what its next snapshot shows.
 #[derive(Clone, Debug)]
-pub(super) struct Lab {
-    pub(super) hosts: Vec<Snapshot>,
-    pub(super) silent: BTreeSet<String>,
-    pub(super) groups: BTreeMap<String, BTreeSet<String>>,
+pub(crate) struct Lab {
+    pub(crate) hosts: Vec<Snapshot>,
+    pub(crate) silent: BTreeSet<String>,
+    pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Lab {
     /// Hosts gpu01, gpu02 and so on, with as many devices each.
-    pub(super) fn new(hosts: usize, devices: u32) -> Self {
+    pub(crate) fn new(hosts: usize, devices: u32) -> Self {
         let hosts = (1..=hosts).map(|number| Snapshot {
             version: SNAPSHOT_VERSION,
             hostname: format!("gpu{number:02}"),
@@ -46,14 +46,14 @@ impl Lab {
         }
     }
 
-    pub(super) fn host(&mut self, hostname: &str) -> &mut Snapshot {
+    pub(crate) fn host(&mut self, hostname: &str) -> &mut Snapshot {
         self.hosts
             .iter_mut()
             .find(|host| host.hostname == hostname)
             .unwrap()
     }
 
-    pub(super) fn member(mut self, username: &str, group: &str) -> Self {
+    pub(crate) fn member(mut self, username: &str, group: &str) -> Self {
         self.groups
             .entry(username.to_owned())
             .or_default()
@@ -62,7 +62,7 @@ impl Lab {
     }
 
     /// An environment `eid` of a user on a host, activated an hour before noon.
-    pub(super) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
+    pub(crate) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
         self.groups.entry(username.to_owned()).or_default();
         let environments = &mut self.host(hostname).environments;
         environments.push(Environment {
@@ -82,11 +82,11 @@ impl Lab {
     }
 
     /// Attaches an environment to a device, some seconds before noon.
-    pub(super) fn attach(self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
+    pub(crate) fn attach(self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
         self.attach_memory(hostname, eid, gpu, before, None)
     }
 
-    pub(super) fn attach_memory(
+    pub(crate) fn attach_memory(
         mut self,
         hostname: &str,
         eid: &str,
@@ -118,7 +118,7 @@ impl Lab {
     }
 
     /// A process of a user in an environment, that uses devices; the larger its pid, the newer.
-    pub(super) fn process(
+    pub(crate) fn process(
         mut self,
         hostname: &str,
         pid: u32,
@@ -154,7 +154,7 @@ impl Lab {
         self
     }
 
-    pub(super) fn pid(&mut self, hostname: &str, pid: u32) -> &mut Process {
+    pub(crate) fn pid(&mut self, hostname: &str, pid: u32) -> &mut Process {
         let processes = &mut self.host(hostname).processes;
         processes
             .iter_mut()
@@ -163,7 +163,7 @@ impl Lab {
     }
 
     /// What the hosts deliver at a time.
-    pub(super) fn at(&self, now_seconds: f64) -> Vec<HostSnapshot> {
+    pub(crate) fn at(&self, now_seconds: f64) -> Vec<HostSnapshot> {
         let host = |snapshot: &Snapshot| {
             let is_silent = self.silent.contains(&snapshot.hostname);
             let mut snapshot = snapshot.clone();
@@ -190,7 +190,7 @@ impl Lab {
     }
 
     /// The lab after something was ended or taken.
-    pub(super) fn without(mut self, targets: &[Target]) -> Self {
+    pub(crate) fn without(mut self, targets: &[Target]) -> Self {
         for target in targets {
             match target {
                 Target::Process(process) => self.end(process),
@@ -222,7 +222,7 @@ impl Lab {
 }
 
 /// root is 0; everybody else has an uid of his own.
-pub(super) fn uid(username: &str) -> u32 {
+pub(crate) fn uid(username: &str) -> u32 {
     match username {
         "root" => 0,
         name => name

@@ -6,7 +6,7 @@ mod generated;
 mod holds;
 mod idle;
 mod kinds;
-mod lab;
+pub(crate) mod lab;
 mod ladder;
 mod promises;
 mod properties;

@@ -1,0 +1,435 @@
+//! What a host agrees to by its own plan, and what it does not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::tz::TimeZone;
+
+use super::*;
+use crate::control::GivenWaiver;
+use crate::intents::{Rules, VERSION};
+use crate::plan::tests::lab::{GIB, Lab, uid};
+use crate::reload::Written;
+
+/// The clock of whoever asks goes ahead of this machine's.
+const AHEAD_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
+
+const OUTSIDE: &str = "{kind: non-env-processes, action: terminate, warn: []}";
+
+/// How a step of `lab`'s host gpu01 is judged: what is carried out, for which uid; or why not, and whether it may be asked
+/// again.
+struct Case {
+    lab: Lab,
+    config: String,
+    control: Control,
+    /// Groups, by user; of others nobody tells any.
+    groups: BTreeMap<&'static str, &'static str>,
+}
+
+type Judged = Result<(StepKind, Option<u32>), (String, bool)>;
+
+impl Case {
+    fn new(lab: Lab, rule: &str) -> Self {
+        Self {
+            lab,
+            config: format!("version: 1\nrules:\n- {rule}\n"),
+            control: Control::default(),
+            groups: BTreeMap::new(),
+        }
+    }
+
+    fn judge(&self, intents: Vec<Intent>) -> Vec<Judged> {
+        let config = Config::of_machine("rules", &self.config, TimeZone::UTC).unwrap();
+        let here_seconds = now_seconds();
+        let intents = Intents {
+            version: VERSION,
+            asked_by: "monitor".to_owned(),
+            hostname: "gpu01".to_owned(),
+            now_seconds: here_seconds + AHEAD_SECONDS,
+            rules: Rules {
+                source: "rules".to_owned(),
+                written: Written::Yaml(self.config.clone()),
+                hash: config.hash.clone(),
+                timezone: None,
+            },
+            steps: intents,
+        };
+        let publication = Publication {
+            sequence: 1,
+            hosts: self.lab.at(here_seconds),
+        };
+        let known = self.groups.clone();
+        let mut groups = Groups::asking(move |user| {
+            known
+                .get(user)
+                .map(|group| BTreeSet::from([(*group).to_owned()]))
+        })
+        .unwrap();
+        let judgement = Judgement::new(&intents, &config, &publication, &self.control, &mut groups);
+        let judged = intents
+            .steps
+            .iter()
+            .map(|intent| match judgement.of(intent) {
+                Ok(agreed) => {
+                    assert_eq!(agreed.step.key, intent.step.key);
+                    Ok((agreed.step.kind, agreed.uid))
+                }
+                Err(Outcome::Refused { reason, again }) => Err((reason, again)),
+                Err(outcome) => panic!("{outcome:?}"),
+            });
+        judged.collect()
+    }
+
+    fn of(&self, intent: Intent) -> Judged {
+        self.judge(vec![intent]).remove(0)
+    }
+
+    /// It is carried out as it was asked.
+    fn agrees(&self, intent: &Intent) {
+        let expected = (intent.step.kind.clone(), Some(uid(&intent.username)));
+        assert_eq!(self.of(intent.clone()), Ok(expected));
+    }
+
+    fn refuses(&self, intent: &Intent, why: &str, again: bool) {
+        let (reason, may_ask_again) = self.of(intent.clone()).unwrap_err();
+        assert!(reason.contains(why), "{reason}");
+        assert_eq!(may_ask_again, again, "{reason}");
+    }
+}
+
+fn process(username: &str, pid: u32) -> ProcessTarget {
+    ProcessTarget {
+        hostname: "gpu01".to_owned(),
+        pid,
+        start_time_ticks: u64::from(pid) * 100,
+        uid: uid(username),
+        username: username.to_owned(),
+        comm: Some("python".to_owned()),
+        eid: None,
+        container_id: None,
+    }
+}
+
+fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentTarget {
+    let processes = processes.iter().map(|&pid| ProcessTarget {
+        eid: Some(eid.to_owned()),
+        ..process(username, pid)
+    });
+    AttachmentTarget {
+        hostname: "gpu01".to_owned(),
+        eid: eid.to_owned(),
+        username: username.to_owned(),
+        gpu,
+        attached_seconds: None,
+        processes: processes.collect(),
+    }
+}
+
+fn intent(rule: &str, subject: Subject, username: &str, kind: StepKind) -> Intent {
+    Intent {
+        step: Step {
+            key: Key {
+                rule: rule.to_owned(),
+                subject,
+            },
+            kind,
+        },
+        username: username.to_owned(),
+        action: Action::Terminate,
+        found: "found".to_owned(),
+        allowed: "allowed".to_owned(),
+        remedy: "remedy".to_owned(),
+        targets: Vec::new(),
+    }
+}
+
+/// About one process outside of any environment.
+fn outside(username: &str, pid: u32, kind: StepKind) -> Intent {
+    let subject = Subject::Process {
+        hostname: "gpu01".to_owned(),
+        pid,
+        start_time_ticks: u64::from(pid) * 100,
+    };
+    intent("non-env-processes", subject, username, kind)
+}
+
+fn user(rule: &str, username: &str, hostname: Option<&str>, kind: StepKind) -> Intent {
+    let subject = Subject::User {
+        username: username.to_owned(),
+        hostname: hostname.map(str::to_owned),
+    };
+    intent(rule, subject, username, kind)
+}
+
+const fn warn() -> StepKind {
+    StepKind::Warn {
+        number: 1,
+        of: 1,
+        end_seconds: None,
+    }
+}
+
+/// alice's 10 and bob's 12 are outside of any environment, alice's 11 is in one.
+fn lab() -> Lab {
+    Lab::new(1, 2)
+        .environment("gpu01", "1", "alice")
+        .attach("gpu01", "1", 1, 600.0)
+        .process("gpu01", 10, "alice", None, &[(0, GIB)])
+        .process("gpu01", 11, "alice", Some("1"), &[(1, GIB)])
+        .process("gpu01", 12, "bob", None, &[(0, GIB)])
+}
+
+#[test]
+fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
+    let case = Case::new(lab(), OUTSIDE);
+    let terminate = |target: ProcessTarget| StepKind::Terminate(target);
+    case.agrees(&outside("alice", 10, terminate(process("alice", 10))));
+    case.agrees(&outside("alice", 10, warn()));
+
+    let not_shown = "own plan does not show that the rule is broken";
+    case.refuses(
+        &outside("alice", 11, terminate(process("alice", 11))),
+        not_shown,
+        true,
+    );
+    case.refuses(&outside("alice", 11, warn()), not_shown, true);
+    case.refuses(
+        &outside("bob", 10, terminate(process("alice", 10))),
+        not_shown,
+        true,
+    );
+
+    let not_taken = "own plan would not take it";
+    let of_ten = |change: fn(&mut ProcessTarget)| {
+        let mut target = process("alice", 10);
+        change(&mut target);
+        outside("alice", 10, terminate(target))
+    };
+    for wrong in [
+        of_ten(|it| it.pid = 12),
+        of_ten(|it| it.start_time_ticks += 1),
+        of_ten(|it| it.hostname = "gpu02".to_owned()),
+    ] {
+        case.refuses(&wrong, not_taken, true);
+    }
+    let detach = StepKind::Detach(device("alice", "1", 1, &[]));
+    case.refuses(&outside("alice", 10, detach), not_taken, true);
+}
+
+#[test]
+fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
+    let target = process("alice", 10);
+    let terminate = outside("alice", 10, StepKind::Terminate(target.clone()));
+    let kill = outside("alice", 10, StepKind::Kill(target));
+    let mut other_rule = terminate.clone();
+    other_rule.step.key.rule = "made-up".to_owned();
+
+    let case = Case::new(lab(), OUTSIDE);
+    case.refuses(&kill, "its rule does not kill", false);
+    case.refuses(&other_rule, "not among those that came with it", false);
+    let kills = Case::new(lab(), "{kind: non-env-processes, action: kill, warn: []}");
+    kills.agrees(&kill);
+    kills.agrees(&terminate);
+    for only_tells in ["report", "warn"] {
+        let rule = format!("{{kind: non-env-processes, action: {only_tells}}}");
+        let case = Case::new(lab(), &rule);
+        case.refuses(&terminate, "its rule ends nothing", false);
+        case.agrees(&outside("alice", 10, warn()));
+        case.agrees(&outside("alice", 10, StepKind::Report));
+    }
+}
+
+#[test]
+fn what_administrators_told_this_host_holds_by_its_own_clock() {
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10)));
+    let mut case = Case::new(lab(), OUTSIDE);
+    case.control.waivers = vec![GivenWaiver {
+        user: "alice".to_owned(),
+        rules: ["non-env-processes".to_owned()].into(),
+        until_seconds: now_seconds() + 3600.0,
+        reason: "deadline".to_owned(),
+        given_seconds: now_seconds(),
+    }];
+    case.refuses(&right, "that host leaves it alone: waived until", true);
+    case.agrees(&outside("bob", 12, StepKind::Terminate(process("bob", 12))));
+    case.control = Control {
+        paused_until_seconds: Some(now_seconds() + 3600.0),
+        ..Control::default()
+    };
+    case.refuses(&right, "it is paused on that host", true);
+}
+
+#[test]
+fn the_groups_of_this_host_count_and_who_is_unknown_here_is_left_alone() {
+    let rule =
+        "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
+    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10)));
+    let mut case = Case::new(lab(), rule);
+    case.groups = [("alice", "students"), ("bob", "staff")].into();
+    case.agrees(&right);
+    let of_bob = outside("bob", 12, StepKind::Terminate(process("bob", 12)));
+    case.refuses(&of_bob, "does not show", true);
+
+    // Whatever group it is that she is in, three devices are too many.
+    let rule = "{kind: max-devices-per-user, limit: {default: 1, groups: {staff: 2}}, action: detach, warn: []}";
+    let mut case = Case::new(three_devices(), rule);
+    let detach = StepKind::Detach(device("alice", "1", 2, &[22]));
+    let intent = user("max-devices-per-user", "alice", Some("gpu01"), detach);
+    case.refuses(&intent, "the groups of this user are not known", true);
+    case.groups = [("alice", "students")].into();
+    case.agrees(&intent);
+}
+
+/// alice's environment holds devices 0, 1 and 2, the last of them since last, with a process on each.
+fn three_devices() -> Lab {
+    let lab = Lab::new(1, 3).environment("gpu01", "1", "alice");
+    [0, 1, 2].into_iter().fold(lab, |lab, gpu| {
+        lab.attach("gpu01", "1", gpu, 600.0 - f64::from(gpu))
+            .process("gpu01", 20 + gpu, "alice", Some("1"), &[(gpu, GIB)])
+    })
+}
+
+#[test]
+fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end() {
+    let rule = "{kind: max-devices-per-user, limit: 2, action: detach, warn: []}";
+    let case = Case::new(three_devices(), rule);
+    let detach = |target: &AttachmentTarget| {
+        let kind = StepKind::Detach(target.clone());
+        user("max-devices-per-user", "alice", Some("gpu01"), kind)
+    };
+    let newest = device("alice", "1", 2, &[22]);
+    case.agrees(&detach(&newest));
+    // The device is what counts; with it ends no more than would.
+    let with_others = device("alice", "1", 2, &[21, 22, 99]);
+    let expected = (StepKind::Detach(newest.clone()), Some(uid("alice")));
+    assert_eq!(case.of(detach(&with_others)), Ok(expected));
+    case.agrees(&detach(&device("alice", "1", 2, &[])));
+    let ends = |pid| {
+        let kind = StepKind::Terminate(process("alice", pid));
+        user("max-devices-per-user", "alice", Some("gpu01"), kind)
+    };
+    case.agrees(&ends(22));
+
+    let not_taken = "own plan would not take it";
+    case.refuses(&ends(21), not_taken, true);
+    let changed = |change: fn(&mut AttachmentTarget)| {
+        let mut target = newest.clone();
+        change(&mut target);
+        detach(&target)
+    };
+    for wrong in [
+        changed(|it| it.gpu = 1),
+        changed(|it| it.eid = "2".to_owned()),
+        changed(|it| it.username = "bob".to_owned()),
+        changed(|it| it.hostname = "gpu02".to_owned()),
+    ] {
+        case.refuses(&wrong, not_taken, true);
+    }
+    let enough = "{kind: max-devices-per-user, limit: 3, action: detach, warn: []}";
+    Case::new(three_devices(), enough).refuses(&detach(&newest), "does not show", true);
+}
+
+#[test]
+fn what_one_host_cannot_judge_is_done_to_what_counts_for_that_user() {
+    let all_hosts =
+        "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let lab = three_devices().environment("gpu01", "2", "bob").process(
+        "gpu01",
+        30,
+        "bob",
+        None,
+        &[(0, GIB)],
+    );
+    let case = Case::new(lab.clone(), all_hosts);
+    let all = |username, target| {
+        user(
+            "max-devices-per-user",
+            username,
+            None,
+            StepKind::Detach(target),
+        )
+    };
+    // Five are allowed, and how many there are elsewhere is not known here.
+    case.agrees(&all("alice", device("alice", "1", 0, &[20])));
+    case.agrees(&all("alice", device("alice", "1", 2, &[])));
+    case.refuses(
+        &all("alice", device("alice", "1", 7, &[])),
+        "would not take it",
+        true,
+    );
+    case.refuses(
+        &all("bob", device("alice", "1", 0, &[])),
+        "does not show",
+        true,
+    );
+    // The rule of one host is judged by that host.
+    let of_host = user(
+        "max-devices-per-user",
+        "alice",
+        Some("gpu01"),
+        StepKind::Detach(device("alice", "1", 0, &[])),
+    );
+    case.refuses(&of_host, "does not show", true);
+
+    let idle = Case::new(lab, "{kind: idle, over: 2h, action: detach, warn: []}");
+    let subject = Subject::EnvironmentDevice {
+        hostname: "gpu01".to_owned(),
+        eid: "1".to_owned(),
+        index: genv_core::model::DeviceIndex::gpu(1),
+    };
+    let detach = StepKind::Detach(device("alice", "1", 1, &[21]));
+    idle.agrees(&intent("idle", subject, "alice", detach));
+}
+
+#[test]
+fn what_counts_elsewhere_too_waits_where_this_host_waits() {
+    let all_hosts =
+        "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
+    let mut case = Case::new(three_devices(), all_hosts);
+    case.control.waivers = vec![GivenWaiver {
+        user: "alice".to_owned(),
+        rules: ["max-devices-per-user".to_owned()].into(),
+        until_seconds: now_seconds() + 3600.0,
+        reason: "deadline".to_owned(),
+        given_seconds: now_seconds(),
+    }];
+    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
+    let intent = user("max-devices-per-user", "alice", None, detach);
+    case.refuses(&intent, "that host leaves it alone: waived until", true);
+}
+
+/// bob's 10 uses 8 GiB of a device, his 11 6 GiB of another.
+fn much_memory() -> Lab {
+    Lab::new(1, 2)
+        .process("gpu01", 10, "bob", None, &[(0, 8 * GIB)])
+        .process("gpu01", 11, "bob", None, &[(1, 6 * GIB)])
+}
+
+#[test]
+fn what_was_told_to_end_is_what_is_killed_though_something_else_is_newer() {
+    let rule = "{kind: max-memory-per-user, limit: 10gi, per: total, action: kill, warn: []}";
+    let case = Case::new(much_memory(), rule);
+    let step = |kind: fn(ProcessTarget) -> StepKind, pid| {
+        let kind = kind(process("bob", pid));
+        user("max-memory-per-user", "bob", Some("gpu01"), kind)
+    };
+    case.agrees(&step(StepKind::Terminate, 11));
+    case.refuses(&step(StepKind::Terminate, 10), "would not take it", true);
+    case.agrees(&step(StepKind::Kill, 10));
+}
+
+#[test]
+fn each_of_several_that_have_to_end_is_agreed_to() {
+    let rule = "{kind: max-memory-per-user, limit: 1gi, per: total, action: terminate, warn: []}";
+    let case = Case::new(much_memory(), rule);
+    for pid in [10, 11] {
+        let kind = StepKind::Terminate(process("bob", pid));
+        case.agrees(&user("max-memory-per-user", "bob", Some("gpu01"), kind));
+    }
+    // On all hosts it may be too much, whatever is on this one.
+    let rule = "{kind: max-memory-per-user, limit: 100gi, per: total, scope: all-hosts, action: terminate, warn: []}";
+    let case = Case::new(much_memory(), rule);
+    for pid in [10, 11] {
+        let kind = StepKind::Terminate(process("bob", pid));
+        case.agrees(&user("max-memory-per-user", "bob", None, kind));
+    }
+}
