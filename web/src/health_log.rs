@@ -8,14 +8,44 @@ use genv_core::model::{Attribution, CollectorStatus, Publication, Snapshot};
 /// What a host's SSH session is called among its collectors.
 pub const SSH: &str = "ssh";
 
+/// Of one collector so many problems are said until it is well again.
+const MOST_PROBLEMS: usize = 8;
+
 /// What was last said of each host.
 #[derive(Debug, Default)]
 pub struct HealthLog {
     /// By host and collector.
-    collectors: HashMap<(String, String), Health>,
+    collectors: HashMap<(String, String), Told>,
     without_genv: HashSet<String>,
     simulated: HashSet<String>,
     with_unreadable_environ: HashSet<String>,
+}
+
+/// What was said of one collector.
+#[derive(Debug, Default)]
+struct Told {
+    health: Health,
+    /// What it could not do, each once since it was last well: faults that take turns are not said in turns.
+    problems: HashSet<String>,
+}
+
+impl Told {
+    /// Whether this is news. What a problem's text has after its first clause, as a number of seconds or what a host
+    /// sent, may differ each time, and makes no other problem.
+    fn is_changed_by(&mut self, status: &CollectorStatus) -> bool {
+        let health = Health::of(status);
+        let changed = std::mem::replace(&mut self.health, health) != health;
+        if health == Health::Well {
+            self.problems.clear();
+            return changed;
+        }
+        let error = status.error.as_deref().unwrap_or_default();
+        let varies = |c: char| c.is_ascii_digit() || ":('\"".contains(c);
+        let problem = error.split(varies).next().unwrap_or_default();
+        let is_new =
+            self.problems.len() < MOST_PROBLEMS && self.problems.insert(problem.to_owned());
+        is_new || changed
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +68,8 @@ impl Health {
 }
 
 impl HealthLog {
-    /// Says what has changed since the last publication, once: an error that stays is not repeated.
+    /// Says what has changed since the last publication, once: an error that stays is not repeated, and one of another
+    /// kind is said.
     pub fn note(&mut self, publication: &Publication) {
         for host in &publication.hosts {
             if let Some(snapshot) = &host.snapshot {
@@ -54,14 +85,18 @@ impl HealthLog {
                 .iter()
                 .filter(|it| it.success || it.error.is_some());
             for (collector, status) in ssh.map(|it| (SSH, it)).chain(collectors) {
-                let health = Health::of(status);
                 let key = (host.hostname.clone(), collector.to_owned());
-                if self.collectors.insert(key, health).unwrap_or_default() == health {
+                if !self
+                    .collectors
+                    .entry(key)
+                    .or_default()
+                    .is_changed_by(status)
+                {
                     continue;
                 }
                 let (hostname, error) =
                     (&host.hostname, status.error.as_deref().unwrap_or_default());
-                match health {
+                match Health::of(status) {
                     Health::Well => {
                         tracing::info!(hostname, collector, "a collector is well again")
                     }
@@ -217,6 +252,34 @@ mod tests {
         WARN a collector fails hostname="gpu01" collector="gpu" error="no answer for 1 s"
         WARN a collector found a fault hostname="gpu01" collector="gpu" error="envs.json: an entry is damaged"
         INFO a collector is well again hostname="gpu01" collector="gpu"
+        "#);
+    }
+
+    #[test]
+    fn a_failure_of_another_kind_is_said_and_those_that_take_turns_are_said_once_each() {
+        let refused = "cannot connect to 10.0.0.1:22: Connection refused";
+        let ended = "the session ended: it closed the connection";
+        let said = said([
+            publication(false, Some(refused)),
+            publication(false, Some("cannot connect to 10.0.0.2:22: no answer")),
+            publication(
+                false,
+                Some("cannot trust it: its key is not the one at known_hosts:3"),
+            ),
+            publication(false, Some(refused)),
+            publication(false, Some("cannot understand its answer ('x'): a")),
+            publication(false, Some("cannot understand its answer ('y'): b")),
+            publication(true, None),
+            publication(false, Some(refused)),
+            publication(false, Some(ended)),
+        ]);
+        insta::assert_snapshot!(said, @r#"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="cannot connect to 10.0.0.1:22: Connection refused"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="cannot trust it: its key is not the one at known_hosts:3"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="cannot understand its answer ('x'): a"
+        INFO a collector is well again hostname="gpu01" collector="gpu"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="cannot connect to 10.0.0.1:22: Connection refused"
+        WARN a collector fails hostname="gpu01" collector="gpu" error="the session ended: it closed the connection"
         "#);
     }
 
