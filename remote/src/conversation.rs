@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::protocol::{Hello, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request};
+use crate::protocol::{
+    Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request,
+};
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
 use failures::{Silence, shown};
@@ -23,6 +25,9 @@ const SCRIPT: &str = include_str!("conversation/serve.sh");
 
 /// With what a [`Hello`] begins, wherever in a line it is.
 const HELLO: &[u8] = b"{\"genv_remote\":";
+
+/// A [`Hello`] may be so long.
+const LONGEST_HELLO_BYTES: usize = 4 << 10;
 
 /// How to ask a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +46,14 @@ pub trait Lines: Send {
     /// before it is done.
     ///
     /// # Errors
-    /// The line is longer than [`LONGEST_LINE_BYTES`](crate::protocol::LONGEST_LINE_BYTES), or the host is gone.
-    fn next_line(&mut self) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
+    /// The line is longer than this ([`FailureKind::Protocol`]), or the host is gone.
+    fn next_line(
+        &mut self,
+        most_bytes: usize,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, HostFailure>> + Send;
+
+    /// What came of a line that has not ended, or the beginning of one that is too long.
+    fn begun(&self) -> &[u8];
 
     /// Sends a line, whose end is added.
     ///
@@ -55,8 +66,12 @@ pub trait Lines: Send {
 }
 
 impl Lines for LineChannel {
-    async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
-        LineChannel::next_line(self).await
+    async fn next_line(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
+        self.next_line_within(most_bytes).await
+    }
+
+    fn begun(&self) -> &[u8] {
+        LineChannel::begun(self)
     }
 
     async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
@@ -113,33 +128,38 @@ impl<L: Lines> Conversation<L> {
             Ok(Err(failure)) => return Err(failure),
             Err(_) => Silence::TooLong(options.answer_timeout),
         };
+        // A question is asked in a line that does not end.
+        noise.extend_from_slice(conversation.lines.begun());
         Err(silence.failure(options, &noise, &conversation.lines.stderr()))
     }
 
     /// Passes over lines until one greets; nothing if there is none.
     async fn hello(&mut self, noise: &mut Vec<u8>) -> Result<Option<Hello>, HostFailure> {
-        while let Some(line) = self.lines.next_line().await? {
+        loop {
+            // What is too much is not read.
+            let most = LONGEST_NOISE_BYTES + LONGEST_HELLO_BYTES - noise.len();
+            let line = match self.lines.next_line(most).await {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(None),
+                Err(failure) if failure.kind == FailureKind::Protocol => {
+                    noise.extend_from_slice(self.lines.begun());
+                    return Err(failures::too_noisy(noise));
+                }
+                Err(failure) => return Err(failure),
+            };
             // What a profile printed last need not have ended its line.
             let position = line.windows(HELLO.len()).position(|part| part == HELLO);
             let before = position.unwrap_or(line.len());
-            if noise.len() + before > LONGEST_NOISE_BYTES {
-                return Err(HostFailure::new(
-                    FailureKind::Protocol,
-                    format!(
-                        "cannot ask it: it sent more than {} KiB before any answer, beginning with {}: see what the \
-                         user's shell prints there",
-                        LONGEST_NOISE_BYTES >> 10,
-                        shown(if noise.is_empty() { &line } else { noise })
-                    ),
-                ));
-            }
+            let fits = noise.len() + before <= LONGEST_NOISE_BYTES;
             noise.extend_from_slice(&line[..before]);
+            if !fits {
+                return Err(failures::too_noisy(noise));
+            }
             noise.push(b'\n');
             if position.is_some() {
                 return failures::read_hello(&line[before..]).map(Some);
             }
         }
-        Ok(None)
     }
 
     /// What comes next. Replies to different requests come in any order. Nothing is lost if this is dropped before it is
@@ -148,7 +168,7 @@ impl<L: Lines> Conversation<L> {
     /// # Errors
     /// The host or the program is gone, or says what is no reply: the conversation is over then.
     pub async fn next_reply(&mut self) -> Result<Reply, HostFailure> {
-        let Some(line) = self.lines.next_line().await? else {
+        let Some(line) = self.lines.next_line(LONGEST_LINE_BYTES).await? else {
             return Err(failures::ended(&self.lines.stderr()));
         };
         serde_json::from_slice(&line).map_err(|error| {

@@ -11,6 +11,7 @@ pub mod flags;
 pub mod follow;
 pub mod hosts;
 mod known_hosts;
+mod lines;
 mod login;
 mod open_files;
 pub mod protocol;

@@ -25,12 +25,14 @@ mod command;
 mod dial;
 mod failures;
 mod identities;
+mod lines;
 mod refusal;
 mod wire;
 
-pub use command::{CommandEnd, CommandOutput, LineChannel, RunLimits};
+pub use command::{CommandEnd, CommandOutput, RunLimits};
 use dial::dial;
 use failures::{disconnected, ended, handshake_failure, reason, seconds, unreachable};
+pub use lines::LineChannel;
 use wire::{Gate, Wire};
 
 /// Of bytes that a host may send before it lets in: banners, keys and lists of algorithms.

@@ -1,4 +1,4 @@
-//! 32 hosts, of which nine are in trouble, each in another; and what heals each.
+//! 32 hosts, of which ten are in trouble, each in another; and what heals each.
 
 use std::fs;
 use std::io::Read as _;
@@ -32,6 +32,7 @@ pub(crate) const OTHER_KEY: &str = "other-key";
 pub(crate) const CLOSES: &str = "closes";
 pub(crate) const GARBAGE: &str = "garbage";
 pub(crate) const NOISE: &str = "noise";
+pub(crate) const ENDLESS: &str = "endless";
 pub(crate) const FLOOD: &str = "flood";
 pub(crate) const NOTHING: &str = "nothing";
 /// Hosts that are read in another way.
@@ -41,13 +42,14 @@ pub(crate) const NO_GENV: &str = "no-genv";
 pub(crate) const TALKS: &str = "talks";
 
 /// Those that never deliver as long as their trouble lasts, with what the log must say of it.
-pub(crate) const DOWN: [(&str, &str); 8] = [
+pub(crate) const DOWN: [(&str, &str); 9] = [
     (REFUSES, "Connection refused"),
     (DROPS, "no answer in"),
     (SILENT, "says nothing that ends the key exchange"),
     (OTHER_KEY, "ssh-keygen"),
     (GARBAGE, "cannot understand its answer"),
     (NOISE, "before any answer"),
+    (ENDLESS, "before any answer, beginning with 'xxx"),
     (FLOOD, "a line of more than"),
     (NOTHING, "neither genv nor nvidia-smi"),
 ];
@@ -235,7 +237,7 @@ impl Fleet {
 }
 
 /// What the sessions of hosts in trouble run.
-fn scripts() -> [(&'static str, String); 5] {
+fn scripts() -> [(&'static str, String); 6] {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let behind = now.unwrap_or_default().as_secs().saturating_sub(3 * 3600);
     let greeted = |then: &str| format!("printf '%s\\n' '{HELLO}'; {then}");
@@ -247,6 +249,10 @@ fn scripts() -> [(&'static str, String); 5] {
         ),
         (GARBAGE, greeted("head -c 4096 /dev/urandom; echo; cat")),
         (NOISE, "yes 'a profile that never ends'".to_owned()),
+        (
+            ENDLESS,
+            format!("head -c 100000000 /dev/zero | tr '\\0' x; {AS_ASKED}"),
+        ),
         (
             FLOOD,
             greeted("head -c 100000000 /dev/zero | tr '\\0' x; cat"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use genv_core::text::{harmless, shortened};
 
 use super::ServeOptions;
-use crate::protocol::{Hello, PROTOCOL_VERSION};
+use crate::protocol::{Hello, LONGEST_NOISE_BYTES, PROTOCOL_VERSION};
 use crate::{FailureKind, HostFailure};
 
 /// How much is shown of what a host says.
@@ -72,7 +72,7 @@ fn refused_by_sudo(told: &str, stderr: &str) -> HostFailure {
     let message = if code == "127" {
         "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo"
             .to_owned()
-    } else if stderr.contains("sudo") {
+    } else if let Some(said) = lines_of_sudo(stderr) {
         format!(
             "cannot run genv as root there: sudo refuses, and said: {said}. Allow it with 'visudo -f \
              /etc/sudoers.d/genv' there, by the line: {}",
@@ -86,6 +86,13 @@ fn refused_by_sudo(told: &str, stderr: &str) -> HostFailure {
         )
     };
     HostFailure::new(FailureKind::Command, message)
+}
+
+/// All that sudo said itself: the last line, that a password is required, need not be the reason.
+fn lines_of_sudo(stderr: &str) -> Option<String> {
+    let lines = stderr.lines().filter(|line| line.contains("sudo"));
+    let lines: Vec<&str> = lines.map(str::trim).collect();
+    (!lines.is_empty()).then(|| shown(lines.join("; ").as_bytes()))
 }
 
 /// The line of sudoers that lets a user run this, and nothing else, as root.
@@ -104,6 +111,19 @@ fn sudoers_line(user: &str, command: &str) -> String {
         "{} ALL=(root) NOPASSWD: {}",
         escaped(user, &[',', ':', '=', '\\', '@', '(', ')', '"', ' ']),
         escaped(command, &[',', ':', '=', '\\'])
+    )
+}
+
+/// It sends more than a profile would, and does not greet.
+pub(super) fn too_noisy(noise: &[u8]) -> HostFailure {
+    HostFailure::new(
+        FailureKind::Protocol,
+        format!(
+            "cannot ask it: it sent more than {} KiB before any answer, beginning with {}: see what the user's shell \
+             prints there",
+            LONGEST_NOISE_BYTES >> 10,
+            shown(noise)
+        ),
     )
 }
 

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
 use super::Lines;
-use crate::protocol::LONGEST_LINE_BYTES;
+use crate::lines::PartialLine;
 use crate::{FailureKind, HostFailure};
 
 /// A stream to read lines from, and one to write them to.
@@ -11,8 +11,7 @@ use crate::{FailureKind, HostFailure};
 pub struct Pipes<R, W> {
     reader: BufReader<R>,
     writer: W,
-    /// The beginning of a line.
-    begun: Vec<u8>,
+    partial: PartialLine,
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Pipes<R, W> {
@@ -21,36 +20,28 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Pipes<R, W> {
         Self {
             reader: BufReader::new(reader),
             writer,
-            begun: Vec::new(),
+            partial: PartialLine::default(),
         }
     }
 }
 
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> Lines for Pipes<R, W> {
-    async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
+    async fn next_line(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
         loop {
             let read = self.reader.fill_buf().await.map_err(|error| gone(&error))?;
             if read.is_empty() {
-                let last = std::mem::take(&mut self.begun);
-                return Ok((!last.is_empty()).then_some(last));
+                return Ok(self.partial.last());
             }
-            let end = read.iter().position(|byte| *byte == b'\n');
-            let part = &read[..end.unwrap_or(read.len())];
-            if self.begun.len() + part.len() > LONGEST_LINE_BYTES {
-                return Err(HostFailure::new(
-                    FailureKind::Protocol,
-                    format!(
-                        "it sent a line of more than {LONGEST_LINE_BYTES} bytes: see what answers there"
-                    ),
-                ));
-            }
-            self.begun.extend_from_slice(part);
-            let used = part.len() + usize::from(end.is_some());
+            let (used, line) = self.partial.take(read, most_bytes)?;
             self.reader.consume(used);
-            if end.is_some() {
-                return Ok(Some(std::mem::take(&mut self.begun)));
+            if line.is_some() {
+                return Ok(line);
             }
         }
+    }
+
+    fn begun(&self) -> &[u8] {
+        self.partial.begun()
     }
 
     async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {

@@ -22,8 +22,12 @@ struct Said {
 }
 
 impl Lines for Said {
-    async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
-        self.pipes.next_line().await
+    async fn next_line(&mut self, most_bytes: usize) -> Result<Option<Vec<u8>>, HostFailure> {
+        self.pipes.next_line(most_bytes).await
+    }
+
+    fn begun(&self) -> &[u8] {
+        self.pipes.begun()
     }
 
     async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
@@ -132,14 +136,54 @@ fn more_noise_than_that_is_refused_with_its_beginning() {
     }
 }
 
+/// What comes of a host that goes on with a line for ever, and how many bytes of it were taken.
+async fn endless<T>(there: &mut DuplexStream, here: impl Future<Output = T>) -> (T, usize) {
+    let mut taken = 0;
+    let told = tokio::select! {
+        told = here => told,
+        never = async {
+            while there.write_all(&[b'x'; 4096]).await.is_ok() {
+                taken += 4096;
+            }
+            std::future::pending().await
+        } => never,
+    };
+    (told, taken)
+}
+
 #[test]
 fn a_line_without_end_is_refused_before_it_fills_the_memory() {
-    let (kind, message) = refused(&vec![b'x'; 100 << 20], "", false);
-    assert_eq!(kind, FailureKind::Protocol);
-    assert!(
-        message.contains(&format!("more than {LONGEST_LINE_BYTES} bytes")),
-        "{message}"
-    );
+    run(async {
+        let (mut there, lines) = host("");
+        let options = options();
+        let (begun, taken) = endless(&mut there, Conversation::with(lines, &options)).await;
+        let failure = begun.map(|_| ()).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Protocol);
+        assert!(
+            failure
+                .message
+                .contains("more than 64 KiB before any answer, beginning with 'xxx"),
+            "{failure}"
+        );
+        // With what is on its way.
+        assert!(taken <= 3 * LONGEST_NOISE_BYTES, "{taken}");
+
+        let (mut there, lines) = host("");
+        let hello = format!("{HELLO_LINE}\n");
+        there.write_all(hello.as_bytes()).await.unwrap();
+        let (mut conversation, _) = Conversation::with(lines, &options).await.unwrap();
+        let (reply, taken) = endless(&mut there, conversation.next_reply()).await;
+        let failure = reply.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Protocol);
+        assert!(
+            failure
+                .message
+                .contains(&format!("more than {LONGEST_LINE_BYTES} bytes")),
+            "{failure}"
+        );
+        assert!(taken <= 2 * LONGEST_LINE_BYTES, "{taken}");
+        assert!(conversation.lines.begun().len() < 4096);
+    });
 }
 
 #[test]
@@ -173,6 +217,13 @@ fn a_host_that_does_not_greet_is_told_with_what_it_said() {
             false,
             FailureKind::TimedOut,
             "it said last: 'Password:'",
+        ),
+        (
+            "motd\nVerification code: ",
+            "",
+            false,
+            FailureKind::TimedOut,
+            "it said last: 'Verification code:'",
         ),
         (
             "{\"genv_remote\":\"one\"}\n",
@@ -239,6 +290,11 @@ fn refused_sudo_is_told_with_the_line_that_allows_it() {
             "\ngenv-remote-sudo 1 a,b /opt/x=y/genv remote-serve --enforce\n",
             "sudo: no\n",
             r"by the line: a\,b ALL=(root) NOPASSWD: /opt/x\=y/genv remote-serve --enforce",
+        ),
+        (
+            "\ngenv-remote-sudo 1 alice /usr/bin/genv remote-serve \n",
+            "motd\nsudo: account validation failure, is your account locked?\nsudo: a password is required\n",
+            "said: 'sudo: account validation failure, is your account locked?; sudo: a password is required'",
         ),
         (
             "\ngenv-remote-sudo 127 alice /usr/bin/genv remote-serve \n",

@@ -1,4 +1,4 @@
-//! Commands at a host: one that ends, and one that goes on talking in lines.
+//! Commands at a host, and what they write.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,23 +121,7 @@ impl Session {
         }
     }
 
-    /// Starts a command that goes on talking. The channel ends with the session at the latest.
-    ///
-    /// # Errors
-    /// It cannot be started; the session ends.
-    pub async fn open(&self, command: &str) -> Result<LineChannel, HostFailure> {
-        let (running, input) = self.start(command).await?;
-        Ok(LineChannel {
-            running,
-            input,
-            answer: self.timeouts.answer,
-            chunk: Bytes::new(),
-            partial: Vec::new(),
-            failed: None,
-        })
-    }
-
-    async fn start(&self, command: &str) -> Result<(Running, Input), HostFailure> {
+    pub(super) async fn start(&self, command: &str) -> Result<(Running, Input), HostFailure> {
         let limit = self.timeouts.answer;
         let start = async {
             let channel = match self.handle.channel_open_session().await {
@@ -185,8 +169,8 @@ impl Session {
 
 /// Where a command reads; the channel is closed with it.
 #[derive(Debug)]
-struct Input {
-    write: Arc<ChannelWriteHalf<Msg>>,
+pub(super) struct Input {
+    pub(super) write: Arc<ChannelWriteHalf<Msg>>,
 }
 
 impl Drop for Input {
@@ -203,12 +187,12 @@ impl Drop for Input {
 
 /// What a command writes.
 #[derive(Debug)]
-struct Running {
+pub(super) struct Running {
     read: ChannelReadHalf,
     told: Arc<Mutex<Told>>,
     /// What it wrote before the host said that it was started, and while it was sent something.
     early: VecDeque<ChannelMsg>,
-    end: CommandEnd,
+    pub(super) end: CommandEnd,
     ended: bool,
     stderr: Vec<u8>,
 }
@@ -233,7 +217,7 @@ impl Running {
     }
 
     /// Takes what it wrote, for [`Running::next`] later.
-    async fn take_early(&mut self) -> Result<(), HostFailure> {
+    pub(super) async fn take_early(&mut self) -> Result<(), HostFailure> {
         match self.read.wait().await {
             Some(message) => self.early.push_back(message),
             None => return Err(self.disconnected()),
@@ -241,7 +225,7 @@ impl Running {
         Ok(())
     }
 
-    fn early_bytes(&self) -> usize {
+    pub(super) fn early_bytes(&self) -> usize {
         let bytes = |message: &ChannelMsg| match message {
             ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, .. } => data.len(),
             _ => 0,
@@ -250,7 +234,7 @@ impl Running {
     }
 
     /// The next that it writes to its standard output; nothing once it has ended.
-    async fn next(&mut self) -> Result<Option<Bytes>, HostFailure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, HostFailure> {
         while !self.ended {
             let message = match self.early.pop_front() {
                 Some(message) => Some(message),
@@ -305,119 +289,15 @@ impl Running {
         }
     }
 
-    fn stderr(&self) -> String {
+    pub(super) fn stderr(&self) -> String {
         let surplus = self.stderr.len().saturating_sub(STDERR_BYTES);
         let last = self.stderr.get(surplus..).unwrap_or_default();
         String::from_utf8_lossy(last).into_owned()
     }
 
-    fn disconnected(&self) -> HostFailure {
+    pub(super) fn disconnected(&self) -> HostFailure {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         disconnected(told.ended.as_deref().unwrap_or("its channel ended"))
-    }
-}
-
-/// A command that goes on talking in lines. Its channel is closed with the value.
-#[derive(Debug)]
-pub struct LineChannel {
-    running: Running,
-    input: Input,
-    answer: Duration,
-    /// What is read and not yet looked at.
-    chunk: Bytes,
-    /// The beginning of a line.
-    partial: Vec<u8>,
-    /// After which nothing that comes can be told from the rest of what came.
-    failed: Option<HostFailure>,
-}
-
-impl LineChannel {
-    /// The next line, without its end; nothing once the command has ended. It waits for as long as the session lives,
-    /// and loses nothing when it is dropped before.
-    ///
-    /// # Errors
-    /// The session has ended, or the line is longer than [`LONGEST_LINE_BYTES`]: the channel is of no more use then.
-    pub async fn next_line(&mut self) -> Result<Option<Vec<u8>>, HostFailure> {
-        if let Some(failure) = &self.failed {
-            return Err(failure.clone());
-        }
-        loop {
-            let end = self.chunk.iter().position(|byte| *byte == b'\n');
-            let part = self.chunk.split_to(end.unwrap_or(self.chunk.len()));
-            if self.partial.len() + part.len() > LONGEST_LINE_BYTES {
-                self.partial = Vec::new();
-                self.chunk = Bytes::new();
-                let failure = HostFailure::new(
-                    FailureKind::Protocol,
-                    format!(
-                        "it sent a line of more than {LONGEST_LINE_BYTES} bytes. Look at what answers there"
-                    ),
-                );
-                self.failed = Some(failure.clone());
-                return Err(failure);
-            }
-            self.partial.extend_from_slice(&part);
-            if end.is_some() {
-                // The end of the line itself.
-                let _ = self.chunk.split_to(1);
-                return Ok(Some(std::mem::take(&mut self.partial)));
-            }
-            match self.running.next().await? {
-                Some(chunk) => self.chunk = chunk,
-                None if self.partial.is_empty() => return Ok(None),
-                None => return Ok(Some(std::mem::take(&mut self.partial))),
-            }
-        }
-    }
-
-    /// Sends a line, whose end is added. A part of it may be sent if this is dropped before it is done.
-    ///
-    /// # Errors
-    /// The session or the command has ended, or does not take the line in time.
-    pub async fn send_line(&mut self, line: &[u8]) -> Result<(), HostFailure> {
-        let mut bytes = Vec::with_capacity(line.len() + 1);
-        bytes.extend_from_slice(line);
-        bytes.push(b'\n');
-        let Self { running, input, .. } = self;
-        let send = async {
-            let sending = input.write.data_bytes(bytes);
-            tokio::pin!(sending);
-            loop {
-                tokio::select! {
-                    sent = &mut sending => return sent.map_err(|_| running.disconnected()),
-                    // While what came is not taken, nobody hears that the host takes more.
-                    came = running.take_early(), if running.early_bytes() < LONGEST_LINE_BYTES => came?,
-                }
-            }
-        };
-        match timeout(self.answer, send).await {
-            Ok(result) => result,
-            Err(_) => Err(HostFailure::new(
-                FailureKind::TimedOut,
-                format!(
-                    "it did not take what it was sent in {}. Look whether it hangs",
-                    seconds(self.answer)
-                ),
-            )),
-        }
-    }
-
-    /// Tells the command that its input ends.
-    pub async fn end_input(&mut self) {
-        // A session that has ended has ended its input too.
-        let _ = timeout(self.answer, self.input.write.eof()).await;
-    }
-
-    /// The last that it said on its standard error, as far as it was read before what [`LineChannel::next_line`] gave.
-    #[must_use]
-    pub fn stderr(&self) -> String {
-        self.running.stderr()
-    }
-
-    /// How it ended, once [`LineChannel::next_line`] has given nothing.
-    #[must_use]
-    pub fn end(&self) -> &CommandEnd {
-        &self.running.end
     }
 }
 
