@@ -6,13 +6,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use russh::keys::{Algorithm, HashAlg, PublicKey};
-use sha1::Sha1;
 
+use crate::script::quoted;
 use crate::{FailureKind, HostFailure};
+
+mod line;
+
+use line::{Line, Marker, lines_about};
 
 /// A file is not longer than this.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
@@ -27,25 +28,6 @@ pub(crate) struct KnownHost {
     /// The files, the first of which `ssh` writes to.
     files: Vec<PathBuf>,
     lines: Vec<Line>,
-}
-
-/// A line that is about the host.
-#[derive(Clone, Debug)]
-struct Line {
-    path: PathBuf,
-    /// From 1.
-    number: usize,
-    marker: Marker,
-    key: PublicKey,
-    /// Whether it is about the host at port 22, and not at the port in question.
-    at_other_port: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
-    None,
-    Revoked,
-    CertificateAuthority,
 }
 
 impl KnownHost {
@@ -277,105 +259,6 @@ fn read(path: &Path) -> Result<String, HostFailure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The lines of a file that are about a host of this name, which is in lower case.
-fn lines_about(path: &Path, text: &str, name: &str) -> Vec<Line> {
-    let numbered = text.lines().enumerate();
-    numbered
-        .filter_map(|(index, line)| {
-            let (marker, key) = line_about(line, name)?;
-            Some(Line {
-                path: path.to_owned(),
-                number: index + 1,
-                marker,
-                key,
-                at_other_port: false,
-            })
-        })
-        .collect()
-}
-
-/// What a line says of a host of this name, if it is about it.
-fn line_about(line: &str, name: &str) -> Option<(Marker, PublicKey)> {
-    let line = line.trim_start();
-    if line.starts_with('#') {
-        return None;
-    }
-    let mut fields = line.split_ascii_whitespace();
-    let first = fields.next()?;
-    let (marker, patterns) = match first {
-        "@revoked" => (Marker::Revoked, fields.next()?),
-        "@cert-authority" => (Marker::CertificateAuthority, fields.next()?),
-        marker if marker.starts_with('@') => return None,
-        patterns => (Marker::None, patterns),
-    };
-    if !names(patterns, name) {
-        return None;
-    }
-    let (kind, key) = (fields.next()?, fields.next()?);
-    let key = PublicKey::from_openssh(&format!("{kind} {key}")).ok()?;
-    Some((marker, key))
-}
-
-/// Whether the first field of a line names a host.
-fn names(patterns: &str, name: &str) -> bool {
-    if let Some(hashed) = patterns.strip_prefix("|1|") {
-        return hash_is_of(hashed, name);
-    }
-    let mut named = false;
-    for pattern in patterns.split(',') {
-        let pattern = pattern.to_lowercase();
-        if let Some(pattern) = pattern.strip_prefix('!') {
-            if matches(pattern, name) {
-                return false;
-            }
-        } else {
-            named |= matches(&pattern, name);
-        }
-    }
-    named
-}
-
-/// Whether `SALT|HASH`, as HashKnownHosts writes, is of this name.
-fn hash_is_of(hashed: &str, name: &str) -> bool {
-    let decode = |text| STANDARD.decode(text).ok();
-    let parts = hashed.split_once('|');
-    let Some((Some(salt), Some(hash))) = parts.map(|(salt, hash)| (decode(salt), decode(hash)))
-    else {
-        return false;
-    };
-    Hmac::<Sha1>::new_from_slice(&salt)
-        .is_ok_and(|hmac| hmac.chain_update(name).verify_slice(&hash).is_ok())
-}
-
-/// Whether a pattern with `*` and `?` is of this name.
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
-    let (mut p, mut n) = (0, 0);
-    // Where the last star was, and how much of the name it stands for.
-    let mut star: Option<(usize, usize)> = None;
-    while let Some(byte) = name.get(n) {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(expected) if *expected == b'?' || expected == byte => {
-                p += 1;
-                n += 1;
-            }
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    p = at + 1;
-                    n = from + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.iter().skip(p).all(|byte| *byte == b'*')
-}
-
 /// Whether a key is of an algorithm, whatever hash it signs with.
 fn same_kind(algorithm: &Algorithm, key: &PublicKey) -> bool {
     match (algorithm, key.algorithm()) {
@@ -391,16 +274,6 @@ fn kind(key: &PublicKey) -> String {
         Algorithm::Ecdsa { .. } => "ECDSA".to_owned(),
         Algorithm::Rsa { .. } => "RSA".to_owned(),
         other => other.as_str().to_owned(),
-    }
-}
-
-/// As a shell takes it for one word.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,~".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

@@ -1,5 +1,10 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use proptest::prelude::*;
+use sha1::Sha1;
 
+use super::line::{line_about, matches, names};
 use super::*;
 
 /// Keys of several kinds, made for this test by ssh-keygen; nobody has their private ones.

@@ -13,8 +13,8 @@ use tokio::net::UnixStream;
 use super::Client;
 use super::identities::{Identity, Withheld, is_hardware};
 use super::refusal::Refusal;
-use crate::known_hosts::quoted;
 use crate::resolve::Target;
+use crate::script::quoted;
 
 /// A key that can be offered.
 enum Candidate {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use russh::keys::{Algorithm, PrivateKey, PublicKey, decode_secret_key};
 
-use crate::known_hosts::quoted;
+use crate::script::quoted;
 
 /// A private key has fewer bytes than this.
 const LONGEST_KEY_BYTES: u64 = 1 << 20;

@@ -1,0 +1,200 @@
+//! What `ssh -G` prints, read.
+
+use std::time::Duration;
+
+use super::paths::{self, Tokens};
+use super::{AddressFamily, Algorithms, Hop, Target};
+use crate::hosts::parse_port;
+use crate::{FailureKind, HostFailure};
+
+/// What the transport leaves to OpenSSH's own client, unless it is unset or has one of these values.
+const UNSUPPORTED: &[(&str, &str, &str)] = &[
+    (
+        "proxycommand",
+        "ProxyCommand",
+        "use ProxyJump instead, or run genv-exporter on the host itself",
+    ),
+    (
+        "knownhostscommand",
+        "KnownHostsCommand",
+        "write the keys to a known_hosts file",
+    ),
+    (
+        "revokedhostkeys",
+        "RevokedHostKeys",
+        "mark the keys as @revoked in known_hosts",
+    ),
+    (
+        "pkcs11provider",
+        "PKCS11Provider",
+        "load the key into ssh-agent with 'ssh-add -s'",
+    ),
+    (
+        "certificatefile",
+        "CertificateFile",
+        "let the host accept the key itself",
+    ),
+    (
+        "bindaddress",
+        "BindAddress",
+        "let the machine's routes choose the address",
+    ),
+    (
+        "bindinterface",
+        "BindInterface",
+        "let the machine's routes choose the interface",
+    ),
+];
+
+/// The configuration that `ssh -G` prints, and its ProxyJump.
+pub(super) fn read_configuration(
+    hop: &Hop,
+    text: &str,
+) -> Result<(Target, Option<String>), HostFailure> {
+    let options: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, value)| (name, value.trim()))
+        .collect();
+    let all = |wanted: &'static str| {
+        options
+            .iter()
+            .filter(move |(name, _)| *name == wanted)
+            .map(|(_, value)| *value)
+    };
+    // ssh prints what is not set as 'none', if at all.
+    let one = |wanted: &'static str| {
+        all(wanted)
+            .next()
+            .filter(|value| !value.is_empty() && *value != "none")
+    };
+    for (name, spelled, instead) in UNSUPPORTED {
+        if let Some(value) = one(name) {
+            return Err(unsupported(format!(
+                "~/.ssh/config sets {spelled} ({value}) for it, which is not supported: {instead}. By hand it is \
+                 reached with: ssh {}",
+                hop.login()
+            )));
+        }
+    }
+    if matches!(one("pubkeyauthentication"), Some("false" | "no")) {
+        return Err(unsupported(
+            "~/.ssh/config sets 'PubkeyAuthentication no' for it, and nobody is here to type a password: allow keys"
+                .to_owned(),
+        ));
+    }
+    let odd = |what: &str| {
+        HostFailure::new(
+            FailureKind::Unresolved,
+            format!(
+                "cannot find out how to reach it: 'ssh -G {}' tells no {what}. Run it, and correct ~/.ssh/config",
+                hop.host
+            ),
+        )
+    };
+    let address = one("hostname").ok_or_else(|| odd("Hostname"))?.to_owned();
+    let port = one("port")
+        .and_then(|port| parse_port(port).ok())
+        .ok_or_else(|| odd("Port"))?;
+    let user = one("user").ok_or_else(|| odd("User"))?.to_owned();
+    let seconds = |name| {
+        let seconds = one(name).and_then(|value| value.parse().ok());
+        seconds
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs)
+    };
+    let jump = one("proxyjump")
+        .filter(|_| !hop.has_way)
+        .map(ToOwned::to_owned);
+    let host_key_alias = one("hostkeyalias").map(ToOwned::to_owned);
+    let tokens = Tokens::new(
+        &hop.host,
+        &address,
+        port,
+        &user,
+        host_key_alias.as_deref(),
+        jump.as_deref(),
+    );
+    let known_hosts_files = ["userknownhostsfile", "globalknownhostsfile"]
+        .into_iter()
+        .filter_map(one)
+        .flat_map(paths::split)
+        .map(|path| tokens.home_expanded(&path))
+        .collect();
+    let list = |name| {
+        one(name).map_or_else(Vec::new, |names| {
+            names.split(',').map(ToOwned::to_owned).collect()
+        })
+    };
+    let target = Target {
+        login: hop.login(),
+        port,
+        family: match one("addressfamily") {
+            Some("inet") => AddressFamily::Inet,
+            Some("inet6") => AddressFamily::Inet6,
+            _ => AddressFamily::Any,
+        },
+        identity_files: all("identityfile")
+            .filter(|path| *path != "none")
+            .map(|path| tokens.expanded(path))
+            .collect(),
+        identity_agent: tokens.agent(all("identityagent").next()),
+        identities_only: one("identitiesonly") == Some("yes"),
+        known_hosts_files,
+        host_key_alias,
+        connect_timeout: seconds("connecttimeout"),
+        alive_interval: seconds("serveraliveinterval"),
+        alive_count: one("serveralivecountmax")
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(3),
+        algorithms: Algorithms {
+            key_exchanges: list("kexalgorithms"),
+            ciphers: list("ciphers"),
+            macs: list("macs"),
+            host_keys: list("hostkeyalgorithms"),
+        },
+        jumps: Vec::new(),
+        address,
+        user,
+    };
+    Ok((target, jump))
+}
+
+/// The hosts of `[user@]host[:port],…`, as `ssh -G` prints ProxyJump.
+pub(super) fn parse_jumps(way: &str) -> Result<Vec<Hop>, HostFailure> {
+    way.split(',')
+        .map(|jump| {
+            let wrong = || {
+                unsupported(format!(
+                    "ProxyJump has '{jump}', which is not understood: write user@host:port"
+                ))
+            };
+            let (user, host) = match jump.rsplit_once('@') {
+                Some((user, host)) => (Some(user.to_owned()), host),
+                None => (None, jump),
+            };
+            let bracketed = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+            let (host, port) = match bracketed {
+                Some((address, "")) => (address, None),
+                Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or_else(wrong)?)),
+                None => match host.split_once(':') {
+                    Some((host, port)) if !port.contains(':') => (host, Some(port)),
+                    _ => (host, None),
+                },
+            };
+            if host.is_empty() {
+                return Err(wrong());
+            }
+            Ok(Hop {
+                user,
+                host: host.to_owned(),
+                port: port.map(parse_port).transpose().map_err(|_| wrong())?,
+                has_way: false,
+            })
+        })
+        .collect()
+}
+
+pub(super) fn unsupported(why: String) -> HostFailure {
+    HostFailure::new(FailureKind::Unsupported, format!("cannot connect: {why}"))
+}
