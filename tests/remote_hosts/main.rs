@@ -11,6 +11,8 @@ use serde_json::Value;
 
 mod fleet;
 mod growth;
+#[cfg(feature = "suite-root")]
+mod network;
 
 use fleet::{CLOSES, DOWN, Fleet, GENV_1, HOSTS, NO_GENV, TALKS, replace};
 

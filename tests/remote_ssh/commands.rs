@@ -1,10 +1,15 @@
 //! Commands through one session.
 
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use genv_remote::conversation::{Conversation, ServeOptions};
+use genv_remote::protocol::{Answers, Reply, Request};
 use genv_remote::session::{CommandEnd, RunLimits};
 use genv_remote::{FailureKind, Session, Timeouts};
+use genv_tests::shell::search_path;
+use genv_tests::ssh::{SshClient, SshServer};
 
 use crate::support::{block_on, ensure_failure, session};
 
@@ -177,7 +182,7 @@ fn lines_of_any_bytes_and_lengths_come_whole() -> Result<()> {
 fn a_command_that_reads_nothing_blocks_nobody() -> Result<()> {
     block_on(async {
         let server = crate::support::server(&[])?;
-        let client = genv_tests::ssh::SshClient::new(&[("host", &server)])?;
+        let client = SshClient::new(&[("host", &server)])?;
         let target = crate::support::target(&client, "host").await?;
         let timeouts = Timeouts {
             answer: Duration::from_millis(500),
@@ -209,12 +214,58 @@ fn a_forced_command_answers_whatever_is_asked_for() -> Result<()> {
         let key = std::fs::read_to_string(server.authorized_keys())?;
         let forced = format!("restrict,command=\"echo forced: $SSH_ORIGINAL_COMMAND\" {key}");
         std::fs::write(server.authorized_keys(), forced)?;
-        let client = genv_tests::ssh::SshClient::new(&[("host", &server)])?;
+        let client = SshClient::new(&[("host", &server)])?;
         let session = crate::support::connect(&client, "host").await?;
         let output = session
             .run("rm -rf nothing", b"", &RunLimits::default())
             .await?;
         ensure!(output.stdout == b"forced: rm -rf nothing\n", "{output:?}");
+        Ok(())
+    })
+}
+
+/// The line that the documentation has for a key that can do nothing else.
+#[test]
+fn the_documented_forced_command_tells_of_the_host_and_runs_nothing_else() -> Result<()> {
+    block_on(async {
+        let folder = tempfile::tempdir()?;
+        let mut environment = Command::new("true");
+        environment
+            .env("PATH", search_path()?)
+            .env("GENV_DEVICES", "2")
+            .env("GENV_TMPDIR", folder.path().join("state"));
+        let server = SshServer::start(&environment, &[])?;
+        let mut lines = include_str!("../../docs/remote.md").lines();
+        let documented = lines.find_map(|line| {
+            let (options, _) = line.split_once(" ssh-ed25519 ")?;
+            options.starts_with("restrict,").then_some(options)
+        });
+        let options = documented.context("no such line in docs/remote.md")?;
+        let key = std::fs::read_to_string(server.authorized_keys())?;
+        std::fs::write(server.authorized_keys(), format!("{options} {key}"))?;
+        let client = SshClient::new(&[("host", &server)])?;
+        let session = crate::support::connect(&client, "host").await?;
+        let options = ServeOptions {
+            sudo: false,
+            enforce: false,
+            answer_timeout: Duration::from_secs(60),
+        };
+        let (mut conversation, hello) = Conversation::begin(&session, &options).await?;
+        ensure!(hello.answers_with == Answers::Genv, "{hello:?}");
+        conversation.request(&Request::Once).await?;
+        let reply = conversation.next_reply().await?;
+        ensure!(
+            matches!(&reply, Reply::Snapshot { snapshot } if snapshot.devices.len() == 2),
+            "{reply:?}"
+        );
+        let proof = folder.path().join("proof");
+        let command = format!("touch {}", proof.display());
+        let output = session.run(&command, b"", &RunLimits::default()).await?;
+        ensure!(
+            output.stdout.starts_with(b"{\"genv_remote\":"),
+            "{output:?}"
+        );
+        ensure!(!proof.exists());
         Ok(())
     })
 }

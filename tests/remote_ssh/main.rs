@@ -4,5 +4,7 @@ mod commands;
 mod faults;
 mod host_keys;
 mod login;
+#[cfg(feature = "suite-root")]
+mod sudo;
 mod support;
 mod ways;

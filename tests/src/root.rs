@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -41,6 +42,23 @@ pub fn own_mounts() {
     mount_change("/", private).expect("mounts can be made private");
 }
 
+/// Gives this thread, and what it starts, a network of its own, in which there is only 127.0.0.1.
+///
+/// # Errors
+/// The package iproute2 is not installed.
+///
+/// # Panics
+/// If that is not allowed.
+pub fn own_network() -> Result<()> {
+    // SAFETY: what is open stays open, in the network that it is of.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network namespace can be made");
+    let mut ip = Command::new("ip");
+    let status = ip.args(["link", "set", "lo", "up"]).status();
+    let status = status.context("starting ip, of the Debian package iproute2")?;
+    ensure!(status.success(), "ip ended with {status}");
+    Ok(())
+}
+
 /// Users of these names, from [`FIRST_UID`] on, and Unix groups with their members, for a thread with [`own_mounts`] and
 /// what it starts. `folder` takes the files.
 ///
@@ -51,14 +69,17 @@ pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Resul
         fs::read_to_string("/etc/passwd")?,
         fs::read_to_string("/etc/group")?,
     );
+    // Of the machine's own users it tells nothing.
+    let mut shadow = String::new();
     for (uid, name) in (FIRST_UID..).zip(names) {
+        shadow.push_str(&format!("{name}:*:20000:0:99999:7:::\n"));
         passwd.push_str(&format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
         group.push_str(&format!("{name}:x:{uid}:\n"));
     }
     for (gid, (name, members)) in (FIRST_UID + 1000..).zip(groups) {
         group.push_str(&format!("{name}:x:{gid}:{}\n", members.join(",")));
     }
-    for (name, content) in [("passwd", passwd), ("group", group)] {
+    for (name, content) in [("passwd", passwd), ("shadow", shadow), ("group", group)] {
         let (own, shown) = (folder.join(name), Path::new("/etc").join(name));
         fs::write(&own, content)?;
         mount_bind(&own, &shown).with_context(|| format!("showing another {name}"))?;
