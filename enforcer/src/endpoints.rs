@@ -19,10 +19,17 @@ pub(crate) struct Served(RwLock<Page>);
 #[derive(Clone, Debug)]
 struct Page {
     /// Nothing before the first cycle.
-    metrics: Option<Text>,
+    metrics: Option<Arc<Metrics>>,
     /// When the last cycle ended, or the program was started.
     at: Instant,
     interval: Duration,
+}
+
+/// The metrics of a cycle, and the encodings of them that were asked for.
+#[derive(Debug)]
+struct Metrics {
+    exposition: String,
+    text: Text,
 }
 
 impl Served {
@@ -37,8 +44,12 @@ impl Served {
 
     /// Replaces what is served.
     pub(crate) fn publish(&self, metrics: String, interval: Duration) {
+        let metrics = Metrics {
+            exposition: metrics,
+            text: Text::default(),
+        };
         let page = Page {
-            metrics: Some(Text::new(metrics)),
+            metrics: Some(Arc::new(metrics)),
             at: Instant::now(),
             interval,
         };
@@ -84,7 +95,11 @@ impl Handler for Endpoints {
         let page = self.served.page();
         match (request.path(), &page.metrics) {
             ("/", _) => self.landing_page.clone(),
-            ("/metrics", Some(metrics)) => metrics.served(request, METRICS),
+            ("/metrics", Some(metrics)) => {
+                let encoding = request.encoding();
+                let pieces = || [&metrics.exposition].into_iter();
+                Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, pieces))
+            }
             ("/-/ready", Some(_)) => {
                 Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached()
             }

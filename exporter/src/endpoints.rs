@@ -64,29 +64,36 @@ impl Endpoints {
     }
 
     fn metrics(&self, request: &Request<'_>) -> Response {
-        let latest = self.latest();
+        let (latest, encoding) = (self.latest(), request.encoding());
         match request.query_value("host") {
-            None => latest.metrics().served(request, METRICS),
-            Some(host) => match latest.host_metrics(&host) {
-                Ok(text) => text.served(request, METRICS),
+            None => Response::encoded(encoding, METRICS, latest.metrics(encoding)),
+            Some(host) => match latest.host_metrics(&host, encoding) {
+                Ok(body) => Response::encoded(encoding, METRICS, body),
                 Err(reason) => refused(&latest, &host, reason),
             },
         }
     }
 
+    fn genv1(&self, request: &Request<'_>) -> Response {
+        let encoding = request.encoding();
+        Response::encoded(encoding, METRICS, self.latest().genv1(encoding))
+    }
+
     fn snapshot(&self, request: &Request<'_>) -> Response {
-        let latest = self.latest();
+        let (latest, encoding) = (self.latest(), request.encoding());
         let host = request.query_value("host");
         let only = match latest.hostnames().collect::<Vec<_>>()[..] {
             [only] => Some(only.to_owned()),
             _ => None,
         };
         match host.or(only) {
-            Some(host) => match latest.host_snapshot(&host) {
-                Ok(text) => text.served(request, JSON),
+            Some(host) => match latest.host_snapshot(&host, encoding) {
+                Ok(body) => Response::encoded(encoding, JSON, body),
                 Err(reason) => refused(&latest, &host, reason),
             },
-            None if latest.is_published() => latest.snapshots().served(request, JSON_LINES),
+            None if latest.is_published() => {
+                Response::encoded(encoding, JSON_LINES, latest.snapshots(encoding))
+            }
             None => unavailable("Nothing was collected yet. Ask again in a moment."),
         }
     }
@@ -136,7 +143,7 @@ impl Handler for Endpoints {
     fn handle(&self, request: &Request<'_>) -> Response {
         match request.path() {
             path if path == self.telemetry_path => self.metrics(request),
-            path if path == self.genv1_path => self.latest().genv1().served(request, METRICS),
+            path if path == self.genv1_path => self.genv1(request),
             "/" => self.landing_page.clone(),
             "/snapshot" => self.snapshot(request),
             "/sd" => self.service_discovery(),

@@ -1,12 +1,13 @@
-//! The bytes that are served: rendered once per publication, then shared by every request.
+//! The bytes that are served: rendered once per publication, if somebody asks for them, then shared by every request.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use genv_web::HealthLog;
-use genv_web::metrics::{OwnProcess, Text, append, exposition};
+use genv_web::metrics::{OwnProcess, Text, exposition};
+use genv_web::{Encoding, HealthLog};
 use tokio::sync::watch;
 
 use crate::Usernames;
@@ -17,18 +18,19 @@ use crate::families::{self, Family, Limits, genv1, own};
 pub struct Rendering {
     publication: Arc<Publication>,
     limits: Limits,
+    own: OwnProcess,
     at: Instant,
     metrics: Text,
-    genv1: OnceLock<Text>,
-    snapshots: OnceLock<Text>,
+    genv1: Text,
+    snapshots: Text,
     hosts: Vec<HostRendering>,
 }
 
-/// What is rendered of one host only when it is asked for.
+/// What is served of one host alone.
 #[derive(Debug, Default)]
 struct HostRendering {
-    metrics: OnceLock<Text>,
-    snapshot: OnceLock<Text>,
+    metrics: Text,
+    snapshot: Text,
 }
 
 /// Why there is nothing to serve of a host.
@@ -41,23 +43,19 @@ pub enum NoText {
 }
 
 impl Rendering {
-    /// Renders what is scraped; the rest follows when it is asked for.
+    /// Nothing is rendered yet.
     #[must_use]
-    pub fn new(publication: Arc<Publication>, limits: Limits, own: &OwnProcess) -> Self {
-        let families = own::of_process(own).chain(families::of_hosts(&publication.hosts, limits));
-        let metrics = Text::new(exposition(families));
-        let hosts = publication
-            .hosts
-            .iter()
-            .map(|_| HostRendering::default())
-            .collect();
+    pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnProcess) -> Self {
+        let hosts = publication.hosts.iter();
+        let hosts = hosts.map(|_| HostRendering::default()).collect();
         Self {
             publication,
             limits,
+            own,
             at: Instant::now(),
-            metrics,
-            genv1: OnceLock::new(),
-            snapshots: OnceLock::new(),
+            metrics: Text::default(),
+            genv1: Text::default(),
+            snapshots: Text::default(),
             hosts,
         }
     }
@@ -74,7 +72,7 @@ impl Rendering {
         &self.publication
     }
 
-    /// How long ago it was rendered.
+    /// How long ago it was published.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.at.elapsed()
@@ -82,40 +80,47 @@ impl Rendering {
 
     /// Metrics of the exporter and of all hosts.
     #[must_use]
-    pub fn metrics(&self) -> &Text {
-        &self.metrics
+    pub fn metrics(&self, encoding: Encoding) -> Bytes {
+        self.metrics.encoded(encoding, || self.families())
+    }
+
+    /// Renders in advance what was asked for of the rendering before.
+    fn prepare(&self, before: &Self) {
+        self.metrics.prepare(&before.metrics, || self.families());
+    }
+
+    /// The exposition of each family.
+    fn families(&self) -> impl Iterator<Item = String> {
+        let hosts = families::of_hosts(&self.publication.hosts, self.limits);
+        own::of_process(&self.own).chain(hosts).map(exposition)
     }
 
     /// Metrics of one host alone.
     ///
     /// # Errors
     /// There is no such host, or it is down.
-    pub fn host_metrics(&self, hostname: &str) -> Result<&Text, NoText> {
+    pub fn host_metrics(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, NoText> {
         let (host, rendering) = self.host(hostname)?;
         if !host.up {
             return Err(NoText::HostDown);
         }
-        Ok(rendering
-            .metrics
-            .get_or_init(|| Text::new(exposition(families::of_hosts([host], self.limits)))))
+        Ok(rendering.metrics.encoded(encoding, || {
+            families::of_hosts([host], self.limits).map(exposition)
+        }))
     }
 
     /// The metrics of genv 1.4.3.
     #[must_use]
-    pub fn genv1(&self) -> &Text {
-        self.genv1.get_or_init(|| {
-            let mut text = String::new();
-            for (family, samples) in genv1::of_hosts(&self.publication.hosts) {
-                match samples {
-                    Some(samples) => append(&mut text, samples),
+    pub fn genv1(&self, encoding: Encoding) -> Bytes {
+        self.genv1.encoded(encoding, || {
+            let families = genv1::of_hosts(&self.publication.hosts);
+            families.map(|(family, samples)| {
+                samples.map(exposition).unwrap_or_else(|| {
                     // All of them are gauges.
-                    None => {
-                        let Family { name, help, .. } = family;
-                        text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
-                    }
-                }
-            }
-            Text::new(text)
+                    let Family { name, help, .. } = family;
+                    format!("# HELP {name} {help}\n# TYPE {name} gauge\n")
+                })
+            })
         })
     }
 
@@ -136,14 +141,11 @@ impl Rendering {
 
     /// The snapshots of all hosts that have one, a line of JSON each.
     #[must_use]
-    pub fn snapshots(&self) -> &Text {
-        self.snapshots.get_or_init(|| {
-            let snapshots = self
-                .publication
-                .hosts
-                .iter()
-                .filter_map(|host| host.snapshot.as_deref());
-            Text::new(snapshots.map(json_line).collect::<String>())
+    pub fn snapshots(&self, encoding: Encoding) -> Bytes {
+        self.snapshots.encoded(encoding, || {
+            let hosts = self.publication.hosts.iter();
+            let snapshots = hosts.filter_map(|host| host.snapshot.as_deref());
+            snapshots.map(json_line)
         })
     }
 
@@ -151,12 +153,11 @@ impl Rendering {
     ///
     /// # Errors
     /// There is no such host, or it has no snapshot.
-    pub fn host_snapshot(&self, hostname: &str) -> Result<&Text, NoText> {
+    pub fn host_snapshot(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, NoText> {
         let (host, rendering) = self.host(hostname)?;
         let snapshot = host.snapshot.as_deref().ok_or(NoText::HostDown)?;
-        Ok(rendering
-            .snapshot
-            .get_or_init(|| Text::new(json_line(snapshot))))
+        let pieces = || std::iter::once(json_line(snapshot));
+        Ok(rendering.snapshot.encoded(encoding, pieces))
     }
 
     fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), NoText> {
@@ -189,7 +190,7 @@ impl Renderer {
     /// first that of no publication.
     #[must_use]
     pub fn new(limits: Limits, usernames: Usernames) -> (Self, watch::Receiver<Arc<Rendering>>) {
-        let nothing = Rendering::new(Arc::default(), limits, &OwnProcess::read());
+        let nothing = Rendering::new(Arc::default(), limits, OwnProcess::read());
         let (latest, receiver) = watch::channel(Arc::new(nothing));
         let this = Self {
             limits,
@@ -199,10 +200,11 @@ impl Renderer {
         (this, receiver)
     }
 
-    /// Renders a publication and replaces the one before.
+    /// Replaces the rendering by that of a publication.
     pub fn render(&self, publication: Arc<Publication>) {
         let publication = self.usernames.shown(publication);
-        let rendering = Rendering::new(publication, self.limits, &OwnProcess::read());
+        let rendering = Rendering::new(publication, self.limits, OwnProcess::read());
+        rendering.prepare(&Arc::clone(&self.latest.borrow()));
         self.latest.send_replace(Arc::new(rendering));
     }
 

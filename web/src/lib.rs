@@ -34,6 +34,6 @@ pub use landing_page::{LandingPage, Link};
 pub use listen::{InheritedSocketError, ListenAddress, ListenAddressError, ListenError};
 pub use notify::Notify;
 pub use page::Page;
-pub use request::Request;
+pub use request::{Encoding, Request};
 pub use response::Response;
 pub use server::{Handler, Limits, Server};

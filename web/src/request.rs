@@ -3,6 +3,15 @@
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 use hyper::{Method, Uri};
 
+/// How a body is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// As it is.
+    Plain,
+    /// By gzip.
+    Gzip,
+}
+
 /// A `GET` or `HEAD` request; a body, should there be one, is never read.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -50,10 +59,18 @@ impl<'a> Request<'a> {
         self.headers
     }
 
+    /// The encoding that suits the client: gzip where it takes that.
+    pub fn encoding(&self) -> Encoding {
+        match self.accepts_gzip() {
+            true => Encoding::Gzip,
+            false => Encoding::Plain,
+        }
+    }
+
     /// Whether the client takes a gzip body
     /// ([RFC 9110, 12.5.3](https://www.rfc-editor.org/rfc/rfc9110#section-12.5.3)): named, or covered by
     /// `*`, and not with weight 0.
-    pub fn accepts_gzip(&self) -> bool {
+    fn accepts_gzip(&self) -> bool {
         let mut wildcard = false;
         for value in self.headers.get_all(ACCEPT_ENCODING) {
             let Ok(value) = value.to_str() else { continue };

@@ -7,7 +7,7 @@ use hyper::header::{
     HeaderValue, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 
-use crate::Request;
+use crate::Encoding;
 
 /// A whole response. Its bytes are shared, not copied, so a rendering can be served any number of times.
 #[derive(Clone, Debug)]
@@ -55,19 +55,12 @@ impl Response {
         .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
     }
 
-    /// The body that suits the client: `gzip` where it takes that, `plain` otherwise. Both must be the same text.
-    pub fn negotiated(
-        request: &Request<'_>,
-        content_type: HeaderValue,
-        plain: Bytes,
-        gzip: Bytes,
-    ) -> Self {
-        let compressed = request.accepts_gzip();
-        let body = if compressed { gzip } else { plain };
+    /// A body in the encoding that suits the client, which is [`Request::encoding`](crate::Request::encoding).
+    pub fn encoded(encoding: Encoding, content_type: HeaderValue, body: Bytes) -> Self {
         let mut response = Self::new(StatusCode::OK, content_type, body);
         let headers = &mut response.headers;
         headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        if compressed {
+        if encoding == Encoding::Gzip {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         response

@@ -15,7 +15,7 @@ pub fn render(measured: &Measured) -> String {
     let process = OwnProcess::read();
     let own = metrics::of_build(&BUILD_INFO).into_iter();
     let own = own.chain(metrics::of_process(&process));
-    exposition(own.chain(families(measured)))
+    own.chain(families(measured)).map(exposition).collect()
 }
 
 /// All families about enforcement that have a sample.

@@ -55,7 +55,7 @@ fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
         Limits {
             processes: Some(processes),
         },
-        &OwnProcess::default(),
+        OwnProcess::default(),
     )
 }
 

@@ -1,6 +1,7 @@
 //! What is shown of a snapshot, and what is not.
 
 use genv_core::model::Attribution;
+use genv_web::Encoding;
 
 use crate::exposition::{self, Family};
 use crate::{dead_host, host, rendering, snapshot, text};
@@ -8,7 +9,7 @@ use crate::{dead_host, host, rendering, snapshot, text};
 /// The metrics without those that tell from what the exporter was built.
 fn metrics(hosts: Vec<genv_core::model::HostSnapshot>, processes: usize) -> String {
     let rendering = rendering(hosts, processes);
-    let text = text(&rendering.metrics().plain);
+    let text = text(&rendering.metrics(Encoding::Plain));
     text.lines()
         .filter(|line| !line.contains("genv_exporter_build_info"))
         .map(|line| format!("{line}\n"))
@@ -43,13 +44,13 @@ fn everything_that_is_known_of_hosts_is_shown() {
 #[test]
 fn the_families_of_genv_1_keep_their_names_labels_and_units() {
     let one = rendering(vec![host(snapshot())], 0);
-    let one = text(&one.genv1().plain);
+    let one = text(&one.genv1(Encoding::Plain));
     insta::assert_snapshot!(one);
     exposition::parse(&one).unwrap();
     let mut other = snapshot();
     other.hostname = "gpu02".to_owned();
     let two = rendering(vec![host(snapshot()), host(other)], 0);
-    for family in exposition::parse(&text(&two.genv1().plain)).unwrap() {
+    for family in exposition::parse(&text(&two.genv1(Encoding::Plain))).unwrap() {
         for (labels, _) in family.samples {
             assert!(
                 labels.contains_key("hostname"),
@@ -62,7 +63,8 @@ fn the_families_of_genv_1_keep_their_names_labels_and_units() {
 
 #[test]
 fn every_family_of_genv_1_is_announced_even_without_samples() {
-    let families = |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1().plain)).unwrap();
+    let families =
+        |hosts| exposition::parse(&text(&rendering(hosts, 0).genv1(Encoding::Plain))).unwrap();
     let full = families(vec![host(snapshot())]);
     assert!(full.iter().all(|family| !family.samples.is_empty()));
     let names = |families: Vec<Family>| {
@@ -274,7 +276,7 @@ fn invented_environments_do_not_crowd_out_those_that_hold_devices() {
 #[test]
 fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
     let rendering = rendering(vec![host(crowded())], 0);
-    let shown = exposition::parse(&text(&rendering.genv1().plain)).unwrap();
+    let shown = exposition::parse(&text(&rendering.genv1(Encoding::Plain))).unwrap();
     assert_eq!(value(&shown, "genv_environments_total", &[]), Some(5002.0));
     // Bob has no environment.
     assert_eq!(value(&shown, "genv_users_total", &[]), Some(5001.0));

@@ -7,6 +7,8 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
+use genv_web::Encoding;
+
 use crate::{exposition, host, rendering, text};
 
 /// Few different texts, so that they meet; some hostile, some too long.
@@ -265,16 +267,16 @@ proptest! {
             host
         });
         let rendering = rendering(hosts.collect(), processes);
-        let mut texts = vec![rendering.metrics()];
+        let mut texts = vec![rendering.metrics(Encoding::Plain)];
         for hostname in rendering.hostnames() {
-            texts.push(rendering.host_metrics(hostname).unwrap());
+            texts.push(rendering.host_metrics(hostname, Encoding::Plain).unwrap());
         }
         for served in texts {
-            let families = exposition::parse(&text(&served.plain)).map_err(TestCaseError::fail)?;
+            let families = exposition::parse(&text(&served)).map_err(TestCaseError::fail)?;
             let empty = families.iter().find(|family| family.samples.is_empty());
             prop_assert!(empty.is_none(), "{empty:?}");
         }
-        exposition::parse(&text(&rendering.genv1().plain)).map_err(TestCaseError::fail)?;
+        exposition::parse(&text(&rendering.genv1(Encoding::Plain))).map_err(TestCaseError::fail)?;
     }
 
     #[test]
@@ -283,7 +285,7 @@ proptest! {
         limit in 0..4_usize,
     ) {
         let rendering = rendering(vec![host(snapshot)], limit);
-        let families = exposition::parse(&text(&rendering.metrics().plain)).unwrap();
+        let families = exposition::parse(&text(&rendering.metrics(Encoding::Plain))).unwrap();
         let samples = families
             .iter()
             .filter(|family| family.name == "genv_process_memory_used_bytes")

@@ -1,7 +1,7 @@
 //! Metric families, from what a daemon knows to the bytes that Prometheus reads.
 //!
 //! A daemon describes each family once, as a [`Family`]; its [`Samples`] are made anew for every rendering, so that
-//! nothing can be stale. An [`exposition`] of them becomes a [`Text`], which is served as it is.
+//! nothing can be stale. The [`exposition`] of each is a piece of a [`Text`], which is made when it is asked for.
 
 mod own_process;
 mod process;
@@ -49,16 +49,9 @@ impl Kind {
     }
 }
 
-/// The families in Prometheus' text format 0.0.4.
-pub fn exposition(families: impl IntoIterator<Item = MetricFamily>) -> String {
+/// A family in Prometheus' text format 0.0.4.
+pub fn exposition(family: MetricFamily) -> String {
     let mut text = String::new();
-    for family in families {
-        append(&mut text, family);
-    }
+    family.append_to(&mut text);
     text
-}
-
-/// Adds a family to an exposition.
-pub fn append(text: &mut String, family: MetricFamily) {
-    family.append_to(text);
 }

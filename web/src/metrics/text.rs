@@ -1,47 +1,146 @@
-//! A text that is rendered once and served as often as it is asked for.
+//! A text that is made if somebody asks for it, and then served as often as it is asked for.
 
 use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::header::HeaderValue;
 
-use crate::{Request, Response};
+use crate::Encoding;
 
 /// The type of Prometheus' text format 0.0.4.
 pub const METRICS: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// One text, as it is and compressed.
-#[derive(Clone, Debug)]
+/// One text in the encodings that were asked for: what nobody asks for costs nothing, and who only takes it compressed
+/// does not have it kept as it is, which for a thousand hosts is 15 times as much.
+#[derive(Debug, Default)]
 pub struct Text {
-    /// As it is.
-    pub plain: Bytes,
-    /// The same text, gzip.
-    pub gzip: Bytes,
+    plain: Encoded,
+    gzip: Encoded,
+}
+
+#[derive(Debug, Default)]
+struct Encoded {
+    bytes: OnceLock<Bytes>,
+    was_asked_for: AtomicBool,
 }
 
 impl Text {
-    /// Both forms of a text.
-    #[must_use]
-    pub fn new(text: impl Into<Bytes>) -> Self {
-        let plain = text.into();
-        // The text repeats itself so much that the fastest level already leaves a tenth of it.
-        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-        let gzip = encoder
-            .write_all(&plain)
-            .and_then(|()| encoder.finish())
-            .expect("writing to memory does not fail");
-        Self {
-            plain,
-            gzip: gzip.into(),
+    /// The text in an encoding. Whoever asks first makes it, of `pieces`, which must be the same each time.
+    pub fn encoded<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
+        &self,
+        encoding: Encoding,
+        pieces: impl FnOnce() -> Pieces,
+    ) -> Bytes {
+        let encoded = self.of(encoding);
+        encoded.was_asked_for.store(true, Ordering::Relaxed);
+        encoded.made(encoding, pieces).clone()
+    }
+
+    /// Makes it in the encodings in which the text of before was asked for, as it probably will be again: those who ask then
+    /// need not wait.
+    pub fn prepare<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
+        &self,
+        before: &Self,
+        pieces: impl Fn() -> Pieces,
+    ) {
+        for encoding in [Encoding::Plain, Encoding::Gzip] {
+            if before.of(encoding).was_asked_for.load(Ordering::Relaxed) {
+                self.of(encoding).made(encoding, &pieces);
+            }
         }
     }
 
-    /// The form that the client takes.
-    #[must_use]
-    pub fn served(&self, request: &Request<'_>, content_type: HeaderValue) -> Response {
-        Response::negotiated(request, content_type, self.plain.clone(), self.gzip.clone())
+    const fn of(&self, encoding: Encoding) -> &Encoded {
+        match encoding {
+            Encoding::Plain => &self.plain,
+            Encoding::Gzip => &self.gzip,
+        }
+    }
+}
+
+impl Encoded {
+    fn made<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
+        &self,
+        encoding: Encoding,
+        pieces: impl FnOnce() -> Pieces,
+    ) -> &Bytes {
+        self.bytes.get_or_init(|| match encoding {
+            Encoding::Plain => joined(pieces()).into(),
+            Encoding::Gzip => compressed(pieces()).into(),
+        })
+    }
+}
+
+fn joined<Piece: AsRef<[u8]>>(pieces: impl Iterator<Item = Piece>) -> Vec<u8> {
+    let mut joined = Vec::new();
+    pieces.for_each(|piece| joined.extend_from_slice(piece.as_ref()));
+    joined
+}
+
+fn compressed<Piece: AsRef<[u8]>>(mut pieces: impl Iterator<Item = Piece>) -> Vec<u8> {
+    // The text repeats itself so much that the fastest level already leaves a tenth of it.
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    pieces
+        .try_for_each(|piece| encoder.write_all(piece.as_ref()))
+        .and_then(|()| encoder.finish())
+        .expect("writing to memory does not fail")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    const PIECES: [&str; 2] = ["one\n", "two\n"];
+
+    fn unpacked(gzip: &[u8]) -> String {
+        let mut unpacked = String::new();
+        GzDecoder::new(gzip).read_to_string(&mut unpacked).unwrap();
+        unpacked
+    }
+
+    #[test]
+    fn each_encoding_is_made_once_and_only_when_it_is_asked_for() {
+        let (text, made) = (Text::default(), Cell::new(0));
+        let encoded = |encoding| {
+            text.encoded(encoding, || {
+                made.set(made.get() + 1);
+                PIECES.into_iter()
+            })
+        };
+        for _ in 0..2 {
+            let gzip = encoded(Encoding::Gzip);
+            assert_eq!((unpacked(&gzip), made.get()), (PIECES.concat(), 1));
+        }
+        for _ in 0..2 {
+            assert_eq!(encoded(Encoding::Plain), PIECES.concat());
+            assert_eq!(made.get(), 2);
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_last_time_is_made_before_it_is_asked_for() {
+        let prepared = |before: &Text| {
+            let text = Text::default();
+            text.prepare(before, || PIECES.into_iter());
+            let made = [&text.plain, &text.gzip].map(|it| it.bytes.get().is_some());
+            (text, made)
+        };
+        let first = Text::default();
+        first.encoded(Encoding::Gzip, || PIECES.into_iter());
+        let (second, made) = prepared(&first);
+        assert_eq!(made, [false, true]);
+        let gzip = second.gzip.bytes.get().unwrap();
+        assert_eq!(unpacked(gzip), PIECES.concat());
+        assert_eq!(prepared(&second).1, [false, false], "nobody asked since");
     }
 }

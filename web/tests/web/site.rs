@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use genv_web::header::HeaderValue;
-use genv_web::{Limits, Request, Response, Server, StatusCode, WebConfig};
+use genv_web::{Encoding, Limits, Request, Response, Server, StatusCode, WebConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -49,8 +49,11 @@ impl Site {
                     Response::text(StatusCode::OK, &words)
                 }
                 "/gzip" => {
-                    let (plain, gzip) = (Bytes::from("plain"), Bytes::from("gzip"));
-                    Response::negotiated(request, text, plain, gzip)
+                    let body = match request.encoding() {
+                        Encoding::Plain => "plain",
+                        Encoding::Gzip => "gzip",
+                    };
+                    Response::encoded(request.encoding(), text, Bytes::from(body))
                 }
                 "/panic" => panic!("a handler that panics"),
                 "/-/healthy" => Response::text(StatusCode::OK, "healthy"),
