@@ -77,7 +77,7 @@ async fn ask<D: Dial>(dial: &D, host: &HostEntry) -> HostAnswer {
             Ok(*snapshot)
         }
         Reply::Error { message, .. } => Err(HostFailure::new(FailureKind::Command, message)),
-        Reply::Enforced { .. } => Err(HostFailure::new(
+        Reply::Changes { .. } | Reply::Enforced { .. } => Err(HostFailure::new(
             FailureKind::Protocol,
             "it answers what it was not asked: see that genv is of the same version there and here",
         )),

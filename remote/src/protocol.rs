@@ -4,7 +4,7 @@
 //! reads [`Request`]s until the end of its input, and writes [`Reply`]s. A field that is not known is passed over; a
 //! request that is not known is answered by [`Reply::Error`].
 
-use genv_core::model::Snapshot;
+use genv_core::model::{Changes, Snapshot};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -57,6 +57,9 @@ pub enum Request {
     Follow {
         /// Time between two snapshots.
         interval_seconds: f64,
+        /// Whether [`Reply::Changes`] are understood after the first. A host that does not know this sends whole snapshots.
+        #[serde(default)]
+        changes: bool,
     },
     /// Send one snapshot.
     Once,
@@ -80,6 +83,11 @@ pub enum Reply {
     Snapshot {
         /// By the host's clock and name.
         snapshot: Box<Snapshot>,
+    },
+    /// What makes the snapshot that this session sent before, whole or as changes, into what is true there now.
+    Changes {
+        /// By the host's clock and name.
+        changes: Box<Changes<'static>>,
     },
     /// How what an enforcer decided went.
     Enforced {
@@ -106,12 +114,22 @@ pub struct SnapshotReply<'a> {
     pub snapshot: &'a Snapshot,
 }
 
+/// [`Reply::Changes`] of snapshots that others have too.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "reply", rename = "changes")]
+pub struct ChangesReply<'a> {
+    /// By the host's clock and name.
+    pub changes: Changes<'a>,
+}
+
 /// A reply as it is read: in one go, where a tagged enum would have its fields kept until the tag is known.
 #[derive(Deserialize)]
 struct ReplyFields {
     reply: ReplyKind,
     #[serde(default)]
     snapshot: Option<Box<Snapshot>>,
+    #[serde(default)]
+    changes: Option<Box<Changes<'static>>>,
     #[serde(default)]
     id: Option<u64>,
     #[serde(default, deserialize_with = "present")]
@@ -129,6 +147,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
 #[serde(rename_all = "snake_case")]
 enum ReplyKind {
     Snapshot,
+    Changes,
     Enforced,
     Error,
 }
@@ -141,6 +160,9 @@ impl TryFrom<ReplyFields> for Reply {
         Ok(match fields.reply {
             ReplyKind::Snapshot => Self::Snapshot {
                 snapshot: fields.snapshot.ok_or_else(|| lacks("snapshot"))?,
+            },
+            ReplyKind::Changes => Self::Changes {
+                changes: fields.changes.ok_or_else(|| lacks("changes"))?,
             },
             ReplyKind::Enforced => Self::Enforced {
                 id: fields.id.ok_or_else(|| lacks("id"))?,
@@ -207,12 +229,23 @@ mod tests {
             snapshot: &snapshot,
         };
         assert_eq!(line(&borrowed).unwrap(), line(&replies[0]).unwrap());
+        let borrowed = line(&ChangesReply {
+            changes: Changes::between(&Snapshot::default(), &snapshot),
+        });
+        let borrowed = borrowed.unwrap();
+        let read = serde_json::from_slice::<Reply>(&borrowed).unwrap();
+        assert_eq!(line(&read).unwrap(), borrowed);
+        let Reply::Changes { changes } = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!(changes.apply(&Snapshot::default()), Ok(snapshot));
     }
 
     #[test]
     fn a_reply_that_lacks_what_it_is_about_is_none() {
         for (text, expected) in [
             (r#"{"reply":"snapshot"}"#, "missing field `snapshot`"),
+            (r#"{"reply":"changes"}"#, "missing field `changes`"),
             (r#"{"reply":"enforced","id":1}"#, "missing field `outcomes`"),
             (r#"{"reply":"enforced","outcomes":1}"#, "missing field `id`"),
             (r#"{"reply":"error","id":1}"#, "missing field `message`"),
@@ -237,9 +270,24 @@ mod tests {
     }
 
     #[test]
+    fn who_does_not_ask_for_changes_gets_whole_snapshots() {
+        let request = r#"{"request":"follow","interval_seconds":10}"#;
+        assert_eq!(
+            serde_json::from_str::<Request>(request).unwrap(),
+            Request::Follow {
+                interval_seconds: 10.0,
+                changes: false
+            }
+        );
+    }
+
+    #[test]
     fn what_the_documentation_shows_is_this_protocol() {
         let text = include_str!("../../docs/remote.md");
         let (mut requests, mut replies) = (0, 0);
+        let snapshot = snapshot();
+        let changes = serde_json::to_string(&Changes::between(&snapshot, &snapshot)).unwrap();
+        let snapshot = serde_json::to_string(&snapshot).unwrap();
         let quoted = text.split(['`', '\n']).map(str::trim);
         for json in quoted.filter(|it| it.starts_with("{\"")) {
             if json.starts_with("{\"genv_remote\"") {
@@ -249,13 +297,13 @@ mod tests {
                 serde_json::from_str::<Request>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
                 requests += 1;
             } else {
-                let snapshot = serde_json::to_string(&snapshot()).unwrap();
+                let json = json.replace(r#""changes":{…}"#, &format!("\"changes\":{changes}"));
                 let json = json.replace("{…}", &snapshot).replace("\"…\"", "\"no\"");
                 let json = json.replace('…', "null");
                 serde_json::from_str::<Reply>(&json).unwrap_or_else(|e| panic!("{json}: {e}"));
                 replies += 1;
             }
         }
-        assert_eq!((requests, replies), (4, 3));
+        assert_eq!((requests, replies), (5, 5));
     }
 }

@@ -4,6 +4,7 @@
 //! added, never renamed or removed within one [`SNAPSHOT_VERSION`], and readers ignore
 //! fields they do not know.
 
+mod changes;
 mod counters;
 mod device;
 mod environment;
@@ -14,6 +15,7 @@ mod schema;
 mod snapshot;
 mod time;
 
+pub use changes::{Changes, ChangesError};
 pub use counters::{
     Counters, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
 };

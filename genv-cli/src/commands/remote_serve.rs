@@ -1,6 +1,7 @@
 //! `genv remote-serve`, which other machines start over SSH.
 
 use std::io::{self, Read as _};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,12 +9,11 @@ use anyhow::Context as _;
 use clap::Args;
 use genv_core::collect::{HostSources, once, spawn};
 use genv_core::duration::{format_duration, interval_of_seconds, parse_duration};
-use genv_core::model::Snapshot;
 use genv_core::sources::SourceOptions;
 use genv_core::stream::SnapshotStream;
 use genv_core::text::{harmless, shortened};
 use genv_remote::protocol::{
-    Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request, SnapshotReply, line,
+    Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply, Request, line,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -199,7 +199,10 @@ impl Server {
         }
         match serde_json::from_slice(line) {
             Ok(Request::Alive) => Ok(()),
-            Ok(Request::Follow { interval_seconds }) => self.follow(interval_seconds),
+            Ok(Request::Follow {
+                interval_seconds,
+                changes,
+            }) => self.follow(interval_seconds, changes),
             Ok(Request::Once) => self.tell_once(),
             Ok(Request::Enforce { id, intents }) => self.enforce(id, intents),
             Err(error) => {
@@ -216,7 +219,7 @@ impl Server {
         }
     }
 
-    fn follow(&mut self, interval_seconds: f64) -> Result<(), Full> {
+    fn follow(&mut self, interval_seconds: f64, changes: bool) -> Result<(), Full> {
         let cannot = |why: &str| format!("cannot follow every {interval_seconds} s: {why}");
         let interval = match interval_of_seconds(interval_seconds) {
             Ok(interval) => interval,
@@ -229,8 +232,10 @@ impl Server {
                 let why = format!("this session follows every {seconds} s: open another one");
                 return self.refuse(None, &cannot(&why));
             }
+            self.outbox.send_changes(changes);
             return Ok(());
         }
+        self.outbox.send_changes(changes);
         match self.start_following(interval) {
             Ok(stream) => self.following = Some(Following { interval, stream }),
             Err(error) => return self.refuse(None, &cannot(&format!("{error:#}"))),
@@ -254,7 +259,7 @@ impl Server {
                     .first()
                     .and_then(|it| it.snapshot.as_ref());
                 if let Some(snapshot) = snapshot
-                    && send_snapshot(&outbox, snapshot).is_err()
+                    && outbox.snapshot(Arc::clone(snapshot)).is_err()
                 {
                     return;
                 }
@@ -267,8 +272,8 @@ impl Server {
         if let Some(following) = &self.following {
             let latest = following.stream.latest();
             // The first one comes by itself.
-            return match latest.hosts.first().and_then(|it| it.snapshot.as_ref()) {
-                Some(snapshot) => send_snapshot(&self.outbox, snapshot),
+            return match latest.hosts.first().and_then(|it| it.snapshot.clone()) {
+                Some(snapshot) => self.outbox.whole_snapshot(snapshot),
                 None => Ok(()),
             };
         }
@@ -284,7 +289,7 @@ impl Server {
         let begun = self
             .once
             .begin("once", collect, move |snapshot| match snapshot {
-                Ok(Some(snapshot)) => send_snapshot(&outbox, &snapshot),
+                Ok(Some(snapshot)) => outbox.whole_snapshot(snapshot),
                 Ok(None) => Ok(()),
                 Err(error) => refuse(&outbox, None, &format!("{error:#}: ask again")),
             });
@@ -341,26 +346,6 @@ fn send(outbox: &Outbox, reply: &Reply) -> Result<(), Full> {
     match line(reply) {
         Ok(line) => outbox.reply(line),
         Err(_) => Ok(()),
-    }
-}
-
-fn send_snapshot(outbox: &Outbox, snapshot: &Snapshot) -> Result<(), Full> {
-    match line(&SnapshotReply { snapshot }) {
-        Ok(line) if line.len() <= LONGEST_LINE_BYTES => outbox.snapshot(line),
-        Ok(line) => refuse(
-            outbox,
-            None,
-            &format!(
-                "cannot send a snapshot: it has {} MiB, more than a line may have: see who made so \
-                 many environments or processes on this host",
-                line.len() >> 20
-            ),
-        ),
-        Err(error) => refuse(
-            outbox,
-            None,
-            &format!("cannot write a snapshot: {error}: report this as a defect of genv"),
-        ),
     }
 }
 

@@ -6,6 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use genv_core::model::Snapshot;
+
+use super::told::Told;
+
 /// More replies than these wait for nobody who reads.
 const MOST_WAITING: usize = 64;
 
@@ -31,7 +35,11 @@ struct Shared {
 struct Waiting {
     replies: VecDeque<Vec<u8>>,
     /// The newest; an older one that was not written in time is of no use to anybody.
-    snapshot: Option<Vec<u8>>,
+    snapshot: Option<Arc<Snapshot>>,
+    /// Whether the next one is written whole, whatever was told before.
+    whole: bool,
+    /// Whether who asked understands changes.
+    changes: bool,
     writing: bool,
     /// The reader is gone.
     closed: bool,
@@ -67,18 +75,34 @@ impl Outbox {
         Ok(())
     }
 
+    /// Has snapshots written as what changed since the one before, from the second on; or whole.
+    pub(crate) fn send_changes(&self, changes: bool) {
+        let mut waiting = self.0.waiting();
+        waiting.whole |= changes && !waiting.changes;
+        waiting.changes = changes;
+    }
+
     /// Has a snapshot written, in the place of one that still waits.
     ///
     /// # Errors
     /// The reader is gone.
-    pub(crate) fn snapshot(&self, line: Vec<u8>) -> Result<(), Full> {
+    pub(crate) fn snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), Full> {
         let mut waiting = self.0.waiting();
         if waiting.closed {
             return Err(Full);
         }
-        waiting.snapshot = Some(line);
+        waiting.snapshot = Some(snapshot);
         self.0.changed.notify_all();
         Ok(())
+    }
+
+    /// The same with all of it, to who asked for one.
+    ///
+    /// # Errors
+    /// The reader is gone.
+    pub(crate) fn whole_snapshot(&self, snapshot: Arc<Snapshot>) -> Result<(), Full> {
+        self.0.waiting().whole = true;
+        self.snapshot(snapshot)
     }
 
     /// Waits until all is written, and no longer than [`PATIENCE`].
@@ -96,9 +120,23 @@ impl Outbox {
     }
 }
 
+/// What is to be written next.
+enum Next {
+    Reply(Vec<u8>),
+    Snapshot {
+        snapshot: Arc<Snapshot>,
+        whole: bool,
+    },
+}
+
 impl Waiting {
-    fn next(&mut self) -> Option<Vec<u8>> {
-        self.replies.pop_front().or_else(|| self.snapshot.take())
+    fn next(&mut self) -> Option<Next> {
+        if let Some(reply) = self.replies.pop_front() {
+            return Some(Next::Reply(reply));
+        }
+        let snapshot = self.snapshot.take()?;
+        let whole = std::mem::take(&mut self.whole) || !self.changes;
+        Some(Next::Snapshot { snapshot, whole })
     }
 
     fn is_done(&self) -> bool {
@@ -112,15 +150,20 @@ impl Shared {
     }
 
     fn write_to(&self, mut out: impl Write) {
+        let mut told = Told::default();
         let mut waiting = self.waiting();
         loop {
-            let Some(line) = waiting.next() else {
+            let Some(next) = waiting.next() else {
                 let woken = self.changed.wait(waiting);
                 waiting = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             waiting.writing = true;
             drop(waiting);
+            let line = match next {
+                Next::Reply(line) => line,
+                Next::Snapshot { snapshot, whole } => told.line(snapshot, whole),
+            };
             let written = out.write_all(&line).and_then(|()| out.flush());
             waiting = self.waiting();
             waiting.writing = false;
@@ -135,29 +178,110 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, pipe};
+    use std::io::{BufRead, BufReader, Read as _, pipe};
+
+    use genv_remote::protocol::Reply;
+    use serde_json::json;
 
     use super::*;
 
+    /// One whose environment is named by the first letter.
+    fn snapshot(hostname: &str) -> Arc<Snapshot> {
+        let environment = json!({"eid": "e1", "username": "ada", "name": hostname[..1]});
+        Arc::new(Snapshot {
+            hostname: hostname.to_owned(),
+            environments: vec![serde_json::from_value(environment).unwrap()],
+            ..Snapshot::default()
+        })
+    }
+
+    /// More than a pipe holds: what comes after it waits until somebody reads.
+    fn large() -> Vec<u8> {
+        let mut line = vec![b'x'; 1 << 20];
+        line.push(b'\n');
+        line
+    }
+
+    /// Lines that come, the large ones left out: words as they are, snapshots by name, changes with what they make.
+    fn read(reader: impl BufRead, before: &mut Snapshot, count: usize) -> Vec<String> {
+        let lines = reader.lines().map(Result::unwrap);
+        let words = lines.filter(|line| !line.starts_with("xx")).take(count);
+        let told = words.map(|line| match serde_json::from_str(&line) {
+            Ok(Reply::Snapshot { snapshot }) => {
+                *before = *snapshot;
+                format!("whole {}", before.hostname)
+            }
+            Ok(Reply::Changes { changes }) => {
+                *before = changes.apply(before).unwrap();
+                assert_eq!(*before, *snapshot(&before.hostname));
+                format!("changes to {}", before.hostname)
+            }
+            _ => line,
+        });
+        told.collect()
+    }
+
     #[test]
     fn replies_are_kept_in_order_and_of_snapshots_the_newest() {
-        let (mut reader, out) = pipe().unwrap();
+        let (reader, out) = pipe().unwrap();
         let outbox = Outbox::start(out, pipe().unwrap().1).unwrap();
-        // More than a pipe holds: what comes after it waits.
-        let large = vec![b'x'; 1 << 20];
-        outbox.reply(large.clone()).unwrap();
-        for text in ["first", "second"] {
-            outbox.snapshot(text.into()).unwrap();
-            outbox.reply(format!("after {text} ").into()).unwrap();
+        outbox.reply(large()).unwrap();
+        for name in ["first", "second"] {
+            outbox.snapshot(snapshot(name)).unwrap();
+            outbox.reply(format!("after {name}\n").into()).unwrap();
         }
-        let mut read = vec![0; large.len() + "after first after second second".len()];
-        reader.read_exact(&mut read).unwrap();
         assert_eq!(
-            String::from_utf8_lossy(&read[large.len()..]),
-            "after first after second second"
+            read(BufReader::new(reader), &mut Snapshot::default(), 3),
+            ["after first", "after second", "whole second"]
         );
         outbox.flush();
         assert!(outbox.0.waiting().is_done());
+    }
+
+    #[test]
+    fn changes_are_of_what_was_written_and_who_asks_for_all_of_it_has_it() {
+        let (reader, out) = pipe().unwrap();
+        let mut reader = BufReader::new(reader);
+        let mut lines = Vec::new();
+        let mut before = Snapshot::default();
+        let outbox = Outbox::start(out, pipe().unwrap().1).unwrap();
+        let mut tell = |name: &str| {
+            outbox.snapshot(snapshot(name)).unwrap();
+            lines.extend(read(&mut reader, &mut before, 1));
+        };
+        tell("a");
+        outbox.send_changes(true);
+        tell("b");
+        tell("c");
+        // Asked again, it goes on.
+        outbox.send_changes(true);
+        tell("d");
+        outbox.send_changes(false);
+        tell("e");
+        outbox.send_changes(true);
+        tell("f");
+        // Nothing is a change of one that is never written.
+        outbox.reply(large()).unwrap();
+        outbox.snapshot(snapshot("g1")).unwrap();
+        tell("g2");
+        outbox.reply(large()).unwrap();
+        outbox.whole_snapshot(snapshot("i")).unwrap();
+        tell("j");
+        tell("k");
+        assert_eq!(
+            lines,
+            [
+                "whole a",
+                "whole b",
+                "changes to c",
+                "changes to d",
+                "whole e",
+                "whole f",
+                "changes to g2",
+                "whole j",
+                "changes to k"
+            ]
+        );
     }
 
     #[test]
@@ -178,6 +302,6 @@ mod tests {
         outbox.reply(b"x".to_vec()).unwrap();
         assert_eq!(ended.read(&mut [0]).unwrap(), 0);
         assert_eq!(outbox.reply(b"x".to_vec()), Err(Full));
-        assert_eq!(outbox.snapshot(b"x".to_vec()), Err(Full));
+        assert_eq!(outbox.snapshot(snapshot("a")), Err(Full));
     }
 }

@@ -39,10 +39,10 @@ impl Cell {
     }
 
     /// A snapshot came, at this Unix time.
-    pub(super) fn received(&self, snapshot: Snapshot, timestamp_seconds: f64) {
+    pub(super) fn received(&self, snapshot: Arc<Snapshot>, timestamp_seconds: f64) {
         let mut learned = self.learned();
         learned.snapshot = Some(Received {
-            snapshot: Arc::new(snapshot),
+            snapshot,
             at: Instant::now(),
             timestamp_seconds,
         });

@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::backoff::Backoff;
 use super::cell::Cell;
+use super::latest::Latest;
 use super::{Dial, Errand, FollowOptions, Link, NotEnforced};
 use crate::hosts::HostEntry;
 use crate::protocol::{Reply, Request};
@@ -95,6 +96,7 @@ impl<D: Dial> Host<D> {
         let ended = |snapshots, failure| Delivered { snapshots, failure };
         let follow = Request::Follow {
             interval_seconds: self.options.interval.as_secs_f64(),
+            changes: true,
         };
         if let Err(failure) = send(&mut link, &follow).await {
             return ended(snapshots, failure);
@@ -107,6 +109,7 @@ impl<D: Dial> Host<D> {
         let mut alive = interval(ALIVE_INTERVAL);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pending = Pending::new();
+        let mut latest = Latest::default();
         let mut last_id = 0;
         let began = Instant::now();
         loop {
@@ -149,29 +152,37 @@ impl<D: Dial> Host<D> {
                     }
                 }
             };
-            match reply {
-                Ok(Reply::Snapshot { snapshot }) => {
-                    snapshots += 1;
-                    deadline = Instant::now() + patience;
-                    self.receive(*snapshot, skewed);
+            let snapshot = match reply {
+                Ok(Reply::Snapshot { snapshot }) => *snapshot,
+                Ok(Reply::Changes { changes }) => match latest.changed(*changes) {
+                    Ok(snapshot) => snapshot,
+                    Err(failure) => return ended(snapshots, failure),
+                },
+                Ok(Reply::Enforced { id, outcomes }) => {
+                    answer(&mut pending, id, Ok(outcomes));
+                    continue;
                 }
-                Ok(Reply::Enforced { id, outcomes }) => answer(&mut pending, id, Ok(outcomes)),
                 Ok(Reply::Error {
                     id: Some(id),
                     message,
                 }) if pending.contains_key(&id) => {
                     let failure = HostFailure::new(FailureKind::Command, message);
                     answer(&mut pending, id, Err(failure.into()));
+                    continue;
                 }
                 Ok(Reply::Error { message, .. }) => {
                     return ended(snapshots, HostFailure::new(FailureKind::Command, message));
                 }
                 Err(failure) => return ended(snapshots, failure),
-            }
+            };
+            snapshots += 1;
+            deadline = Instant::now() + patience;
+            latest.keep(self.receive(snapshot, skewed));
         }
     }
 
-    fn receive(&self, mut snapshot: Snapshot, skewed: &mut bool) {
+    /// Publishes a snapshot, with the host's name in the list and else as it came.
+    fn receive(&self, mut snapshot: Snapshot, skewed: &mut bool) -> Arc<Snapshot> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_seconds = now.unwrap_or_default().as_secs_f64();
         let skew = snapshot.timestamp_seconds - now_seconds;
@@ -188,7 +199,9 @@ impl<D: Dial> Host<D> {
         }
         *skewed = is_skewed;
         snapshot.hostname.clone_from(hostname);
-        self.cell.received(snapshot, now_seconds);
+        let snapshot = Arc::new(snapshot);
+        self.cell.received(Arc::clone(&snapshot), now_seconds);
+        snapshot
     }
 
     /// Waits before the next attempt. Who asks something meanwhile is told that there is no session.

@@ -8,6 +8,7 @@ mod backoff;
 mod cell;
 mod host;
 mod hosts;
+mod latest;
 mod polled;
 mod publisher;
 mod ssh;

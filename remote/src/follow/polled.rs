@@ -73,7 +73,9 @@ impl<C: Commands + Send + 'static> Polled<C> {
 
     pub(super) fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
         let every = match request {
-            Request::Follow { interval_seconds } => Some(
+            Request::Follow {
+                interval_seconds, ..
+            } => Some(
                 Duration::try_from_secs_f64(*interval_seconds).map_err(|error| {
                     HostFailure::new(
                         FailureKind::Unsupported,
@@ -202,6 +204,7 @@ mod tests {
         polled
             .ask(&Request::Follow {
                 interval_seconds: 10.0,
+                changes: true,
             })
             .unwrap();
         let mut snapshots = 0;

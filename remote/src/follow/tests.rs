@@ -1,5 +1,7 @@
 //! Many hosts, played by channels, in a time that passes as soon as everybody waits.
 
+mod changes;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::sync::{Arc, Mutex};
@@ -25,6 +27,10 @@ enum Act {
     Deliver { snapshots: u64, hangs: bool },
     /// It delivers, and does not read.
     Deaf,
+    /// It delivers so many snapshots, from the second on as what changed.
+    Change { snapshots: u64 },
+    /// It sends changes of a snapshot that it did not send: of none, or of another one.
+    Mistake { after: u64 },
 }
 
 const WELL: Act = Act::Deliver {
@@ -99,6 +105,7 @@ impl Link for Line {
         }
         let (most, hangs) = match self.act {
             Act::Deliver { snapshots, hangs } => (snapshots, hangs),
+            Act::Change { snapshots } => (snapshots, false),
             _ => (u64::MAX, false),
         };
         if self.delivered >= most {
@@ -113,14 +120,26 @@ impl Link for Line {
         sleep_until(self.due).await;
         self.due += INTERVAL;
         self.delivered += 1;
-        Ok(Reply::Snapshot {
-            snapshot: Box::new(snapshot(self.delivered)),
+        let now = snapshot(self.delivered);
+        Ok(match self.act {
+            Act::Change { .. } if self.delivered > 1 => {
+                changes::between(&snapshot(self.delivered - 1), &now)
+            }
+            Act::Mistake { after } if self.delivered > after => {
+                changes::between(&snapshot(9), &snapshot(9))
+            }
+            _ => Reply::Snapshot {
+                snapshot: Box::new(now),
+            },
         })
     }
 
     async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
         if matches!(self.act, Act::Deaf) && !matches!(request, Request::Follow { .. }) {
             return pending().await;
+        }
+        if let Request::Follow { changes, .. } = request {
+            assert!(changes);
         }
         if let Request::Enforce { id, intents } = request {
             if intents["do"] == "cannot" {
@@ -141,8 +160,15 @@ impl Link for Line {
     }
 }
 
+/// With as many environments as its number, all but the last of which stay for ever.
 fn snapshot(number: u64) -> Snapshot {
+    let environment = |eid| {
+        let environment =
+            json!({"eid": format!("{eid}"), "username": "ada", "gpus": number.min(eid + 1)});
+        serde_json::from_value(environment).unwrap()
+    };
     Snapshot {
+        environments: (1..=number).map(environment).collect(),
         hostname: "what it calls itself".to_owned(),
         timestamp_seconds: number as f64,
         interval_seconds: 10.0,

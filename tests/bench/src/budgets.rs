@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::process::{has_started_a_process, resident_bytes};
 
-use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES};
+use crate::load::{Change, DEVICES, ENVIRONMENTS, Load, PROCESSES};
 use crate::measured::{Pace, Task};
 use crate::scrape::scrapes;
 use crate::table::{Table, mebibytes, median, milliseconds, verdict};
@@ -19,7 +19,7 @@ const ROUNDS: usize = 5;
 
 /// Measures all budgets.
 pub(crate) fn table() -> Result<Table> {
-    let load = Load::start()?;
+    let load = Load::start(Change::Nobody)?;
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");
     load.write_state(&state)?;

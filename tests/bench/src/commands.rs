@@ -11,7 +11,7 @@ use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, program};
 use genv_tests::state;
 
-use crate::load::{DEVICES, Load, write_environments};
+use crate::load::{Change, DEVICES, Load, write_environments};
 use crate::table::{Table, median, milliseconds, verdict};
 
 const ROUNDS: usize = 200;
@@ -138,7 +138,7 @@ pub(crate) fn table() -> Result<Table> {
 /// Measures them beside genv 1.4.3's, on a state directory each.
 pub(crate) fn pair() -> Result<Table> {
     let lab = Lab::new()?;
-    let load = Load::start()?;
+    let load = Load::start(Change::Nobody)?;
     let peer = Peer::new(&load.simulation)?;
     state::write(&peer.state_directory(), DEVICES, &[])?;
     let theirs = |arguments: &[&str]| {

@@ -15,6 +15,38 @@ pub(crate) const ENVIRONMENTS: usize = 100;
 /// Processes of the load, each on all devices.
 pub(crate) const PROCESSES: usize = 200;
 
+/// Whose utilization is another one in each cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nobody's.
+    Nobody,
+    /// That of one process in ten, on each of its devices.
+    OneInTen,
+    /// That of every process, which is as much as can change.
+    Everybody,
+}
+
+impl Change {
+    /// What a process of this number uses, in a scenario.
+    pub(crate) fn uses(self, process: usize) -> String {
+        let changes = match self {
+            Self::Nobody => false,
+            Self::OneInTen => process.is_multiple_of(10),
+            Self::Everybody => true,
+        };
+        let uses = (0..DEVICES).map(|device| {
+            let utilization = if changes {
+                let phase = device * 400 + process * 10;
+                format!("{{wave: {{period: 3700ms, low: 0, high: 0.04, phase: {phase}ms}}}}")
+            } else {
+                "0.004".to_owned()
+            };
+            format!("{{index: {device}, memory: 42mi, utilization: {utilization}}}")
+        });
+        uses.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// A machine under load; it ends with the value.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -24,7 +56,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Starts the processes and describes them to the simulated driver.
-    pub(crate) fn start() -> Result<Self> {
+    pub(crate) fn start(change: Change) -> Result<Self> {
         let processes = (0..PROCESSES)
             .map(|process| {
                 let eid = format!("e{}", process % ENVIRONMENTS);
@@ -37,7 +69,7 @@ impl Load {
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
-            simulation: Simulation::new(&scenario(&processes)?),
+            simulation: Simulation::new(&scenario(&processes, change)?),
             processes,
         })
     }
@@ -72,19 +104,17 @@ pub(crate) fn write_environments(folder: &Path, member: impl Fn(usize) -> u32) -
     state::write(folder, DEVICES, &environments)
 }
 
-fn scenario(processes: &[Sleeper]) -> Result<String> {
+fn scenario(processes: &[Sleeper], change: Change) -> Result<String> {
     let mut scenario = format!(
         "version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n"
     );
-    for process in processes {
-        write!(scenario, "  - {{pid: {}, devices: [", process.pid())?;
-        for device in 0..DEVICES {
-            write!(
-                scenario,
-                "{{index: {device}, memory: 42mi, utilization: 0.004}}, "
-            )?;
-        }
-        scenario.push_str("]}\n");
+    for (number, process) in processes.iter().enumerate() {
+        let uses = change.uses(number);
+        writeln!(
+            scenario,
+            "  - {{pid: {}, devices: [{uses}]}}",
+            process.pid()
+        )?;
     }
     Ok(scenario)
 }

@@ -9,7 +9,7 @@ use genv_tests::exporter::{PATIENCE, Setup};
 use genv_tests::peer::Peer;
 use genv_tests::process::{cpu_seconds, program, resident_bytes};
 
-use crate::load::{ENVIRONMENTS, Load, PROCESSES};
+use crate::load::{Change, ENVIRONMENTS, Load, PROCESSES};
 use crate::scrape::{Scrapes, scrapes};
 use crate::table::{Table, mebibytes, milliseconds};
 
@@ -28,7 +28,7 @@ struct Measured {
 
 /// Measures both.
 pub(crate) fn table() -> Result<Table> {
-    let load = Load::start()?;
+    let load = Load::start(Change::Nobody)?;
     let peer = Peer::new(&load.simulation)?;
     load.write_state(&peer.state_directory())?;
 

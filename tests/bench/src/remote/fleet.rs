@@ -4,14 +4,16 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use genv_core::collect::once;
-use genv_core::model::Snapshot;
+use genv_core::collect::{CollectOptions, spawn};
+use genv_core::model::{Changes, Snapshot};
 use genv_core::sources::{GpuSourceKind, SourceOptions};
-use genv_remote::protocol::{Answers, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line};
+use genv_remote::protocol::{
+    Answers, ChangesReply, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line,
+};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::shell::installed;
 use genv_tests::ssh::SshClient;
@@ -23,6 +25,13 @@ use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::scenario::{HOST_MARK, TIME_MARK, TIME_SECONDS, scenario};
+use crate::load::{Change, DEVICES, ENVIRONMENTS, PROCESSES};
+
+/// Moments that follow each other, over and over.
+const MOMENTS: usize = 12;
+
+/// How long the collection may take until all of it is there.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Any number of hosts that tell what they are asked, in the time that it takes to encrypt it.
 pub(crate) struct Fleet {
@@ -30,11 +39,13 @@ pub(crate) struct Fleet {
     _runtime: Runtime,
     client: SshClient,
     snapshot_bytes: usize,
+    changes_bytes: usize,
 }
 
 impl Fleet {
-    /// Starts to listen. Each host has 8 devices, 100 environments and 200 processes.
-    pub(crate) fn start() -> Result<Self> {
+    /// Starts to listen. Each host has 8 devices, 100 environments and 200 processes, and sends whole snapshots to
+    /// whoever asks, as older ones do, or what changed.
+    pub(crate) fn start(change: Change, sends: Sends) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in ["host_key", "identity"] {
             let mut keygen = Command::new(installed("ssh-keygen"));
@@ -51,15 +62,20 @@ impl Fleet {
             nodelay: true,
             ..Config::default()
         });
-        let template = Arc::new(Template::new(&snapshot()?)?);
-        let snapshot_bytes = template.line(1).len();
+        let script = Arc::new(Script::new(&moments(change)?, sends)?);
+        let bytes = |templates: &[Template]| {
+            let all: usize = templates.iter().map(|it| it.line(1).len()).sum();
+            all / templates.len()
+        };
+        let snapshot_bytes = bytes(&script.whole);
+        let changes_bytes = bytes(&script.changes);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let port = listener.local_addr()?.port();
-        runtime.spawn(accept(listener, config, template));
+        runtime.spawn(accept(listener, config, script));
 
         let key = fs::read_to_string(folder.path().join("host_key.pub"))?;
         let client = SshClient::configured(
@@ -77,6 +93,7 @@ impl Fleet {
             _runtime: runtime,
             client,
             snapshot_bytes,
+            changes_bytes,
         })
     }
 
@@ -85,42 +102,106 @@ impl Fleet {
         &self.client
     }
 
-    /// What a host sends each interval.
+    /// Length of a whole snapshot.
     pub(crate) const fn snapshot_bytes(&self) -> usize {
         self.snapshot_bytes
     }
+
+    /// Length of what makes it into the next one.
+    pub(crate) const fn changes_bytes(&self) -> usize {
+        self.changes_bytes
+    }
 }
 
-/// A snapshot of the scenario, as a host takes it.
-fn snapshot() -> Result<Snapshot> {
-    let simulation = Simulation::new(&scenario()?);
+/// What hosts send each interval after the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sends {
+    Whole,
+    Changes,
+}
+
+/// Snapshots of the scenario, one after the other, as a host takes them.
+fn moments(change: Change) -> Result<Vec<Snapshot>> {
+    let simulation = Simulation::new(&scenario(change)?);
     let sources = SourceOptions {
         gpu: GpuSourceKind::Simulated,
         scenario: Some(simulation.scenario()),
         ..SourceOptions::default()
     };
-    let publication = once(sources.open()?, Duration::from_secs(10))?;
-    let host = publication.hosts.first().context("no host")?;
-    let mut snapshot = Snapshot::clone(host.snapshot.as_deref().context("no snapshot")?);
-    ensure!(
-        snapshot.devices.len() == super::scenario::DEVICES
-            && snapshot.environments.len() == super::scenario::ENVIRONMENTS
-            && snapshot.processes.len() == super::scenario::PROCESSES,
-        "the scenario became another snapshot"
-    );
-    snapshot.timestamp_seconds = TIME_SECONDS;
-    Ok(snapshot)
+    let options = CollectOptions {
+        interval: Duration::from_millis(100),
+        ..CollectOptions::default()
+    };
+    let mut stream = spawn(sources.open()?, options)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut moments = Vec::new();
+    while moments.len() < MOMENTS {
+        ensure!(
+            Instant::now() < deadline,
+            "the scenario became another snapshot"
+        );
+        let publication = stream.next_blocking()?;
+        let host = publication.hosts.first().context("no host")?;
+        let mut snapshot = Snapshot::clone(host.snapshot.as_deref().context("no snapshot")?);
+        snapshot.timestamp_seconds = TIME_SECONDS;
+        let counted = snapshot.counters.user_device_use.iter();
+        if snapshot.devices.len() == DEVICES
+            && snapshot.environments.len() == ENVIRONMENTS
+            && snapshot.processes.len() == PROCESSES
+            && counted
+                .filter_map(|it| it.energy_joules)
+                .any(|joules| joules > 0.0)
+        {
+            moments.push(snapshot);
+        }
+    }
+    Ok(moments)
 }
 
-/// The line of a snapshot, cut where hosts and moments differ.
+/// What every host says, but for its name and the time.
+struct Script {
+    whole: Vec<Template>,
+    /// What makes each into the next one, and the last into the first.
+    changes: Vec<Template>,
+    sends: Sends,
+}
+
+impl Script {
+    fn new(moments: &[Snapshot], sends: Sends) -> Result<Self> {
+        let whole = moments
+            .iter()
+            .map(|snapshot| Template::new(line(&SnapshotReply { snapshot })?));
+        let next = moments.iter().cycle().skip(1);
+        let changes = moments.iter().zip(next).map(|(before, now)| {
+            let changes = Changes::between(before, now);
+            Template::new(line(&ChangesReply { changes })?)
+        });
+        Ok(Self {
+            whole: whole.collect::<Result<_>>()?,
+            changes: changes.collect::<Result<_>>()?,
+            sends,
+        })
+    }
+
+    /// The line of a cycle.
+    fn line(&self, host: usize, cycle: usize) -> Vec<u8> {
+        let template = match self.sends {
+            Sends::Changes if cycle > 0 => &self.changes[(cycle - 1) % self.changes.len()],
+            _ => &self.whole[cycle % self.whole.len()],
+        };
+        template.line(host)
+    }
+}
+
+/// A line, cut where hosts and moments differ.
 struct Template {
     before_time: String,
     after_time: Vec<String>,
 }
 
 impl Template {
-    fn new(snapshot: &Snapshot) -> Result<Self> {
-        let line = String::from_utf8(line(&SnapshotReply { snapshot })?)?;
+    fn new(line: Vec<u8>) -> Result<Self> {
+        let line = String::from_utf8(line)?;
         let Some((before, after)) = line.split_once(TIME_MARK) else {
             bail!("no {TIME_MARK} in {line}");
         };
@@ -141,12 +222,12 @@ impl Template {
     }
 }
 
-async fn accept(listener: TcpListener, config: Arc<Config>, template: Arc<Template>) {
+async fn accept(listener: TcpListener, config: Arc<Config>, script: Arc<Script>) {
     let hosts = AtomicUsize::new(0);
     while let Ok((stream, _)) = listener.accept().await {
         let host = Host {
             number: hosts.fetch_add(1, Ordering::Relaxed),
-            template: Arc::clone(&template),
+            script: Arc::clone(&script),
         };
         let config = Arc::clone(&config);
         tokio::spawn(async move {
@@ -160,7 +241,7 @@ async fn accept(listener: TcpListener, config: Arc<Config>, template: Arc<Templa
 
 struct Host {
     number: usize,
-    template: Arc<Template>,
+    script: Arc<Script>,
 }
 
 impl server::Handler for Host {
@@ -207,15 +288,18 @@ impl server::Handler for Host {
         session: &mut Session,
     ) -> Result<(), russh::Error> {
         for line in data.split(|byte| *byte == b'\n') {
-            if let Ok(Request::Follow { interval_seconds }) = serde_json::from_slice(line) {
-                let (handle, template, number) =
-                    (session.handle(), Arc::clone(&self.template), self.number);
+            if let Ok(Request::Follow {
+                interval_seconds, ..
+            }) = serde_json::from_slice(line)
+            {
+                let (handle, script, number) =
+                    (session.handle(), Arc::clone(&self.script), self.number);
                 tokio::spawn(async move {
                     let mut ticks = interval(Duration::from_secs_f64(interval_seconds));
                     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-                    loop {
+                    for cycle in 0.. {
                         ticks.tick().await;
-                        let line = Bytes::from(template.line(number));
+                        let line = Bytes::from(script.line(number, cycle));
                         if handle.data(channel, line).await.is_err() {
                             return;
                         }

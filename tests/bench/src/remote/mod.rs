@@ -9,8 +9,9 @@ use genv_tests::http;
 use genv_tests::process::{resident_bytes, tree_cpu_seconds};
 use genv_tests::ssh::SshClient;
 
+use crate::load::Change;
 use crate::table::{Table, mebibytes, milliseconds, verdict};
-use fleet::Fleet;
+use fleet::{Fleet, Sends};
 
 mod fleet;
 mod real;
@@ -24,6 +25,20 @@ const SIZES: [(usize, Duration); 4] = [
     (32, Duration::from_secs(1)),
     (256, Duration::from_secs(5)),
     (1000, Duration::from_secs(10)),
+];
+
+/// The number of hosts with which all [`KINDS`] are measured; others with the first alone.
+const COMPARED: usize = 256;
+
+/// What changes at each host from cycle to cycle, besides all that is measured of devices and all counters, and what is sent of it.
+const KINDS: [(Change, Sends, &str); 3] = [
+    (Change::OneInTen, Sends::Changes, "one process in ten"),
+    (Change::Everybody, Sends::Changes, "every process"),
+    (
+        Change::OneInTen,
+        Sends::Whole,
+        "one process in ten, in whole snapshots as older hosts send them",
+    ),
 ];
 
 /// How long each is watched, but for some cycles at least.
@@ -50,20 +65,12 @@ struct Cost {
 
 /// Measures hosts that are none, and then what is measured on real ones.
 pub(crate) fn tables() -> Result<Vec<Table>> {
-    let sizes = match std::env::var("GENV_BENCH_HOSTS") {
-        Ok(only) => {
-            let only: usize = only.parse()?;
-            SIZES
-                .into_iter()
-                .filter(|(hosts, _)| *hosts == only)
-                .collect()
-        }
-        Err(_) => SIZES.to_vec(),
-    };
-    let fleet = Fleet::start()?;
+    let only = std::env::var("GENV_BENCH_HOSTS").ok();
+    let only: Option<usize> = only.map(|only| only.parse()).transpose()?;
     let mut table = Table::new(&[
         "hosts",
         "interval",
+        "what changes and is sent",
         "CPU here, per host and cycle",
         "budget",
         "holds",
@@ -74,32 +81,41 @@ pub(crate) fn tables() -> Result<Vec<Table>> {
         "/metrics",
         "of it gzip",
     ]);
-    for (hosts, interval) in sizes {
-        let cost = cost(&fleet, hosts, interval)?;
-        let each = cost.cycle_seconds / hosts as f64;
-        table.row(&[
-            &hosts,
-            &format!("{} s", interval.as_secs()),
-            &milliseconds(each),
-            &milliseconds(HERE_BUDGET_SECONDS),
-            &verdict(each <= HERE_BUDGET_SECONDS),
-            &format!(
-                "{:.1} %",
-                cost.cycle_seconds / interval.as_secs_f64() / 2.0 * 100.0
-            ),
-            &milliseconds(cost.connecting_seconds / hosts as f64),
-            &format!("{:.1} s", cost.until_up.as_secs_f64()),
-            &mebibytes(cost.resident),
-            &mebibytes(cost.metrics as u64),
-            &mebibytes(cost.gzip as u64),
-        ]);
+    let mut sent = Table::new(&["what a host sends", "size"]);
+    for (change, sends, what) in KINDS {
+        let fleet = Fleet::start(change, sends)?;
+        for (hosts, interval) in SIZES {
+            let is_asked_for = only.is_none_or(|only| hosts == only);
+            // What is no usual host is measured once.
+            if !is_asked_for || (what != KINDS[0].2 && hosts != COMPARED) {
+                continue;
+            }
+            let cost = cost(&fleet, hosts, interval)?;
+            let each = cost.cycle_seconds / hosts as f64;
+            table.row(&[
+                &hosts,
+                &format!("{} s", interval.as_secs()),
+                &what,
+                &milliseconds(each),
+                &milliseconds(HERE_BUDGET_SECONDS),
+                &verdict(each <= HERE_BUDGET_SECONDS),
+                &format!(
+                    "{:.1} %",
+                    cost.cycle_seconds / interval.as_secs_f64() / 2.0 * 100.0
+                ),
+                &milliseconds(cost.connecting_seconds / hosts as f64),
+                &format!("{:.1} s", cost.until_up.as_secs_f64()),
+                &mebibytes(cost.resident),
+                &mebibytes(cost.metrics as u64),
+                &mebibytes(cost.gzip as u64),
+            ]);
+        }
+        let bytes = match sends {
+            Sends::Whole => fleet.snapshot_bytes(),
+            Sends::Changes => fleet.changes_bytes(),
+        };
+        sent.row(&[&what, &format!("{} KiB", bytes >> 10)]);
     }
-    let mut sent = Table::new(&["what", "size"]);
-    sent.row(&[
-        &"a host's snapshot",
-        &format!("{} KiB", fleet.snapshot_bytes() >> 10),
-    ]);
-    drop(fleet);
     Ok(vec![table, sent, real::there()?])
 }
 

@@ -12,7 +12,7 @@ use genv_tests::ssh::{SshClient, SshServer};
 use rustix::process::Signal;
 
 use super::{PATIENCE, THERE_BUDGET_SECONDS, exporter, wait_until_up};
-use crate::load::Load;
+use crate::load::{Change, Load};
 use crate::table::{Table, milliseconds, verdict};
 
 /// Numbers of hosts, all of which are this machine: genv 1.4.3 starts some programs for each, here and there.
@@ -36,7 +36,7 @@ struct Cycle {
 
 /// What is measured on hosts under load.
 pub(crate) fn there() -> Result<Table> {
-    let load = Load::start()?;
+    let load = Load::start(Change::OneInTen)?;
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");
     load.write_state(&state)?;
@@ -66,7 +66,7 @@ pub(crate) fn there() -> Result<Table> {
 
 /// Reads the same hosts with both.
 pub(crate) fn pair() -> Result<Table> {
-    let load = Load::start()?;
+    let load = Load::start(Change::OneInTen)?;
     let peer = Peer::new(&load.simulation)?;
     load.write_state(&peer.state_directory())?;
     // genv 1.4.3 runs what it runs there by sudo.

@@ -4,12 +4,8 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-/// Devices of a host.
-pub(crate) const DEVICES: usize = 8;
-/// Environments of a host.
-pub(crate) const ENVIRONMENTS: usize = 100;
-/// Processes of a host, each on all devices.
-pub(crate) const PROCESSES: usize = 200;
+use crate::load::{Change, DEVICES, ENVIRONMENTS, PROCESSES};
+
 /// Users of a host.
 const USERS: usize = 20;
 
@@ -22,7 +18,7 @@ pub(crate) const TIME_SECONDS: f64 = 1_234_567_890.125;
 pub(crate) const TIME_MARK: &str = "1234567890.125";
 
 /// The scenario: users have the same names everywhere, environments have not.
-pub(crate) fn scenario() -> Result<String> {
+pub(crate) fn scenario(change: Change) -> Result<String> {
     let mut text = "version: 1\nusers: {".to_owned();
     for user in 0..USERS {
         write!(text, "user{user}: {}, ", 2001 + user)?;
@@ -40,12 +36,9 @@ pub(crate) fn scenario() -> Result<String> {
         text,
         "  devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:"
     )?;
-    let uses: Vec<_> = (0..DEVICES)
-        .map(|index| format!("{{index: {index}, memory: 42mi, utilization: 0.004}}"))
-        .collect();
-    let uses = uses.join(", ");
     for number in 0..PROCESSES {
         let environment = number % ENVIRONMENTS;
+        let uses = change.uses(number);
         writeln!(
             text,
             "  - {{pid: {}, user: user{}, environment: {HOST_MARK}{environment}, devices: [{uses}]}}",

@@ -1,111 +1,19 @@
 //! `genv remote-serve` as another machine hears it: through two pipes.
 
+mod changes;
+mod serving;
+
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
-use genv_core::model::Snapshot;
+use anyhow::{Context as _, Result, ensure};
 use genv_remote::protocol::{Answers, Hello, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::patience::{Lines, ended};
+use genv_tests::patience::ended;
 use genv_tests::process::{copy_program, program, write_script};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// A machine with two simulated devices and a state directory of its own.
-fn machine(program: &Path, folder: &TempDir) -> Command {
-    let mut command = Command::new(program);
-    for name in ["GENV_SCENARIO", "GENV_NVML_LIBRARY"] {
-        command.env_remove(name);
-    }
-    command
-        .arg("remote-serve")
-        .env("GENV_DEVICES", "2")
-        .env("GENV_TMPDIR", folder.path().join("state"));
-    command
-}
-
-/// A running `genv remote-serve`; it ends with the value.
-struct Serving {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: Option<Lines>,
-    complaints: Lines,
-    hello: Hello,
-    _folder: TempDir,
-}
-
-impl Serving {
-    fn start(flags: &[&str]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let mut command = machine(&program("genv")?, &folder);
-        command.args(flags);
-        Self::of(command, folder)
-    }
-
-    fn of(mut command: Command, folder: TempDir) -> Result<Self> {
-        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = piped.stderr(Stdio::piped()).spawn()?;
-        let output = Lines::of(child.stdout.take().context("no stdout")?);
-        Ok(Self {
-            hello: serde_json::from_str(&output.next_line()?)?,
-            input: child.stdin.take(),
-            output: Some(output),
-            complaints: Lines::of(child.stderr.take().context("no stderr")?),
-            child,
-            _folder: folder,
-        })
-    }
-
-    fn send(&mut self, line: &[u8]) -> Result<()> {
-        let input = self.input.as_mut().context("no stdin")?;
-        input.write_all(line)?;
-        Ok(input.write_all(b"\n")?)
-    }
-
-    fn ask(&mut self, request: Value) -> Result<()> {
-        self.send(request.to_string().as_bytes())
-    }
-
-    fn reply(&self) -> Result<Reply> {
-        let output = self.output.as_ref().context("no stdout")?;
-        Ok(serde_json::from_str(&output.next_line()?)?)
-    }
-
-    fn snapshot(&self) -> Result<Snapshot> {
-        match self.reply()? {
-            Reply::Snapshot { snapshot } => Ok(*snapshot),
-            other => bail!("{other:?}"),
-        }
-    }
-
-    fn error(&self) -> Result<(Option<u64>, String)> {
-        match self.reply()? {
-            Reply::Error { id, message } => Ok((id, message)),
-            other => bail!("{other:?}"),
-        }
-    }
-
-    /// Waits for its end, which is none by an error, and returns what it said to people.
-    fn end(&mut self) -> Result<String> {
-        let status = ended(&mut self.child)?;
-        let complaints: Vec<String> =
-            std::iter::from_fn(|| self.complaints.next_line().ok()).collect();
-        let complaints = complaints.join("\n");
-        ensure!(status.success(), "it ended with {status}: {complaints}");
-        Ok(complaints)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use serving::{Serving, machine};
 
 fn follow() -> Value {
     json!({"request": "follow", "interval_seconds": 0.1})

@@ -1,0 +1,80 @@
+//! Snapshots as lines: whole, or as what changed since the one before.
+
+use std::sync::Arc;
+
+use genv_core::model::{Changes, Snapshot};
+use genv_remote::protocol::{ChangesReply, LONGEST_LINE_BYTES, Reply, SnapshotReply, line};
+
+/// The snapshot that who asks has.
+#[derive(Debug, Default)]
+pub(super) struct Told(Option<Arc<Snapshot>>);
+
+impl Told {
+    /// The line that tells of the next one, or why it cannot be told.
+    pub(super) fn line(&mut self, snapshot: Arc<Snapshot>, whole: bool) -> Vec<u8> {
+        let written = match &self.0 {
+            Some(before) if !whole => line(&ChangesReply {
+                changes: Changes::between(before, &snapshot),
+            }),
+            _ => line(&SnapshotReply {
+                snapshot: &snapshot,
+            }),
+        };
+        let why = match written {
+            Ok(line) if line.len() <= LONGEST_LINE_BYTES => {
+                self.0 = Some(snapshot);
+                return line;
+            }
+            Ok(line) => format!(
+                "cannot send a snapshot: it has {} MiB, more than a line may have: see who made so many environments \
+                 or processes on this host",
+                line.len() >> 20
+            ),
+            Err(error) => {
+                format!("cannot write a snapshot: {error}: report this as a defect of genv")
+            }
+        };
+        line(&Reply::Error {
+            id: None,
+            message: why,
+        })
+        .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use genv_core::model::Environment;
+    use serde_json::{from_slice, from_value, json};
+
+    use super::*;
+
+    fn named(name: &str) -> Arc<Snapshot> {
+        let environment = json!({"eid": "e1", "username": "ada", "name": name});
+        let environment = from_value::<Environment>(environment).unwrap();
+        Arc::new(Snapshot {
+            environments: vec![environment],
+            ..Snapshot::default()
+        })
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said_and_the_next_one_changes_what_was_told() {
+        let mut told = Told::default();
+        let first = from_slice(&told.line(named("a"), false)).unwrap();
+        assert!(matches!(first, Reply::Snapshot { snapshot } if *snapshot == *named("a")));
+        let too_long = named(&"x".repeat(LONGEST_LINE_BYTES));
+        for whole in [false, true] {
+            let refused = from_slice(&told.line(Arc::clone(&too_long), whole)).unwrap();
+            let Reply::Error { id: None, message } = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(message.contains("it has 16 MiB"), "{message}");
+        }
+        let changes = from_slice(&told.line(named("b"), false)).unwrap();
+        let Reply::Changes { changes } = changes else {
+            panic!("{changes:?}");
+        };
+        assert_eq!(changes.apply(&named("a")), Ok(Snapshot::clone(&named("b"))));
+    }
+}
