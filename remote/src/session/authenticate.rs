@@ -9,6 +9,7 @@ use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey};
 use tokio::net::UnixStream;
+use tokio::sync::OnceCell;
 
 use super::Client;
 use super::identities::{Identity, Withheld, is_hardware};
@@ -53,61 +54,78 @@ pub(super) async fn authenticate(
             Err(refusal)
         };
     }
-    let mut rsa_hash = None;
+    // Asked for at most once: a host that does not tell is waited for.
+    let rsa_hash = OnceCell::new();
     for (name, candidate) in candidates {
-        let algorithm = match &candidate {
-            Candidate::Agent(key) => key.algorithm(),
-            Candidate::File(key) => key.algorithm(),
-        };
-        let hash = if matches!(algorithm, Algorithm::Rsa { .. }) {
-            if rsa_hash.is_none() {
-                let best = handle.best_supported_rsa_hash().await.ok().flatten();
-                rsa_hash = Some(best.unwrap_or(Some(HashAlg::Sha512)));
-            }
-            match rsa_hash.flatten() {
-                Some(hash) => Some(hash),
-                None => {
-                    refusal.withheld.push(format!(
-                        "{name} (it takes RSA only with SHA-1: update its sshd)"
-                    ));
-                    continue;
+        let offered = offer(handle, &target.user, candidate, agent.as_mut(), &rsa_hash);
+        match offered.await {
+            Err(why) => refusal.withheld.push(format!("{name} ({why})")),
+            Ok(result) => {
+                refusal.offered.push(name);
+                match judge(handle, result, &mut refusal) {
+                    Verdict::LetIn => return Ok(()),
+                    Verdict::Next => {}
+                    Verdict::Over => break,
                 }
             }
-        } else {
-            None
-        };
-        let result = match (candidate, &mut agent) {
-            (Candidate::Agent(key), Some(agent)) => {
-                let user = &target.user;
-                match handle
-                    .authenticate_publickey_with(user, key, hash, agent)
-                    .await
-                {
-                    Ok(result) => Some(result),
-                    // The agent refuses to sign, as where somebody has to confirm and does not.
-                    Err(error) if !handle.is_closed() => {
-                        refusal
-                            .withheld
-                            .push(format!("{name} (the agent does not sign with it: {error})"));
-                        continue;
-                    }
-                    Err(_) => None,
-                }
-            }
-            (Candidate::Agent(_), None) => continue,
-            (Candidate::File(key), _) => {
-                let key = PrivateKeyWithHashAlg::new(key, hash);
-                handle.authenticate_publickey(&target.user, key).await.ok()
-            }
-        };
-        refusal.offered.push(name);
-        match judge(handle, result, &mut refusal) {
-            Verdict::LetIn => return Ok(()),
-            Verdict::Next => {}
-            Verdict::Over => break,
         }
     }
     Err(refusal)
+}
+
+/// Offers one key: what the host says of it, or nothing if the connection ends meanwhile.
+///
+/// # Errors
+/// Why it was not offered.
+async fn offer(
+    handle: &mut Handle<Client>,
+    user: &str,
+    candidate: Candidate,
+    agent: Option<&mut AgentClient<UnixStream>>,
+    rsa_hash: &OnceCell<Option<HashAlg>>,
+) -> Result<Option<AuthResult>, String> {
+    let hash = signature_hash(handle, &candidate, rsa_hash).await?;
+    let (key, agent) = match (candidate, agent) {
+        (Candidate::File(key), _) => {
+            let key = PrivateKeyWithHashAlg::new(key, hash);
+            return Ok(handle.authenticate_publickey(user, key).await.ok());
+        }
+        (Candidate::Agent(key), Some(agent)) => (key, agent),
+        (Candidate::Agent(_), None) => return Err("its agent is gone".to_owned()),
+    };
+    let signed = handle.authenticate_publickey_with(user, key, hash, agent);
+    match signed.await {
+        Ok(result) => Ok(Some(result)),
+        // As where somebody has to confirm, and does not.
+        Err(error) if !handle.is_closed() => {
+            Err(format!("the agent does not sign with it: {error}"))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// The hash that a key signs with: RSA has several, of which the host takes some.
+async fn signature_hash(
+    handle: &Handle<Client>,
+    candidate: &Candidate,
+    rsa_hash: &OnceCell<Option<HashAlg>>,
+) -> Result<Option<HashAlg>, String> {
+    let algorithm = match candidate {
+        Candidate::Agent(key) => key.algorithm(),
+        Candidate::File(key) => key.algorithm(),
+    };
+    if !matches!(algorithm, Algorithm::Rsa { .. }) {
+        return Ok(None);
+    }
+    let ask = || async {
+        let best = handle.best_supported_rsa_hash().await.ok().flatten();
+        // Of one that does not tell it is taken that it has what all have had for years.
+        best.unwrap_or(Some(HashAlg::Sha512))
+    };
+    match rsa_hash.get_or_init(ask).await {
+        None => Err("it takes RSA only with SHA-1: update its sshd".to_owned()),
+        hash => Ok(*hash),
+    }
 }
 
 #[derive(PartialEq, Eq)]
