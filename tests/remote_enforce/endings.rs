@@ -2,11 +2,14 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::patience::{PATIENCE, until};
+use genv_tests::enforcer::victim;
+use genv_tests::patience::{PATIENCE, output, until};
+use genv_tests::process::program;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
@@ -114,6 +117,22 @@ fn what_even_sigkill_does_not_end_is_told_once_and_not_asked_for_again() -> Resu
     until("it ends", || Ok(!one.lives(2)))
 }
 
+/// What `genv why` there tells the user, if it is anything.
+fn why(machine: &Machine) -> Result<Option<String>> {
+    let mut command = Command::new(program("genv")?);
+    command
+        .args([
+            "why",
+            "--user",
+            &format!("uid:{}", victim()),
+            "--state-directory",
+        ])
+        .arg(machine.directory());
+    let output = output(&mut command)?;
+    let said = String::from_utf8(output.stdout)?;
+    Ok(output.status.success().then_some(said))
+}
+
 #[test]
 fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -128,6 +147,9 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
     until("the terminal is there", || Ok(shown.exists()))?;
     let rule = "- {kind: non-env-processes, action: terminate, for: 0s, warn: [3s]}";
     let _lab = Lab::start(&[&one], rule)?;
+    until("'genv why' there tells what comes", || {
+        Ok(why(&one)?.is_some_and(|text| text.contains("it is ended: process 2 (sleep)")))
+    })?;
     let read = || anyhow::Ok(String::from_utf8_lossy(&fs::read(&shown)?).into_owned());
     let mut text = String::new();
     let has_ended = "This was told to end: process 2 (sleep)";
@@ -136,6 +158,14 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
         Ok(text.contains(has_ended))
     })
     .with_context(|| text.clone())?;
+    let told = why(&one)?.context("nothing is told")?;
+    for part in [
+        "was ended at",
+        "Told by    the enforcer on ",
+        "non-env-processes on gpu01",
+    ] {
+        ensure!(told.contains(part), "{part}: {told}");
+    }
     let warned = text.find("this is ended: process 2 (sleep)");
     let ended = text.find(has_ended);
     ensure!(warned.is_some() && warned < ended, "{text}");

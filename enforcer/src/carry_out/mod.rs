@@ -1,6 +1,7 @@
 //! `genv-enforcer carry-out`: what the enforcer of another machine decided, planned again by what is true here and now.
 
 mod judgement;
+mod told;
 
 use std::io::{Read as _, stdin};
 use std::path::Path;
@@ -106,6 +107,7 @@ impl Machine {
             ));
         }
         let mut outcomes = Vec::with_capacity(intents.steps.len());
+        let mut told = Vec::new();
         for intent in &intents.steps {
             let agreed = if began.elapsed() > LONGEST {
                 Err(later("the host was too slow to come to it"))
@@ -113,9 +115,19 @@ impl Machine {
                 judgement.of(intent)
             };
             outcomes.push(match agreed {
-                Ok(agreed) => act(&mut executor, intents, intent, &agreed, &config),
+                Ok(agreed) => {
+                    let outcome = act(&mut executor, intents, intent, &agreed, &config);
+                    if outcome == Outcome::Done {
+                        told.extend(told::of(intents, intent, &agreed, now_seconds()));
+                    }
+                    outcome
+                }
                 Err(outcome) => executor.refuse(&intent.step, &intent.why(), outcome),
             });
+        }
+        // What was done was done, whether or not it can be told.
+        if let Err(error) = told::tell(&self.directory, &intents.asked_by, told, now_seconds()) {
+            tell(&format!("what was done is not told by 'genv why': {error}"));
         }
         Ok(outcomes)
     }

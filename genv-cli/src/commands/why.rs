@@ -1,7 +1,7 @@
 //! `genv why`
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
@@ -43,7 +43,18 @@ struct Answer<'a> {
     abandoned: bool,
     paused_until_seconds: Option<f64>,
     violations: Vec<&'a HeldViolation>,
+    /// What an enforcer on another machine has warned of or done here.
+    elsewhere: Option<Elsewhere<'a>>,
 }
+
+#[derive(Serialize)]
+struct Elsewhere<'a> {
+    enforcer: &'a str,
+    violations: Vec<&'a HeldViolation>,
+}
+
+/// Where enforcers of other machines leave what they warn of and do here, below the directory of the one here.
+const ELSEWHERE: &str = "elsewhere";
 
 impl Why {
     pub(crate) fn run(self) -> anyhow::Result<()> {
@@ -59,8 +70,16 @@ impl Why {
                 (name.unwrap_or_else(|| format!("uid:{uid}")), Some(uid))
             }
         };
-        let enforcement =
-            Enforcement::read(&self.state_directory).map_err(|error| anyhow!(error))?;
+        let read = |directory: &Path| Enforcement::read(directory).map_err(|error| anyhow!(error));
+        let elsewhere = read(&self.state_directory.join(ELSEWHERE))?;
+        let enforcement = match (read(&self.state_directory)?, &elsewhere) {
+            // None runs here.
+            (None, Some(elsewhere)) => Some(Enforcement {
+                violations: Vec::new(),
+                ..elsewhere.clone()
+            }),
+            (here, _) => here,
+        };
         let enforcement = enforcement.with_context(|| {
             let directory = self.state_directory.display();
             format!("cannot tell what is held against anybody: no enforcer has written to {directory}. Perhaps none runs on this machine; your administrator knows")
@@ -79,6 +98,10 @@ impl Why {
             abandoned,
             paused_until_seconds: enforcement.paused_until_seconds,
             violations: enforcement.violations.iter().filter(is_meant).collect(),
+            elsewhere: elsewhere.as_ref().map(|it| Elsewhere {
+                enforcer: &it.config.source,
+                violations: it.violations.iter().filter(is_meant).collect(),
+            }),
         };
         if self.json.json {
             return Ok(print_json(&answer)?);
@@ -89,12 +112,23 @@ impl Why {
 
 impl Answer<'_> {
     fn text(&self, now_seconds: f64) -> String {
-        if self.violations.is_empty() {
+        let here = self.violations.iter().map(|held| (*held, None));
+        let elsewhere = self.elsewhere.iter().flat_map(|elsewhere| {
+            let held = elsewhere.violations.iter();
+            held.map(|held| (*held, Some(elsewhere.enforcer)))
+        });
+        let all: Vec<_> = here.chain(elsewhere).collect();
+        if all.is_empty() {
             return format!("Nothing is held against {}.\n", harmless(self.user));
         }
         let zone = local_time_zone();
         let mut text = String::new();
-        for it in &self.violations {
+        for (it, enforcer) in all {
+            let mode = if enforcer.is_some() {
+                "enforce"
+            } else {
+                self.mode
+            };
             let host = it.hostname.as_deref().map(harmless);
             let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
             // Writing to a string does not fail.
@@ -106,9 +140,13 @@ impl Answer<'_> {
                 harmless(&it.found),
                 harmless(&it.allowed),
                 moment(it.since_seconds, &zone),
-                harmless(&it.outlook(self.mode, now_seconds, &zone)),
+                harmless(&it.outlook(mode, now_seconds, &zone)),
                 harmless(&it.remedy)
             );
+            if let Some(enforcer) = enforcer {
+                text.pop();
+                let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
+            }
         }
         if self.mode != "enforce" {
             text.push_str("The enforcer only says what it would do.\n");
