@@ -1,10 +1,11 @@
 //! One cycle: from what is true now to what is done about it, told, and remembered.
 
 mod elsewhere;
+mod here;
 mod log;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use genv_core::enforcement::{
@@ -23,13 +24,10 @@ use crate::groups::{self, Groups};
 use crate::host::users_of_devices;
 use crate::memory::{self, OnDisk};
 use crate::metrics::{self, Counters, Measured, mode_word};
-use crate::plan::{
-    History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind, Violation, plan,
-};
+use crate::plan::{History, Input, Plan, ProcessTarget, Step, plan};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
-use crate::tell::notice::notice;
 use crate::tell::terminals::Terminals;
 use crate::tell::words;
 use log::Said;
@@ -275,56 +273,6 @@ impl Cycle {
         self.counters.count_unkillable(&target.hostname);
     }
 
-    /// Takes all steps in their order, and settles how each went.
-    fn take_steps(
-        &mut self,
-        plan: &Plan,
-        rules: &InForce,
-        now: &impl Fn() -> f64,
-        stopping: &AtomicBool,
-        unwritten: Option<&FileError>,
-    ) {
-        self.said.keep(plan);
-        let by_key: BTreeMap<&Key, &Violation> =
-            plan.violations.iter().map(|it| (&it.key, it)).collect();
-        for step in &plan.steps {
-            let Some(violation) = by_key.get(&step.key) else {
-                continue;
-            };
-            let is_deed = words::deed(&step.kind).is_some();
-            if is_deed && stopping.load(Ordering::Relaxed) {
-                return;
-            }
-            let now_seconds = now();
-            // It may trip at any deed.
-            let mode = self.executor.mode();
-            let outcome = match (&step.kind, unwritten) {
-                (StepKind::Report, _) => said(mode),
-                (StepKind::Warn { .. }, _) => {
-                    self.tell(violation, step, mode, rules, now_seconds);
-                    said(mode)
-                }
-                (_, Some(error)) => Outcome::Refused {
-                    reason: format!("what was done could not be remembered: {error}"),
-                    again: true,
-                },
-                (_, None) => {
-                    let why = format!("{}; allowed: {}", violation.found, violation.allowed);
-                    let outcome = self.executor.carry_out(step, &why);
-                    if outcome == Outcome::Done {
-                        self.tell(violation, step, mode, rules, now_seconds);
-                    }
-                    outcome
-                }
-            };
-            if !self.said.is_refused_still(step, &outcome) {
-                log::step(violation, step, &outcome, mode);
-                self.counters.count(violation, &step.kind, &outcome, mode);
-            }
-            self.history.settle(step, &outcome, now_seconds);
-        }
-    }
-
     /// Settles what an earlier daemon was in the middle of; why that cannot be done yet.
     fn recover(&mut self, now_seconds: f64, faults: &mut Vec<String>) -> Option<FileError> {
         if self.recovered {
@@ -370,28 +318,6 @@ impl Cycle {
         Ok(())
     }
 
-    /// Tells the user, where a violation is on this host, and not in dry-run.
-    fn tell(
-        &self,
-        violation: &Violation,
-        step: &Step,
-        mode: Mode,
-        rules: &InForce,
-        now_seconds: f64,
-    ) {
-        let here = violation
-            .hostname
-            .as_ref()
-            .is_none_or(|it| *it == self.hostname);
-        let Some(uid) = violation.uid.filter(|_| here && mode == Mode::Enforce) else {
-            return;
-        };
-        if let Some(text) = notice(violation, &step.kind, now_seconds, &rules.config.timezone) {
-            let terminals = self.terminals.tell(uid, &text);
-            tracing::debug!(uid, terminals, "a user is told");
-        }
-    }
-
     fn status(&self, plan: &Plan, rules: &InForce, mode: Mode, now_seconds: f64) -> Enforcement {
         let config = &rules.config;
         Enforcement {
@@ -419,14 +345,6 @@ impl Cycle {
         let content = serde_json::to_vec(status).unwrap_or_default();
         self.directory
             .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)
-    }
-}
-
-/// How it went to say something.
-const fn said(mode: Mode) -> Outcome {
-    match mode {
-        Mode::Enforce => Outcome::Done,
-        Mode::DryRun => Outcome::Would,
     }
 }
 

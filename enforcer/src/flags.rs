@@ -1,9 +1,11 @@
 //! The command line.
 
+mod peer;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use genv_core::duration::{parse_duration, parse_interval};
 use genv_core::enforcement::ENFORCER_DIRECTORY;
 use genv_remote::flags::HostFlags;
@@ -11,10 +13,11 @@ use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
 
-use crate::config::{Mode, PeerFlags, UserMaximum};
+use crate::config::Mode;
 use crate::explain::ExplainFlags;
 use crate::reload::{Overrides, Source};
 use crate::replay::ReplayFlags;
+use peer::PeerArguments;
 
 const EXAMPLE: &str = "Example: see for a week what would be done, then do it
   genv-enforcer check /etc/genv/enforcer.yaml
@@ -101,46 +104,6 @@ pub(crate) struct RunFlags {
 
     #[command(flatten)]
     peer: PeerArguments,
-}
-
-/// Flags of genv 1.4.3's 'genv enforce'.
-#[derive(Debug, Args)]
-#[command(
-    next_help_heading = "Rules of genv 1.4.3, instead of --config: enforced at once, without a warning"
-)]
-struct PeerArguments {
-    /// Apply the rules that genv 1.4.3 applies without flags: --env-devices and --env-memory.
-    #[arg(long, conflicts_with = "config")]
-    genv_1: bool,
-
-    /// End processes outside of any environment.
-    #[arg(long, overrides_with = "no_non_env_processes", conflicts_with = "config", action = ArgAction::SetTrue)]
-    non_env_processes: bool,
-    /// Leave them alone (the default).
-    #[arg(long, overrides_with = "non_env_processes", conflicts_with = "config", action = ArgAction::SetTrue)]
-    no_non_env_processes: bool,
-
-    /// End processes on devices that their environment is not attached to (the default).
-    #[arg(long, overrides_with = "no_env_devices", conflicts_with = "config", action = ArgAction::SetTrue)]
-    env_devices: bool,
-    /// Leave them alone.
-    #[arg(long, overrides_with = "env_devices", conflicts_with = "config", action = ArgAction::SetTrue)]
-    no_env_devices: bool,
-
-    /// End processes of environments that use more memory than they have (the default).
-    #[arg(long, overrides_with = "no_env_memory", conflicts_with = "config", action = ArgAction::SetTrue)]
-    env_memory: bool,
-    /// Leave them alone.
-    #[arg(long, overrides_with = "env_memory", conflicts_with = "config", action = ArgAction::SetTrue)]
-    no_env_memory: bool,
-
-    /// Devices that each user may have attached, on all hosts together.
-    #[arg(long, value_name = "NUMBER", conflicts_with = "config")]
-    max_devices_per_user: Option<u32>,
-
-    /// The same of single users.
-    #[arg(long, value_name = "USER=NUMBER", num_args = 1.., conflicts_with = "config")]
-    max_devices_for_user: Vec<UserMaximum>,
 }
 
 /// Where the enforcer keeps its own files.
@@ -278,26 +241,8 @@ impl RunFlags {
         if let Some(path) = &self.config {
             return Some(Source::File(path.clone()));
         }
-        let peer = &self.peer;
-        let given = peer.genv_1
-            || peer.non_env_processes
-            || peer.no_non_env_processes
-            || peer.env_devices
-            || peer.no_env_devices
-            || peer.env_memory
-            || peer.no_env_memory
-            || peer.max_devices_per_user.is_some()
-            || !peer.max_devices_for_user.is_empty();
-        given.then(|| {
-            Source::Flags(Box::new(PeerFlags {
-                non_env_processes: peer.non_env_processes,
-                env_devices: !peer.no_env_devices,
-                env_memory: !peer.no_env_memory,
-                max_devices_per_user: peer.max_devices_per_user,
-                max_devices_for_user: peer.max_devices_for_user.clone(),
-                interval: self.interval.unwrap_or(PeerFlags::default().interval),
-            }))
-        })
+        let flags = self.peer.flags(self.interval)?;
+        Some(Source::Flags(Box::new(flags)))
     }
 
     /// What it says, whatever the file does.

@@ -1,40 +1,32 @@
 //! `genv-enforcer run`: the daemon around the cycles.
 
+mod collecting;
+mod cycles;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use genv_core::model::Publication;
-use genv_core::sources::SourceOptions;
-use genv_core::stream::SnapshotStream;
-use genv_remote::allow_open_files;
-use genv_remote::flags::HostFlags;
-use genv_remote::follow::{Fleet, follow};
-use genv_web::flags::SourceFlags;
 use genv_web::{Limits, Notify, Server, WebConfig, build};
 use rustix::time::{ClockId, clock_gettime};
-use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc as async_mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::asking::{Asking, Followed};
 use crate::commands::{now_seconds, print_status};
 use crate::config::{self, Config, NameService};
-use crate::cycle::{Cycle, Done};
+use crate::cycle::Done;
 use crate::directory::RuntimeDirectory;
 use crate::endpoints::{Endpoints, Served};
-use crate::execute::Policy;
 use crate::flags::RunFlags;
-use crate::host::{self, Latest};
 use crate::metrics::{self, mode_word};
-use crate::reload::{InForce, Look, Rules};
+use crate::reload::{Look, Rules};
 use crate::{UsageError, log};
+use collecting::{Collecting, Facts};
+use cycles::{Cycles, start_cycles};
 
 /// Threads that answer requests; collecting and cycles have their own.
 const WORKER_THREADS: usize = 2;
@@ -47,9 +39,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long a cycle may go on once the program is told to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Between collections where there is to be one only.
-const ONCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs until a signal ends it, or for one cycle.
 pub(crate) fn run(flags: RunFlags) -> anyhow::Result<()> {
@@ -302,161 +291,4 @@ impl Signals {
             hangup: listen(SignalKind::hangup())?,
         })
     }
-}
-
-/// Where facts come from.
-enum Facts {
-    /// This machine.
-    Here(SourceOptions),
-    /// Others, over SSH. This machine's name is for their audits.
-    Elsewhere { hosts: HostFlags, hostname: String },
-}
-
-impl Facts {
-    fn new(sources: SourceFlags, hosts: HostFlags) -> anyhow::Result<Self> {
-        let given = SourceOptions::from(sources);
-        if !hosts.name_hosts() {
-            return Ok(Self::Here(given.or_from_environment()?));
-        }
-        let hostname = given.own_hostname();
-        let of_this_machine = SourceOptions {
-            hostname: None,
-            ..given
-        };
-        if of_this_machine != SourceOptions::default() {
-            return Err(UsageError(
-                "cannot enforce: --gpu.… says how to read this machine, and --host or --hostfile names others to read instead. Leave one out"
-                    .to_owned(),
-            )
-            .into());
-        }
-        Ok(Self::Elsewhere { hosts, hostname })
-    }
-
-    fn hostname(&self) -> String {
-        match self {
-            Self::Here(sources) => sources.own_hostname(),
-            Self::Elsewhere { hostname, .. } => hostname.clone(),
-        }
-    }
-
-    fn collect(&self, interval: Duration) -> anyhow::Result<(SnapshotStream, Option<Fleet>)> {
-        match self {
-            Self::Here(sources) => Ok((host::collect(sources.open()?, interval)?, None)),
-            Self::Elsewhere { hosts, .. } => {
-                let (source, _) = hosts.open()?;
-                allow_open_files();
-                let options = hosts.follow_options(interval, host::max_age(interval));
-                let (stream, fleet) = follow(source, hosts.dial(true), options);
-                Ok((stream, Some(fleet)))
-            }
-        }
-    }
-}
-
-/// The collection, begun anew when its interval changes.
-struct Collecting {
-    facts: Facts,
-    interval: Duration,
-    stream: SnapshotStream,
-    followed: Option<Followed>,
-}
-
-impl Collecting {
-    fn start(facts: Facts, config: &Config) -> anyhow::Result<(Self, Option<Followed>)> {
-        let interval = collection_interval(config);
-        let (stream, fleet) = facts.collect(interval)?;
-        let followed = fleet.map(|fleet| Followed::new(fleet, Handle::current()));
-        let collecting = Self {
-            facts,
-            interval,
-            stream,
-            followed: followed.clone(),
-        };
-        Ok((collecting, followed))
-    }
-
-    fn follow(&mut self, config: &Config) -> anyhow::Result<()> {
-        let interval = collection_interval(config);
-        if interval != self.interval {
-            let (stream, fleet) = self.facts.collect(interval)?;
-            (self.interval, self.stream) = (interval, stream);
-            if let (Some(followed), Some(fleet)) = (&self.followed, fleet) {
-                followed.replace(fleet);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn collection_interval(config: &Config) -> Duration {
-    if config.interval.is_zero() {
-        ONCE_INTERVAL
-    } else {
-        config.interval
-    }
-}
-
-/// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
-struct Cycles {
-    jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
-    done: async_mpsc::UnboundedReceiver<Done>,
-    stopping: Arc<AtomicBool>,
-    latest: Arc<Latest>,
-}
-
-impl Cycles {
-    fn begin(&self, publication: Arc<Publication>, rules: InForce) -> anyhow::Result<()> {
-        self.latest.replace(Arc::clone(&publication));
-        self.jobs.send((publication, rules)).map_err(|_| {
-            anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again")
-        })
-    }
-}
-
-fn start_cycles(
-    directory: RuntimeDirectory,
-    collecting: &Collecting,
-    followed: Option<Followed>,
-    rules: &Rules,
-) -> anyhow::Result<Cycles> {
-    let latest = Arc::new(Latest::default());
-    let policy = Policy::from(&*rules.in_force().config);
-    let hostname = collecting.facts.hostname();
-    let path = directory.path();
-    let executor = match &collecting.facts {
-        Facts::Here(sources) => host::executor(sources, path, policy, Arc::clone(&latest))?,
-        Facts::Elsewhere { .. } => host::asking_executor(hostname.clone(), path, policy)?,
-    };
-    let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
-    if let Some(followed) = followed {
-        let once = rules.in_force().config.interval.is_zero();
-        cycle = cycle.asking(Asking::new(Box::new(followed), once));
-    }
-
-    let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
-    let (finished, done) = async_mpsc::unbounded_channel();
-    let stopping = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stopping);
-    thread::Builder::new()
-        .name("cycle".to_owned())
-        .spawn(move || {
-            while let Ok((publication, rules)) = asked.recv() {
-                let done = cycle.run(&publication, &rules, now_seconds, &stop);
-                if finished.send(done).is_err() {
-                    return;
-                }
-            }
-        })
-        .map_err(|error| {
-            anyhow!(
-                "cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"
-            )
-        })?;
-    Ok(Cycles {
-        jobs,
-        done,
-        stopping,
-        latest,
-    })
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use genv_core::model::HostSnapshot;
 
-use super::{Cycle, log, said};
+use super::here::said;
+use super::{Cycle, log};
 use crate::asking::{Asking, Begun, Settled, hosts_of};
 use crate::config::Mode;
 use crate::directory::FileError;

@@ -1,8 +1,8 @@
 //! The record of everything that was done, would have been done or was refused: JSON, one object a line.
 
+mod lines;
+
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use genv_core::text::is_harmless;
@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 
 use super::resume::Mark;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
+pub(super) use lines::{Line, lines};
+use lines::{for_each_line, last_record};
 
 /// The file's name.
 pub const AUDIT_FILE: &str = "audit.jsonl";
@@ -235,56 +237,6 @@ impl Audit {
 const INTERRUPTED: &str =
     "the program that intended it was ended before it could write down how it went";
 
-/// What of a line tells what became of something.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct Line {
-    pub(super) id: String,
-    pub(super) result: Result,
-    pub(super) reason: Option<String>,
-    pub(super) action: Action,
-    pub(super) rule: String,
-    pub(super) hostname: String,
-    pub(super) pid: Option<u32>,
-    pub(super) start_time_ticks: Option<u64>,
-    pub(super) eid: Option<String>,
-    pub(super) gpu: Option<u32>,
-}
-
-/// The lines of which the ids satisfy this, in their order. Lines that are damaged are left out.
-///
-/// # Errors
-/// The file cannot be read.
-pub(super) fn lines(
-    directory: &RuntimeDirectory,
-    is_meant: impl Fn(&str) -> bool,
-) -> std::result::Result<Vec<Line>, FileError> {
-    let mut found = Vec::new();
-    for_each_line(directory, |bytes| {
-        let line = serde_json::from_slice::<Line>(bytes);
-        found.extend(line.ok().filter(|line| is_meant(&line.id)));
-    })?;
-    Ok(found)
-}
-
-fn for_each_line(
-    directory: &RuntimeDirectory,
-    mut look: impl FnMut(&[u8]),
-) -> std::result::Result<(), FileError> {
-    let mut file = BufReader::new(File::from(directory.append(AUDIT_FILE, Audience::Own)?));
-    let mut bytes = Vec::new();
-    loop {
-        bytes.clear();
-        let read = file.read_until(b'\n', &mut bytes).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            directory.failed("read", AUDIT_FILE, errno)
-        })?;
-        if read == 0 {
-            return Ok(());
-        }
-        look(&bytes);
-    }
-}
-
 /// The time of a line.
 pub(super) fn time(now_seconds: f64) -> String {
     let now = SignedDuration::try_from_secs_f64(now_seconds).and_then(Timestamp::from_duration);
@@ -340,26 +292,6 @@ fn end_torn_line(file: &OwnedFd) -> std::result::Result<(), Errno> {
         return Ok(());
     }
     append(file, "\n")
-}
-
-/// No line is longer than this.
-const TAIL_BYTES: u64 = 1 << 20;
-
-/// The last line that is whole.
-fn last_record(file: &OwnedFd) -> std::result::Result<Option<Map<String, Value>>, Errno> {
-    let length = u64::try_from(fstat(file)?.st_size).unwrap_or_default();
-    let from = length.saturating_sub(TAIL_BYTES);
-    let mut tail = vec![0; usize::try_from(length - from).unwrap_or_default()];
-    let mut filled = 0;
-    while filled < tail.len() {
-        let rest = &mut tail[filled..];
-        match retry_on_intr(|| pread(file, &mut *rest, from + filled as u64))? {
-            0 => break,
-            read => filled += read,
-        }
-    }
-    let mut lines = tail[..filled].rsplit(|byte| *byte == b'\n');
-    Ok(lines.find_map(|line| serde_json::from_slice(line).ok()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,112 @@
+//! Where the daemon's facts come from: this machine, or others over SSH.
+
+use std::time::Duration;
+
+use genv_core::sources::SourceOptions;
+use genv_core::stream::SnapshotStream;
+use genv_remote::allow_open_files;
+use genv_remote::flags::HostFlags;
+use genv_remote::follow::{Fleet, follow};
+use genv_web::flags::SourceFlags;
+use tokio::runtime::Handle;
+
+use crate::UsageError;
+use crate::asking::Followed;
+use crate::config::Config;
+use crate::host;
+
+/// Between collections where there is to be one only.
+const ONCE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Where facts come from.
+pub(super) enum Facts {
+    /// This machine.
+    Here(SourceOptions),
+    /// Others, over SSH. This machine's name is for their audits.
+    Elsewhere { hosts: HostFlags, hostname: String },
+}
+
+impl Facts {
+    pub(super) fn new(sources: SourceFlags, hosts: HostFlags) -> anyhow::Result<Self> {
+        let given = SourceOptions::from(sources);
+        if !hosts.name_hosts() {
+            return Ok(Self::Here(given.or_from_environment()?));
+        }
+        let hostname = given.own_hostname();
+        let of_this_machine = SourceOptions {
+            hostname: None,
+            ..given
+        };
+        if of_this_machine != SourceOptions::default() {
+            return Err(UsageError(
+                "cannot enforce: --gpu.… says how to read this machine, and --host or --hostfile names others to read instead. Leave one out"
+                    .to_owned(),
+            )
+            .into());
+        }
+        Ok(Self::Elsewhere { hosts, hostname })
+    }
+
+    pub(super) fn hostname(&self) -> String {
+        match self {
+            Self::Here(sources) => sources.own_hostname(),
+            Self::Elsewhere { hostname, .. } => hostname.clone(),
+        }
+    }
+
+    fn collect(&self, interval: Duration) -> anyhow::Result<(SnapshotStream, Option<Fleet>)> {
+        match self {
+            Self::Here(sources) => Ok((host::collect(sources.open()?, interval)?, None)),
+            Self::Elsewhere { hosts, .. } => {
+                let (source, _) = hosts.open()?;
+                allow_open_files();
+                let options = hosts.follow_options(interval, host::max_age(interval));
+                let (stream, fleet) = follow(source, hosts.dial(true), options);
+                Ok((stream, Some(fleet)))
+            }
+        }
+    }
+}
+
+/// The collection, begun anew when its interval changes.
+pub(super) struct Collecting {
+    pub(super) facts: Facts,
+    interval: Duration,
+    pub(super) stream: SnapshotStream,
+    followed: Option<Followed>,
+}
+
+impl Collecting {
+    pub(super) fn start(facts: Facts, config: &Config) -> anyhow::Result<(Self, Option<Followed>)> {
+        let interval = collection_interval(config);
+        let (stream, fleet) = facts.collect(interval)?;
+        let followed = fleet.map(|fleet| Followed::new(fleet, Handle::current()));
+        let collecting = Self {
+            facts,
+            interval,
+            stream,
+            followed: followed.clone(),
+        };
+        Ok((collecting, followed))
+    }
+
+    pub(super) fn follow(&mut self, config: &Config) -> anyhow::Result<()> {
+        let interval = collection_interval(config);
+        if interval != self.interval {
+            let (stream, fleet) = self.facts.collect(interval)?;
+            (self.interval, self.stream) = (interval, stream);
+            if let (Some(followed), Some(fleet)) = (&self.followed, fleet) {
+                followed.replace(fleet);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn collection_interval(config: &Config) -> Duration {
+    if config.interval.is_zero() {
+        ONCE_INTERVAL
+    } else {
+        config.interval
+    }
+}

@@ -1,0 +1,87 @@
+//! The thread on which cycles follow one another.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::anyhow;
+use genv_core::model::Publication;
+use tokio::sync::mpsc as async_mpsc;
+
+use super::collecting::{Collecting, Facts};
+use crate::asking::{Asking, Followed};
+use crate::commands::now_seconds;
+use crate::cycle::{Cycle, Done};
+use crate::directory::RuntimeDirectory;
+use crate::execute::Policy;
+use crate::host::{self, Latest};
+use crate::reload::{InForce, Rules};
+
+/// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
+pub(super) struct Cycles {
+    jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
+    pub(super) done: async_mpsc::UnboundedReceiver<Done>,
+    pub(super) stopping: Arc<AtomicBool>,
+    latest: Arc<Latest>,
+}
+
+impl Cycles {
+    pub(super) fn begin(
+        &self,
+        publication: Arc<Publication>,
+        rules: InForce,
+    ) -> anyhow::Result<()> {
+        self.latest.replace(Arc::clone(&publication));
+        self.jobs.send((publication, rules)).map_err(|_| {
+            anyhow!("cannot go on: the thread of the cycles has ended. Start the enforcer again")
+        })
+    }
+}
+
+pub(super) fn start_cycles(
+    directory: RuntimeDirectory,
+    collecting: &Collecting,
+    followed: Option<Followed>,
+    rules: &Rules,
+) -> anyhow::Result<Cycles> {
+    let latest = Arc::new(Latest::default());
+    let policy = Policy::from(&*rules.in_force().config);
+    let hostname = collecting.facts.hostname();
+    let path = directory.path();
+    let executor = match &collecting.facts {
+        Facts::Here(sources) => host::executor(sources, path, policy, Arc::clone(&latest))?,
+        Facts::Elsewhere { .. } => host::asking_executor(hostname.clone(), path, policy)?,
+    };
+    let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
+    if let Some(followed) = followed {
+        let once = rules.in_force().config.interval.is_zero();
+        cycle = cycle.asking(Asking::new(Box::new(followed), once));
+    }
+
+    let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
+    let (finished, done) = async_mpsc::unbounded_channel();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopping);
+    thread::Builder::new()
+        .name("cycle".to_owned())
+        .spawn(move || {
+            while let Ok((publication, rules)) = asked.recv() {
+                let done = cycle.run(&publication, &rules, now_seconds, &stop);
+                if finished.send(done).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(|error| {
+            anyhow!(
+                "cannot start the thread of the cycles: {error}. Allow more processes (ulimit -u)"
+            )
+        })?;
+    Ok(Cycles {
+        jobs,
+        done,
+        stopping,
+        latest,
+    })
+}
