@@ -3,50 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::Result;
+use genv_tests::enforcer::{is_alive, sleeper, victim};
 use genv_tests::patience::{output, until};
 use genv_tests::process::{Sleeper, program};
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// A user without a name on any machine, for tests that run as root.
-const STRANGER: u32 = 54_321;
-
-/// Root's processes are out of reach.
-fn user() -> u32 {
-    let own = rustix::process::geteuid();
-    if own.is_root() {
-        STRANGER
-    } else {
-        own.as_raw()
-    }
-}
-
-fn sleeper(variable: (&str, &str)) -> Result<Sleeper> {
-    let mut command = Command::new("/bin/sleep");
-    let command = command
-        .env_clear()
-        .env(variable.0, variable.1)
-        .arg("1000000");
-    if rustix::process::geteuid().is_root() {
-        command.uid(STRANGER).gid(STRANGER);
-    }
-    let process = Sleeper::spawn(command)?;
-    let environ = format!("/proc/{}/environ", process.pid());
-    until("it has an environ", || Ok(!fs::read(&environ)?.is_empty()))?;
-    Ok(process)
-}
-
-fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
-    state.is_some_and(|state| state != b'Z')
-}
 
 /// A machine with two devices.
 struct Lab {
@@ -60,7 +26,7 @@ impl Lab {
         let lab = Self { folder };
         lab.scenario(&format!(
             "version: 1\nusers: {{alice: {}}}\nhosts:\n- devices: [{{count: 2}}]\n  processes: [{}]\n",
-            user(),
+            victim(),
             processes.join(", ")
         ));
         lab
@@ -90,7 +56,7 @@ impl Lab {
     fn environment(&self, eid: &str, member: u32) {
         let environment = Environment {
             eid: eid.to_owned(),
-            uid: user(),
+            uid: victim(),
             pids: vec![member],
             devices: vec![0],
             gpu_memory: None,
@@ -149,7 +115,7 @@ fn report(processes: &[(u32, Option<&str>)], detach: Option<&str>) -> String {
         .collect();
     let environments = |eid| {
         json!({"0": {"envs": [{
-            "eid": eid, "uid": user(), "creation": "20/11/2026 12:00:00", "username": "alice",
+            "eid": eid, "uid": victim(), "creation": "20/11/2026 12:00:00", "username": "alice",
             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [1], "kernel_ids": []}]}})
     };
     let detach = detach.map_or_else(|| json!({}), environments);
@@ -166,8 +132,11 @@ fn ended(output: &Output, code: i32) -> (String, String) {
 
 #[test]
 fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
-    let (member, inside) = (sleeper(("A", "1"))?, sleeper(("GENV_ENVIRONMENT_ID", "E"))?);
-    let outside = sleeper(("A", "1"))?;
+    let (member, inside) = (
+        sleeper(&[("A", "1")])?,
+        sleeper(&[("GENV_ENVIRONMENT_ID", "E")])?,
+    );
+    let outside = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&inside, &outside]);
     lab.environment("E", member.pid());
     let report = report(
@@ -178,7 +147,7 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
     let said = lab.execute(&["--dry-run"], &report);
     let (out, _) = ended(&said, 0);
     assert!(out.matches(": would\n").count() == 3, "{out}");
-    assert!(runs(inside.pid()) && runs(outside.pid()) && lab.attached());
+    assert!(is_alive(inside.pid()) && is_alive(outside.pid()) && lab.attached());
 
     let script = r#"exec "$@" usage execute <"$REPORT""#;
     let done = lab.script(script, &program("genv")?, &[], &report);
@@ -190,9 +159,9 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
     );
     assert_eq!((out, err), (expected, String::new()));
     for pid in [inside.pid(), outside.pid()] {
-        until("the process ends", || Ok(!runs(pid)))?;
+        until("the process ends", || Ok(!is_alive(pid)))?;
     }
-    assert!(!lab.attached() && runs(member.pid()));
+    assert!(!lab.attached() && is_alive(member.pid()));
     let audit = lab.audit();
     let count = |result: &str| audit.iter().filter(|line| line["result"] == result).count();
     assert_eq!(
@@ -204,7 +173,7 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
 
 #[test]
 fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> {
-    let innocent = sleeper(("A", "1"))?;
+    let innocent = sleeper(&[("A", "1")])?;
     let simulated = format!(
         "{{pid: {}, user: alice, devices: [{{index: 0}}]}}",
         innocent.pid()
@@ -217,15 +186,15 @@ fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> 
         innocent.pid()
     );
     assert_eq!((out, err), (String::new(), expected));
-    assert!(runs(innocent.pid()));
+    assert!(is_alive(innocent.pid()));
     Ok(())
 }
 
 #[test]
 fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
-    let process = sleeper(("A", "1"))?;
+    let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&process]);
-    let gone = sleeper(("A", "1"))?;
+    let gone = sleeper(&[("A", "1")])?;
     let pid = gone.pid();
     drop(gone);
     for pid in [0, pid, u32::MAX] {
@@ -248,20 +217,20 @@ fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
     let controls = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
     assert!(!err.contains(controls), "{err:?}");
     assert_eq!(err.lines().count(), 2, "{err}");
-    assert!(runs(process.pid()));
+    assert!(is_alive(process.pid()));
     Ok(())
 }
 
 #[test]
 fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
-    let process = sleeper(("A", "1"))?;
+    let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&process]);
     let config = lab.path("enforcer.yaml");
     let flag = format!("--config={}", config.display());
     let report = report(&[(process.pid(), None)], None);
     for (never, part) in [
         (
-            format!("users: ['uid:{}']", user()),
+            format!("users: ['uid:{}']", victim()),
             "its user is listed under never",
         ),
         (
@@ -279,13 +248,13 @@ fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
     fs::write(&config, "version: 1\nnevr: {}\n")?;
     let (_, err) = ended(&lab.execute(&[&flag], &report), 2);
     assert!(err.contains("enforcer.yaml:2:1"), "{err}");
-    assert!(runs(process.pid()));
+    assert!(is_alive(process.pid()));
     Ok(())
 }
 
 #[test]
 fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
-    let process = sleeper(("A", "1"))?;
+    let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&process]);
     let whole = report(&[(process.pid(), None)], None);
     for torn in ["", "null", &whole[..whole.len() / 2], &format!("{whole} x")] {
@@ -303,14 +272,14 @@ fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
     lab.scenario("version: 1\nhosts:\n- devices: [{}]\n  faults: [{init: driver_not_loaded}]\n");
     let (_, err) = ended(&lab.execute(&[], &whole), 1);
     assert!(err.contains("who uses the GPUs is not known"), "{err}");
-    assert!(runs(process.pid()));
+    assert!(is_alive(process.pid()));
     assert_eq!(lab.audit(), Vec::<Value>::new());
     Ok(())
 }
 
 #[test]
 fn promise_12_a_disk_that_takes_no_record_spares_everybody() -> Result<()> {
-    let process = sleeper(("A", "1"))?;
+    let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&process]);
     let report = report(&[(process.pid(), None)], None);
     fs::create_dir(lab.path("own"))?;
@@ -321,15 +290,15 @@ fn promise_12_a_disk_that_takes_no_record_spares_everybody() -> Result<()> {
     let done = lab.script(script, &enforcer, &["execute-report"], &report);
     let (_, err) = ended(&done, 1);
     assert!(err.contains("audit.jsonl: File too large"), "{err}");
-    assert!(runs(process.pid()));
+    assert!(is_alive(process.pid()));
     assert_eq!(fs::metadata(lab.path("own/audit.jsonl"))?.len(), 4096);
     ended(&lab.execute(&[], &report), 0);
-    until("the process ends", || Ok(!runs(process.pid())))
+    until("the process ends", || Ok(!is_alive(process.pid())))
 }
 
 #[test]
 fn genvs_variable_keeps_every_process_alive() -> Result<()> {
-    let process = sleeper(("A", "1"))?;
+    let process = sleeper(&[("A", "1")])?;
     let lab = Lab::used_by(&[&process]);
     let report = report(&[(process.pid(), None)], None);
     let script = r#"GENV_TERMINATE_PROCESSES=0 exec "$@" <"$REPORT""#;
@@ -338,6 +307,6 @@ fn genvs_variable_keeps_every_process_alive() -> Result<()> {
     // As with genv 1.4.3 it is no failure.
     let (_, err) = ended(&done, 0);
     assert!(err.contains("GENV_TERMINATE_PROCESSES=0"), "{err}");
-    assert!(runs(process.pid()));
+    assert!(is_alive(process.pid()));
     Ok(())
 }

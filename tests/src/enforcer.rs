@@ -2,57 +2,19 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Signal, geteuid};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::exporter::free_port;
 use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::patience::{self, until};
-use crate::process::{self, Sleeper};
-
-/// Whose processes may be ended: root's are out of reach of every rule, so that where root runs the tests somebody else
-/// is meant.
-#[must_use]
-pub fn victim() -> u32 {
-    let own = geteuid();
-    if own.is_root() { 54_321 } else { own.as_raw() }
-}
-
-/// A process of the [`victim`] that sleeps.
-///
-/// # Errors
-/// It cannot be started.
-pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
-    let mut command = Command::new("sleep");
-    command
-        .env_clear()
-        .env("PATH", "/bin")
-        .envs(environment.iter().copied())
-        .arg("1000000");
-    Sleeper::spawn(as_victim(&mut command))
-}
-
-/// The same command as the [`victim`].
-pub fn as_victim(command: &mut Command) -> &mut Command {
-    if geteuid().is_root() {
-        command.uid(victim()).gid(victim());
-    }
-    command
-}
-
-/// Whether a process is there and has not ended.
-#[must_use]
-pub fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
-    !matches!(state, None | Some(None | Some('Z' | 'X')))
-}
+use crate::process;
+pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, victim};
 
 /// How an enforcer is to be started.
 #[derive(Debug)]

@@ -23,3 +23,4 @@ pub mod state;
 pub mod state_client;
 pub mod terminal;
 pub mod tools;
+mod victim;

@@ -1,0 +1,64 @@
+//! Processes that an enforcer may end.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use anyhow::Result;
+use rustix::process::geteuid;
+
+use crate::patience::until;
+use crate::process::Sleeper;
+
+/// Whose processes may be ended: root's are out of reach of every rule, so that where root runs the tests somebody else
+/// is meant.
+#[must_use]
+pub fn victim() -> u32 {
+    let own = geteuid();
+    if own.is_root() { 54_321 } else { own.as_raw() }
+}
+
+/// A process of the [`victim`] that sleeps, with these variables besides PATH.
+///
+/// # Errors
+/// It cannot be started.
+pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
+    sleeper_of(victim(), &[&[("PATH", "/bin")], environment].concat())
+}
+
+/// A process that sleeps, of another user where root runs the tests, with exactly these variables; the kernel has given
+/// it its environ.
+///
+/// # Errors
+/// It cannot be started.
+pub fn sleeper_of(uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
+    let mut command = Command::new("/bin/sleep");
+    command
+        .env_clear()
+        .envs(environment.iter().copied())
+        .arg("1000000");
+    let process = Sleeper::spawn(as_user(&mut command, uid))?;
+    let name = format!("/proc/{}/comm", process.pid());
+    until("it sleeps", || Ok(fs::read_to_string(&name)? == "sleep\n"))?;
+    Ok(process)
+}
+
+/// The same command as the [`victim`].
+pub fn as_victim(command: &mut Command) -> &mut Command {
+    as_user(command, victim())
+}
+
+fn as_user(command: &mut Command, uid: u32) -> &mut Command {
+    if geteuid().is_root() {
+        command.uid(uid).gid(uid);
+    }
+    command
+}
+
+/// Whether a process is there and has not ended.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some(None | Some('Z' | 'X')))
+}
