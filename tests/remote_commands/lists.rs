@@ -170,7 +170,7 @@ fn a_list_that_names_no_hosts_is_wrong_usage() -> Result<()> {
         (&["--hostfile", &path, "envs"][..], "No such file"),
         (&["-H", "", "envs"], "is empty"),
         (&["-H", "gpu01,GPU01", "envs"], "already listed"),
-        (&["devices"], "--host"),
+        (&["devices"], "--hostfile"),
         (&["-H", "gpu01", "-l", "a b", "devices"], "not a login name"),
         (&["-H", "gpu01", "monitor", "-p", "x"], "invalid value"),
         (&["-H", "gpu01,gpu01", "monitor"], "already listed"),

@@ -23,8 +23,7 @@ pub(super) struct HostFlags {
         short = 'H',
         long = "host",
         value_name = "HOSTS",
-        add = completion::hosts(),
-        required_unless_present = "hostfile"
+        add = completion::hosts()
     )]
     hosts: Vec<String>,
 
@@ -65,7 +64,13 @@ impl HostFlags {
             .transpose()
             .map_err(usage)?;
         let Some(file) = &self.hostfile else {
-            return Ok(fixed.unwrap_or_default());
+            return fixed.ok_or_else(|| {
+                Failure::Usage(
+                    "cannot tell which hosts are meant: name them, as in 'genv remote -H gpu[01-08] devices', or a file \
+                     that lists them by --hostfile"
+                        .to_owned(),
+                )
+            });
         };
         let read = HostList::read(file).map_err(usage)?;
         match fixed {
