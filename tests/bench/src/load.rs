@@ -27,13 +27,18 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// What a process of this number uses, in a scenario.
-    pub(crate) fn uses(self, process: usize) -> String {
-        let changes = match self {
+    /// Whether that of the process of this number changes.
+    pub(crate) const fn is_of(self, process: usize) -> bool {
+        match self {
             Self::Nobody => false,
             Self::OneInTen => process.is_multiple_of(10),
             Self::Everybody => true,
-        };
+        }
+    }
+
+    /// What a process of this number uses, in a scenario.
+    pub(crate) fn uses(self, process: usize) -> String {
+        let changes = self.is_of(process);
         let uses = (0..DEVICES).map(|device| {
             let utilization = if changes {
                 let phase = device * 400 + process * 10;

@@ -1,5 +1,6 @@
 //! Hosts that are none: an SSH server in this process, where each connection is a host with genv.
 
+use std::collections::HashSet;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -152,10 +153,32 @@ fn moments(change: Change) -> Result<Vec<Snapshot>> {
                 .filter_map(|it| it.energy_joules)
                 .any(|joules| joules > 0.0)
         {
+            use_memory(&mut snapshot, change, (moments.len() as u64) << 20);
             moments.push(snapshot);
         }
     }
     Ok(moments)
+}
+
+/// Adds memory to what the processes that change use, and their environments: whole percents of utilization, which drivers
+/// tell, need not differ from moment to moment.
+fn use_memory(snapshot: &mut Snapshot, change: Change, bytes: u64) {
+    let mut eids = HashSet::new();
+    for (number, process) in snapshot.processes.iter_mut().enumerate() {
+        if change.is_of(number) {
+            eids.extend(process.attribution.eid().map(str::to_owned));
+            for used in &mut process.devices {
+                used.memory_used_bytes = used.memory_used_bytes.map(|it| it + bytes);
+            }
+        }
+    }
+    for environment in &mut snapshot.environments {
+        if eids.contains(&environment.eid) {
+            for used in &mut environment.devices {
+                used.memory_used_bytes = used.memory_used_bytes.map(|it| it + bytes);
+            }
+        }
+    }
 }
 
 /// What every host says, but for its name and the time.
