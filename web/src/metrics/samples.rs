@@ -12,6 +12,9 @@ use super::Kind;
 /// and a long name costs every scrape and every query.
 const LABEL_LENGTH: usize = 128;
 
+/// Up to here every whole number is one `f64`.
+const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
+
 /// After each label value; cannot be in one, which has no control characters.
 const SEPARATOR: char = '\0';
 
@@ -24,8 +27,6 @@ pub struct Samples {
     texts: String,
     /// Where the label values of each are in `texts`.
     values: Vec<(Range<usize>, f64)>,
-    /// A label value that is being looked at.
-    value: String,
 }
 
 /// A family with its samples, no label set twice.
@@ -48,7 +49,6 @@ impl Samples {
             hostname: String::new(),
             texts: String::new(),
             values: Vec::new(),
-            value: String::new(),
         }
     }
 
@@ -73,11 +73,14 @@ impl Samples {
         let begin = self.texts.len();
         self.texts.push_str(&self.hostname);
         for label in labels {
-            self.value.clear();
+            let begin = self.texts.len();
             // Writing to a string does not fail.
-            let _ = write!(self.value, "{label}");
-            make_label_value(&mut self.value);
-            self.texts.push_str(&self.value);
+            let _ = write!(self.texts, "{label}");
+            if !is_plain(&self.texts.as_bytes()[begin..]) {
+                let mut value = self.texts.split_off(begin);
+                make_label_value(&mut value);
+                self.texts.push_str(&value);
+            }
             self.texts.push(SEPARATOR);
         }
         self.values.push((begin..self.texts.len(), value));
@@ -88,7 +91,10 @@ impl Samples {
         if self.values.is_empty() {
             return None;
         }
-        let mut positions = HashMap::with_capacity(self.values.len());
+        let mut positions = HashMap::with_capacity_and_hasher(
+            self.values.len(),
+            foldhash::fast::RandomState::default(),
+        );
         let mut values: Vec<(Range<usize>, f64)> = Vec::with_capacity(self.values.len());
         for (range, value) in take(&mut self.values) {
             match positions.entry(&self.texts[range.clone()]) {
@@ -162,14 +168,26 @@ impl MetricFamily {
             if before == ',' {
                 text.push('}');
             }
-            // Writing to a string does not fail.
-            let _ = writeln!(text, " {value}");
+            text.push(' ');
+            push_value(text, value);
+            text.push('\n');
         }
     }
 }
 
+/// Adds a value as `f64` is displayed; whole numbers, which most are, in a shorter way.
+fn push_value(text: &mut String, value: f64) {
+    let whole = value as i64;
+    // Writing to a string does not fail.
+    let _ = match whole as f64 == value && whole.unsigned_abs() <= LARGEST_WHOLE && whole != 0 {
+        true => write!(text, "{whole}"),
+        false => write!(text, "{value}"),
+    };
+}
+
 fn push_escaped(text: &mut String, value: &str) {
-    if !value.contains(['\\', '"', '\n']) {
+    let is_escaped = |byte: u8| matches!(byte, b'\\' | b'"' | b'\n');
+    if !any(value.as_bytes(), is_escaped) {
         text.push_str(value);
         return;
     }
@@ -181,6 +199,16 @@ fn push_escaped(text: &mut String, value: &str) {
             other => text.push(other),
         }
     }
+}
+
+/// Whether some byte is so: without an early end, so that many are looked at in one step.
+fn any(bytes: &[u8], is_so: impl Fn(u8) -> bool) -> bool {
+    bytes.iter().fold(false, |any, byte| any | is_so(*byte))
+}
+
+/// Whether a text is a label value as it stands, as nearly all are: short, and printable ASCII.
+fn is_plain(text: &[u8]) -> bool {
+    text.len() <= LABEL_LENGTH && !any(text, |byte| !(b' '..=b'~').contains(&byte))
 }
 
 /// Makes of a text a label value that every reader takes, no longer than [`LABEL_LENGTH`].
@@ -246,6 +274,39 @@ mod tests {
         samples.add(&[], f64::NAN);
         samples.add(&[], f64::INFINITY);
         assert!(samples.into_family("x", "x").is_none());
+    }
+
+    #[test]
+    fn values_are_written_as_they_are_displayed() {
+        let whole = [0.0, 1.0, -7.0, 1e15, (1_u64 << 53) as f64, 1e16, 1e300];
+        for value in whole.into_iter().chain([-0.0, 0.1, -2.5, 1e-7, 5e-324]) {
+            let mut text = String::new();
+            push_value(&mut text, value);
+            assert_eq!(text, value.to_string());
+        }
+    }
+
+    #[test]
+    fn label_values_are_printable_and_of_bounded_length() {
+        let (long, longer) = ("x".repeat(128), "é".repeat(129));
+        let cut = format!("{}…", "é".repeat(127));
+        for (given, expected) in [
+            ("plain ~", "plain ~"),
+            ("a\tb\x7f", "a\u{fffd}b\u{fffd}"),
+            ("ü\nz", "ü\nz"),
+            (&long, &long),
+            (&"é".repeat(128), &"é".repeat(128)),
+            (&longer, &cut),
+        ] {
+            let mut samples = Samples::new(Kind::Gauge, &["a", "b"]);
+            samples.add(&[&given, &"after"], 1.0);
+            let family = samples.into_family("x", "x").unwrap();
+            let (labels, _) = family.samples().next().unwrap();
+            assert_eq!(
+                labels.collect::<Vec<_>>(),
+                [("a", expected), ("b", "after")]
+            );
+        }
     }
 
     #[test]
