@@ -1,9 +1,11 @@
 //! What it costs to read many hosts over SSH: here, and on each of them.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::io::Read;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use flate2::read::GzDecoder;
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http;
 use genv_tests::process::{resident_bytes, tree_cpu_seconds};
@@ -58,6 +60,8 @@ struct Cost {
     /// CPU until all are there, and of a cycle after that.
     connecting_seconds: f64,
     cycle_seconds: f64,
+    /// Age of the oldest snapshot of a host when all are scraped.
+    oldest_seconds: f64,
     resident: u64,
     metrics: usize,
     gzip: usize,
@@ -77,6 +81,7 @@ pub(crate) fn tables() -> Result<Vec<Table>> {
         "of two cores",
         "CPU to connect, per host",
         "all up after",
+        "oldest of all hosts, when scraped",
         "resident memory",
         "/metrics",
         "of it gzip",
@@ -105,6 +110,7 @@ pub(crate) fn tables() -> Result<Vec<Table>> {
                 ),
                 &milliseconds(cost.connecting_seconds / hosts as f64),
                 &format!("{:.1} s", cost.until_up.as_secs_f64()),
+                &format!("{:.1} s", cost.oldest_seconds),
                 &mebibytes(cost.resident),
                 &mebibytes(cost.metrics as u64),
                 &mebibytes(cost.gzip as u64),
@@ -135,8 +141,8 @@ fn exporter(client: &SshClient, hosts: &[String], interval: Duration) -> Result<
 fn wait_until_up(exporter: &Exporter, hosts: usize) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let text = exporter.get("/metrics")?.text()?;
-        let up = text
+        let up = scrape(exporter)?
+            .text
             .lines()
             .filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1"))
             .count();
@@ -163,28 +169,60 @@ fn cost(fleet: &Fleet, hosts: usize, interval: Duration) -> Result<Cost> {
     watch(&exporter, interval, 2)?;
     let cycles = (WATCHED.as_secs_f64() / interval.as_secs_f64()).ceil() as u32;
     let before = tree_cpu_seconds(exporter.pid())?;
-    let gzip = watch(&exporter, interval, cycles.max(3))?;
+    let last = watch(&exporter, interval, cycles.max(3))?;
     let cycle_seconds = (tree_cpu_seconds(exporter.pid())? - before) / f64::from(cycles.max(3));
+    let resident = resident_bytes(exporter.pid())?;
     wait_until_up(&exporter, hosts)?;
     Ok(Cost {
         until_up,
         connecting_seconds,
         cycle_seconds,
-        resident: resident_bytes(exporter.pid())?,
-        metrics: exporter.get("/metrics")?.text()?.len(),
-        gzip,
+        oldest_seconds: last.oldest_seconds()?,
+        resident,
+        metrics: last.text.len(),
+        gzip: last.gzip_bytes,
     })
 }
 
-/// Scrapes once each cycle, as Prometheus does; returns the size of the last answer.
-fn watch(exporter: &Exporter, interval: Duration, cycles: u32) -> Result<usize> {
+/// What Prometheus gets of an exporter.
+struct Scrape {
+    at: SystemTime,
+    text: String,
+    gzip_bytes: usize,
+}
+
+impl Scrape {
+    /// Age of the snapshot of the host that was heard longest ago.
+    fn oldest_seconds(&self) -> Result<f64> {
+        let samples = self.text.lines().filter_map(|line| {
+            let sample = line.strip_prefix("genv_snapshot_timestamp_seconds{")?;
+            sample.rsplit_once(' ')?.1.parse::<f64>().ok()
+        });
+        let oldest = samples.reduce(f64::min).context("no host was heard")?;
+        Ok(self.at.duration_since(UNIX_EPOCH)?.as_secs_f64() - oldest)
+    }
+}
+
+fn scrape(exporter: &Exporter) -> Result<Scrape> {
+    let at = SystemTime::now();
+    let answer = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+    ensure!(answer.status == 200, "/metrics answered {}", answer.status);
+    let mut text = String::new();
+    GzDecoder::new(&answer.body[..]).read_to_string(&mut text)?;
+    Ok(Scrape {
+        at,
+        text,
+        gzip_bytes: answer.body.len(),
+    })
+}
+
+/// Scrapes once each cycle, as Prometheus does; returns the last answer.
+fn watch(exporter: &Exporter, interval: Duration, cycles: u32) -> Result<Scrape> {
     let began = Instant::now();
-    let mut bytes = 0;
+    let mut last = None;
     for cycle in 1..=cycles {
         std::thread::sleep((interval * cycle).saturating_sub(began.elapsed()));
-        let answer = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
-        ensure!(answer.status == 200, "/metrics answered {}", answer.status);
-        bytes = answer.body.len();
+        last = Some(scrape(exporter)?);
     }
-    Ok(bytes)
+    last.context("no cycle was watched")
 }
