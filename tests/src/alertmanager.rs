@@ -57,8 +57,11 @@ impl Alertmanager {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
         let data = folder.path().join("data");
-        let mut command = Command::new(tools::program(tool, "prometheus-alertmanager"));
+        let program = tools::program(tool, "alertmanager-here");
+        let templates = "../files/usr/share/prometheus/alertmanager";
+        let mut command = Command::new(&program);
         command
+            .current_dir(program.with_file_name(templates))
             .arg(format!("--config.file={}", configuration.display()))
             .arg(format!("--storage.path={}", data.display()))
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
