@@ -224,6 +224,8 @@ fn grafana_finds_its_files_where_they_were_published() -> Result<()> {
         uids.insert(dashboard["uid"].to_string());
     }
     assert_eq!(uids.len(), providers.len());
+    let dashboards = fs::read_dir(published.path("grafana/dashboards"))?;
+    assert_eq!(uids.len(), dashboards.count(), "each has a provider");
 
     let settings = fs::read_to_string(published.path("grafana/grafana.ini"))?;
     let setting = |key: &str| {

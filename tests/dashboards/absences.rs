@@ -186,6 +186,42 @@ pub(crate) const SHIPPED: &[Absence] = &[
         )]),
         reason: "they break no rule, or as alice one that only reports, since before the time range",
     },
+    Absence {
+        dashboard: "genv-host",
+        places: &["Fans"],
+        when: When::Chosen(&[("hostname", &["gpu01"]), ("index", &["4", "5", "6", "7"])]),
+        reason: "only the GPUs of gpu02, four in number, have fans of their own",
+    },
+    Absence {
+        dashboard: "genv-host",
+        places: &[
+            "GPUs of the host / E",
+            "Processes on the GPUs / B",
+            "Utilization of the GPUs",
+            "Utilization by environment",
+        ],
+        when: When::Chosen(&[("index", &["7"])]),
+        reason: "the utilization of a split GPU is not known",
+    },
+    Absence {
+        dashboard: "genv-host",
+        places: &["Memory errors found by ECC"],
+        when: When::Chosen(&[("hostname", &["gpu02"])]),
+        reason: "memory without ECC has no ECC errors",
+    },
+    Absence {
+        dashboard: "genv-host",
+        places: &[
+            "XID errors and who held the GPU",
+            "XID errors in the time range",
+        ],
+        when: When::Chosen(&[
+            ("hostname", &["gpu01"]),
+            ("index", &["0", "4", "5", "6", "7"]),
+            ("range", &["5m"]),
+        ]),
+        reason: "only GPUs 1 to 3 of gpu02 report XIDs, the last one more than five minutes ago",
+    },
 ];
 
 const NOT_RTX_3090: Choices = &[

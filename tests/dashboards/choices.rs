@@ -29,19 +29,26 @@ impl Case {
     }
 
     /// A series of an answer that is of another value than the one that is chosen. A lab's enforcers have a job beside
-    /// that of its exporters.
+    /// that of its exporters, and with a GPU its parts are chosen.
     pub(crate) fn stray(&self, answer: &[Labels]) -> Option<String> {
         let (variable, value) = self.chosen.as_ref()?;
         let mut values = answer.iter().filter_map(|labels| labels.get(variable));
         let of_enforcer = (variable == "job").then(|| format!("{value}-enforcer"));
-        let stray = values.find(|found| *found != value && Some(*found) != of_enforcer.as_ref())?;
+        let part = (variable == "index").then(|| format!("{value}:"));
+        let is_part = |found: &str| part.as_ref().is_some_and(|gpu| found.starts_with(gpu));
+        let belongs = |found: &String| {
+            found == value || Some(found) == of_enforcer.as_ref() || is_part(found)
+        };
+        let stray = values.find(|found| !belongs(found))?;
         Some(format!(
             "tells of {variable}={stray} although {value} is chosen"
         ))
     }
 }
 
-/// Everything at All; then each value of each variable, as Prometheus tells them; then other time ranges.
+/// Everything at All; then each value of each variable, as Prometheus tells them; then other time ranges. A variable that
+/// offers no All, of which one value is chosen at a time, is at all of them while the others are tried: what is asked of
+/// one host is to be right of any.
 ///
 /// # Errors
 /// Prometheus does not answer, or a variable is of a kind that is not known here.
@@ -56,8 +63,11 @@ pub(crate) fn cases(dashboard: &Dashboard, questions: &Questions<'_>) -> Result<
         let found = values_of(variable, &all, questions);
         let found = found.with_context(|| format!("the variable {name}"))?;
         values.extend(found.into_iter().map(|value| (name.clone(), value)));
-        let all_of_it = text(&variable.0["allValue"]).to_owned();
-        all.insert(name, Chosen::All(all_of_it));
+        let all_of_it = match text(&variable.0["allValue"]) {
+            "" => ".+",
+            own => own,
+        };
+        all.insert(name, Chosen::All(all_of_it.to_owned()));
     }
     let case = |name: &str, value: &str, choice: Choice| Case {
         chosen: Some((name.to_owned(), value.to_owned())),
@@ -91,8 +101,8 @@ fn values_of(
     questions: &Questions<'_>,
 ) -> Result<Vec<String>> {
     ensure!(
-        variable.kind() == "query" && variable.0["includeAll"] == true,
-        "this test knows variables that are queries and offer All"
+        variable.kind() == "query",
+        "this test knows variables that are queries"
     );
     let (selector, label) = label_values(variable.query()).map_err(|error| anyhow!(error))?;
     let selector = interpolate(selector, chosen, &questions.whole_past()?);

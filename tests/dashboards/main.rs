@@ -6,10 +6,12 @@
 mod absences;
 mod choices;
 mod fields;
+mod host;
 mod interpolate;
 mod lint;
 mod mistakes;
 mod overview;
+mod page;
 mod promql;
 mod queries;
 mod refused;

@@ -211,7 +211,7 @@ fn pages_about_people_ask_for_a_login_by_the_stub_of_grafana() -> Result<()> {
         Ok(stack.get("grafana", &path, &headers)?.status)
     };
     assert_eq!(status("genv-overview", None)?, 200);
-    for about_people in ["genv-users", "genv-enforcement"] {
+    for about_people in ["genv-users", "genv-enforcement", "genv-host"] {
         assert_eq!(status(about_people, None)?, 403);
         assert_eq!(status(about_people, Some(&admin))?, 200);
         assert_eq!(status(about_people, Some(&other))?, 401);

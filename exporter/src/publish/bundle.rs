@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// Every file that is published: its path in the repository and below the folder, and its text.
-const FILES: [(&str, &str); 12] = files![
+const FILES: [(&str, &str); 13] = files![
     "prometheus/prometheus.yml",
     "prometheus/alertmanager.yml",
     "prometheus/rules/genv-recording.yml",
@@ -37,6 +37,7 @@ const FILES: [(&str, &str); 12] = files![
     "grafana/provisioning/datasources/genv.yml",
     "grafana/provisioning/dashboards/genv.yml",
     "grafana/dashboards/enforcement.json",
+    "grafana/dashboards/host.json",
     "grafana/dashboards/overview.json",
     "grafana/dashboards/users.json",
 ];
@@ -318,6 +319,7 @@ mod tests {
             "path: /etc/genv/grafana/dashboards/overview.json",
             "path: /etc/genv/grafana/dashboards/users.json",
             "path: /etc/genv/grafana/dashboards/enforcement.json",
+            "path: /etc/genv/grafana/dashboards/host.json",
             "provisioning = /etc/genv/grafana/provisioning",
             "default_home_dashboard_path = /etc/genv/grafana/dashboards/overview.json",
         ] {

@@ -2,10 +2,13 @@
 //! (<https://github.com/grafana/dashboard-linter/blob/main/docs/index.md>), all of them errors, and rules of our own.
 
 mod layout;
+mod links;
 mod panels;
 mod targets;
 mod templates;
 mod whole;
+
+pub(crate) use links::ABOUT_ONE_HOST;
 
 use std::collections::BTreeSet;
 
@@ -35,6 +38,8 @@ const RULES: &[Rule] = &[
     ),
     ("template-order", templates::order),
     ("template-unused", templates::unused),
+    ("link-target", links::lead_somewhere),
+    ("link-host", links::hosts),
     ("panel-type", panels::core_type),
     ("panel-datasource", panels::datasource),
     ("panel-title-description", panels::title_description),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use promql_parser::parser::Expr;
 use serde_json::{Value, json};
 
+use super::links::ABOUT_ONE_HOST;
 use super::{Fault, unless};
 use crate::interpolate::label_values;
 use crate::{promql, variables};
@@ -60,6 +61,7 @@ fn chosen(dashboard: &Dashboard, name: &str) -> Vec<Fault> {
         return vec![Fault::dashboard(format!("has no variable {name}"))];
     };
     let json = variable.0;
+    let several = !is_single(dashboard, name);
     let wanted = [
         (variable.kind() == "query", "be a query"),
         (
@@ -67,15 +69,29 @@ fn chosen(dashboard: &Dashboard, name: &str) -> Vec<Fault> {
             "use the data source ${datasource}",
         ),
         (!variable.label().is_empty(), "have a label"),
-        (json["multi"] == true, "allow several values"),
-        (json["includeAll"] == true, "offer All"),
-        (json["allValue"] == ".+", "have the allValue '.+'"),
+        (
+            json["multi"] == several && json["includeAll"] == several,
+            if several {
+                "allow several values and offer All"
+            } else {
+                "allow one value, and not offer All"
+            },
+        ),
+        (
+            !several || json["allValue"] == ".+",
+            "have the allValue '.+'",
+        ),
     ];
     wanted
         .into_iter()
         .filter(|(holds, _)| !holds)
         .map(|(_, what)| Fault::dashboard(format!("the variable {name} must {what}")))
         .collect()
+}
+
+/// The dashboard about one host is of one at a time: so its queries stay small, however many hosts there are.
+fn is_single(dashboard: &Dashboard, name: &str) -> bool {
+    dashboard.uid() == ABOUT_ONE_HOST && name == "hostname"
 }
 
 /// What one dashboard's variables choose must mean the same in the next, because links carry them over.
@@ -100,9 +116,11 @@ pub(super) fn shared(dashboard: &Dashboard) -> Vec<Fault> {
         let Some((name, label, query)) = known(variable.name()).map(|place| SHARED[place]) else {
             continue;
         };
+        let single = is_single(dashboard, name);
+        let all = if single { Value::Null } else { json!(".+") };
         let wanted = json!({
             "type": "query", "label": label, "datasource": {"type": "prometheus", "uid": "${datasource}"},
-            "refresh": 2, "multi": true, "includeAll": true, "allValue": ".+", "sort": 1, "regex": "", "hide": 0,
+            "refresh": 2, "multi": !single, "includeAll": !single, "allValue": all, "sort": 1, "regex": "", "hide": 0,
         });
         for (key, value) in wanted.as_object().into_iter().flatten() {
             // Absent means what Grafana takes then.
@@ -118,9 +136,11 @@ pub(super) fn shared(dashboard: &Dashboard) -> Vec<Fault> {
                 "the variable {name} must ask {query}"
             )));
         }
-        if variable.current() != "$__all" {
+        let first = if single { "" } else { "$__all" };
+        if variable.current() != first {
+            let with = if single { "the first value" } else { "All" };
             faults.push(Fault::dashboard(format!(
-                "the variable {name} must begin with All"
+                "the variable {name} must begin with {with}"
             )));
         }
     }

@@ -1,5 +1,6 @@
 //! Each rule refuses what it is there for: a good dashboard with one thing wrong.
 
+mod links;
 mod panels;
 mod targets;
 
@@ -115,6 +116,47 @@ fn variables_of_other_kinds_are_refused() {
         let line =
             format!("dashboard 'Example': {rule}: the variable {name} must have the allValue '.+'");
         assert!(found.contains(&line), "{found}");
+    }
+}
+
+#[test]
+fn only_the_dashboard_about_one_host_offers_one_host_at_a_time() {
+    let single = |dashboard: &mut Value| {
+        for (key, value) in [
+            ("multi", json!(false)),
+            ("includeAll", json!(false)),
+            ("allValue", Value::Null),
+            ("current", Value::Null),
+        ] {
+            variable("hostname", key, value)(dashboard);
+        }
+    };
+    let about_one_host = || Dashboard {
+        file: "host".to_owned(),
+        ..example()
+    };
+    let found = |mut dashboard: Dashboard, change: &dyn Fn(&mut Value)| {
+        dashboard.json["uid"] = json!(format!("genv-{}", dashboard.file));
+        change(&mut dashboard.json);
+        let found = lint::lint(&dashboard);
+        found
+            .iter()
+            .filter(|line| line.contains("hostname"))
+            .count()
+    };
+    assert_eq!(found(about_one_host(), &single), 0);
+    assert_eq!(found(example(), &|_| ()), 0);
+    assert!(found(example(), &single) > 0);
+    for (key, value) in [
+        ("multi", json!(true)),
+        ("includeAll", json!(true)),
+        ("current", json!({"value": "gpu01"})),
+    ] {
+        let changed = found(about_one_host(), &|dashboard| {
+            single(dashboard);
+            variable("hostname", key, value.clone())(dashboard);
+        });
+        assert!(changed > 0, "{key} = {value} passes");
     }
 }
 
