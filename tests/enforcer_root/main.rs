@@ -9,15 +9,19 @@ mod stage;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::Outcome;
 use genv_tests::enforcer::is_alive;
+use genv_tests::patience::PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -178,7 +182,14 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
         assert_eq!(fs::metadata(stage.own.join("audit.jsonl"))?.len(), 4000);
 
         fs::remove_file(fill)?;
-        mount_remount(&stage.own, MountFlags::RDONLY, "")?;
+        // What other tests start has the files of this program open until it begins its own.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match mount_remount(&stage.own, MountFlags::RDONLY, "") {
+                Err(Errno::BUSY) if Instant::now() < deadline => sleep(Duration::from_millis(10)),
+                done => break done?,
+            }
+        }
         let outcome = executor.carry_out(&terminate(&target), "why");
         refused(&outcome, "Read-only file system");
         assert!(is_alive(victim.pid()));
