@@ -8,6 +8,7 @@ pub mod exporter;
 pub mod history;
 pub mod http;
 pub mod local_commands;
+pub mod machine;
 pub mod metrics;
 pub mod nvml_answers;
 pub mod nvml_sim;

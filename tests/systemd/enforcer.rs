@@ -5,12 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::{Machine, USER};
 use genv_tests::patience::until;
 use serde_json::Value;
 
-use crate::machine::{Machine, USER};
 use crate::{
-    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, is_confined, is_judged, is_watched,
+    DAC_READ_SEARCH, KILL, REFUSED, SYS_PTRACE, boot, is_confined, is_watched,
     opens_the_driver_alone, stops_and_is_started_by_its_socket,
 };
 
@@ -54,7 +54,7 @@ fn entry(machine: &Machine, matches: &[&str]) -> Result<Value> {
 #[test]
 fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_it_needs()
 -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     started(&machine)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("dry-run: 4 rules, "))?;
     let said = machine.run(&["systemctl", "status", UNIT])?;
@@ -81,7 +81,7 @@ fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_i
         "status",
     ])?;
     ensure!(said.contains("dry-run") && !said.contains("CAP_"), "{said}");
-    is_judged(&machine, UNIT, MOST_EXPOSURE)?;
+    machine.judge(UNIT, MOST_EXPOSURE)?;
     // Terminals can be written to, also where none is behind the device.
     let found = machine.open_among(UNIT, ">/dev/ttyS136")?;
     ensure!(found != REFUSED, "ttyS136: {found:?}");
@@ -90,7 +90,7 @@ fn promise_19_it_runs_as_its_user_with_three_capabilities_and_the_devices_that_i
 
 #[test]
 fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     started(&machine)?;
     let begun = entry(&machine, &[&of("started")?])?;
     for (field, value) in [
@@ -138,7 +138,7 @@ fn it_is_reloaded_watched_stopped_and_started_by_its_socket() -> Result<()> {
 
 #[test]
 fn a_configuration_that_cannot_be_used_is_not_tried_again() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     machine.write(CONFIG, "version: 1\nrules: [{kind: no-such-kind}]\n")?;
     let output = machine.output(&["systemctl", "start", UNIT])?;
     ensure!(!output.status.success(), "it started");
@@ -160,7 +160,7 @@ const ENDS_OUTSIDERS: &str = "version: 1\nmode: enforce\ninterval: 100ms\nbreake
 
 #[test]
 fn it_tells_a_user_in_the_terminal_and_ends_the_process() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     let pid = machine.start(
         "login",
         &[
@@ -204,7 +204,7 @@ fn it_tells_a_user_in_the_terminal_and_ends_the_process() -> Result<()> {
 
 #[test]
 fn without_the_capability_to_signal_it_says_so_and_ends_nothing() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     let program = format!("/home/{USER}/x\nPRIORITY=0");
     machine.run(&["cp", "/usr/bin/sleep", &program])?;
     let words = ["bash", "-c", "exec ~/x*0 1000000"];
@@ -236,7 +236,7 @@ fn without_the_capability_to_signal_it_says_so_and_ends_nothing() -> Result<()> 
 
 #[test]
 fn it_takes_a_device_from_an_environment_of_another_user() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     let words = ["genv", "exec", "--gpus", "1", "--", "sleep", "1000000"];
     let pid = machine.start("job", &words, "sleep")?;
     let is_attached = || -> Result<bool> {

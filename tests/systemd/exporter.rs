@@ -1,13 +1,13 @@
 //! genv-exporter.service.
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::{Machine, USER};
 use genv_tests::metrics::Scrape;
 use genv_tests::patience::until;
 
-use crate::machine::{Machine, USER};
 use crate::{
-    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, is_confined, is_judged, is_watched,
-    opens_the_driver_alone, stops_and_is_started_by_its_socket,
+    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone,
+    stops_and_is_started_by_its_socket,
 };
 
 const UNIT: &str = "genv-exporter";
@@ -25,11 +25,11 @@ fn started(machine: &Machine) -> Result<()> {
 
 #[test]
 fn it_runs_as_its_user_with_two_capabilities_and_the_driver_alone() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     started(&machine)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("devices: 2, "))?;
     is_confined(&machine, UNIT, UNIT, SYS_PTRACE | DAC_READ_SEARCH)?;
-    is_judged(&machine, UNIT, MOST_EXPOSURE)?;
+    machine.judge(UNIT, MOST_EXPOSURE)?;
     let found = machine.open_among(UNIT, ">/dev/ttyS136")?;
     ensure!(found == REFUSED, "ttyS136: {found:?}");
     opens_the_driver_alone(&machine, UNIT)?;
@@ -39,7 +39,7 @@ fn it_runs_as_its_user_with_two_capabilities_and_the_driver_alone() -> Result<()
 
 #[test]
 fn it_sees_environments_and_processes_of_others() -> Result<()> {
-    let machine = Machine::boot()?;
+    let machine = boot()?;
     let member = machine.start(
         "member",
         &[

@@ -1,5 +1,4 @@
-//! A machine of its own with Debian's systemd as its first process, and genv's programs, units, users and configuration
-//! where packages put them.
+//! A machine of its own with Debian's systemd as its first process; needs root, and the package util-linux.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -10,28 +9,30 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use genv_tests::http::{self, Response};
-use genv_tests::metrics::Scrape;
-use genv_tests::patience::{self, until};
-use genv_tests::tools::{self, build_folder};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-/// Where programs, the driver's library and genv's own files are.
-const PROGRAMS: [&str; 3] = ["genv", "genv-enforcer", "genv-exporter"];
+use crate::http::{self, Response};
+use crate::metrics::Scrape;
+use crate::patience::{self, until};
+use crate::tools::{self, build_folder};
+
+/// Where the driver's library is.
 const DRIVER: &str = "usr/lib/libnvidia-ml.so.1";
-pub(crate) const UNITS: &str = "usr/lib/systemd/system";
+
+/// Where units of packages are.
+pub const UNITS: &str = "usr/lib/systemd/system";
 
 /// What the simulated driver tells.
 const SCENARIO: &str = "etc/genv/scenario.yaml";
 
 /// A user who is nobody in particular.
-pub(crate) const USER: &str = "alice";
+pub const USER: &str = "alice";
 
 /// A machine that runs; it ends with the value.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     boot: Child,
     /// Its first process, as this machine numbers it.
     init: u32,
@@ -39,17 +40,29 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts one, on which nothing of genv runs yet, and a user has a home.
+    /// Starts one from a tree that `scripts/debian-tools` makes, with what `furnish` puts into a folder besides, and the
+    /// simulated driver. Nothing of genv runs there yet, and a user has a home.
     ///
     /// # Errors
     /// It does not start, or a unit of its system fails.
-    pub(crate) fn boot() -> Result<Self> {
+    pub fn boot(tree: &str, furnish: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let tree = tools::folder("debian-12-systemd").join("root");
+        let tree = tools::folder(tree).join("root");
         // Beside the programs, so that they need no copy.
         let layer = tempfile::tempdir_in(build_folder())?;
         fs::set_permissions(layer.path(), fs::Permissions::from_mode(0o755))?;
-        furnish(layer.path(), &here.join("../packaging"))?;
+        put(
+            &build_folder().join("libnvml_sim.so"),
+            &layer.path().join(DRIVER),
+        )?;
+        fs::create_dir_all(layer.path().join("etc"))?;
+        for (file, text) in [
+            ("machine-id", "0123456789abcdef0123456789abcdef\n"),
+            ("hostname", "gpu01\n"),
+        ] {
+            fs::write(layer.path().join("etc").join(file), text)?;
+        }
+        furnish(layer.path())?;
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
@@ -106,7 +119,7 @@ impl Machine {
     ///
     /// # Errors
     /// It cannot be started, or does not end.
-    pub(crate) fn output(&self, words: &[&str]) -> Result<Output> {
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--target={}", self.init))
@@ -121,7 +134,7 @@ impl Machine {
     ///
     /// # Errors
     /// It failed.
-    pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
+    pub fn run(&self, words: &[&str]) -> Result<String> {
         let output = self.output(words)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{words:?}: {said}");
@@ -130,7 +143,7 @@ impl Machine {
 
     /// A file there, as it is seen from here.
     #[must_use]
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
+    pub fn path(&self, path: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.init));
         root.join(path.trim_start_matches('/'))
     }
@@ -139,7 +152,7 @@ impl Machine {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(crate) fn read(&self, path: &str) -> Result<String> {
+    pub fn read(&self, path: &str) -> Result<String> {
         fs::read_to_string(self.path(path)).with_context(|| path.to_owned())
     }
 
@@ -147,7 +160,7 @@ impl Machine {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn write(&self, path: &str, text: &str) -> Result<()> {
+    pub fn write(&self, path: &str, text: &str) -> Result<()> {
         let (to, new) = (self.path(path), self.path(&format!("{path}.new")));
         fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
         fs::write(&new, text)?;
@@ -159,7 +172,7 @@ impl Machine {
     ///
     /// # Errors
     /// systemd does not take it.
-    pub(crate) fn configure(&self, unit: &str, name: &str, text: &str) -> Result<()> {
+    pub fn configure(&self, unit: &str, name: &str, text: &str) -> Result<()> {
         let file = format!("etc/systemd/system/{unit}.service.d/{name}.conf");
         self.write(&file, text)?;
         self.run(&["systemctl", "daemon-reload"]).map(drop)
@@ -169,7 +182,7 @@ impl Machine {
     ///
     /// # Errors
     /// The scenario cannot be written.
-    pub(crate) fn use_devices(&self, pids: &[u32]) -> Result<()> {
+    pub fn use_devices(&self, pids: &[u32]) -> Result<()> {
         let process = |pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}");
         let processes: Vec<_> = pids.iter().map(process).collect();
         let processes = processes.join(", ");
@@ -184,7 +197,7 @@ impl Machine {
     ///
     /// # Errors
     /// It does not start.
-    pub(crate) fn start(&self, unit: &str, words: &[&str], process: &str) -> Result<u32> {
+    pub fn start(&self, unit: &str, words: &[&str], process: &str) -> Result<u32> {
         let (name, user) = (format!("--unit={unit}"), format!("--uid={USER}"));
         let home = format!("--working-directory=/home/{USER}");
         let scenario = format!("--setenv=GENV_SCENARIO=/{SCENARIO}");
@@ -207,7 +220,7 @@ impl Machine {
 
     /// Whether a process is there, by the pid that it has there.
     #[must_use]
-    pub(crate) fn is_alive(&self, pid: u32) -> bool {
+    pub fn is_alive(&self, pid: u32) -> bool {
         self.path(&format!("proc/{pid}")).exists()
     }
 
@@ -215,7 +228,7 @@ impl Machine {
     ///
     /// # Errors
     /// systemd does not answer.
-    pub(crate) fn property(&self, unit: &str, name: &str) -> Result<String> {
+    pub fn property(&self, unit: &str, name: &str) -> Result<String> {
         let said = self.run(&["systemctl", "show", "--value", "--property", name, unit])?;
         Ok(said.trim_end().to_owned())
     }
@@ -224,7 +237,7 @@ impl Machine {
     ///
     /// # Errors
     /// systemd does not answer.
-    pub(crate) fn main_pid(&self, unit: &str) -> Result<u32> {
+    pub fn main_pid(&self, unit: &str) -> Result<u32> {
         Ok(self.property(unit, "MainPID")?.parse()?)
     }
 
@@ -232,7 +245,7 @@ impl Machine {
     ///
     /// # Errors
     /// It never is.
-    pub(crate) fn wait_for_status(&self, unit: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
+    pub fn wait_for_status(&self, unit: &str, is_so: impl Fn(&str) -> bool) -> Result<()> {
         let mut status = String::new();
         until("its status is so", || {
             status = self.property(unit, "StatusText")?;
@@ -243,7 +256,7 @@ impl Machine {
 
     /// What the journal has of a service, in words.
     #[must_use]
-    pub(crate) fn log(&self, unit: &str) -> String {
+    pub fn log(&self, unit: &str) -> String {
         let words = ["journalctl", "--output=cat", "--unit", unit];
         self.run(&words).unwrap_or_else(|error| error.to_string())
     }
@@ -252,18 +265,39 @@ impl Machine {
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub(crate) fn journal(&self, matches: &[&str]) -> Result<Vec<Value>> {
+    pub fn journal(&self, matches: &[&str]) -> Result<Vec<Value>> {
         let said = self.run(&[&["journalctl", "--output=json"], matches].concat())?;
         said.lines()
             .map(|line| Ok(serde_json::from_str(line)?))
             .collect()
     }
 
+    /// systemd's own judgement of a service and its socket: nothing is wrong with them, and the service is exposed at most so.
+    ///
+    /// # Errors
+    /// It is not so; with what systemd says.
+    pub fn judge(&self, unit: &str, most_exposure: f64) -> Result<()> {
+        let (service, socket) = (format!("{unit}.service"), format!("{unit}.socket"));
+        let output = self.output(&["systemd-analyze", "verify", &service, &socket])?;
+        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+        ensure!(output.status.success() && said.is_empty(), "{said}");
+        let installed = format!("/{UNITS}/{service}");
+        for words in [&[service.as_str()][..], &["--offline=true", &installed]] {
+            let judge = ["systemd-analyze", "--no-pager", "security"];
+            let said = self.run(&[&judge[..], words].concat())?;
+            let level = said.split_once(&format!("Overall exposure level for {service}: "));
+            let level = level.and_then(|(_, rest)| rest.split_whitespace().next());
+            let exposure: f64 = level.with_context(|| said.clone())?.parse()?;
+            ensure!(exposure <= most_exposure, "{exposure}: {said}");
+        }
+        Ok(())
+    }
+
     /// Fetches a page from a port of its 127.0.0.1.
     ///
     /// # Errors
     /// Nobody answers.
-    pub(crate) fn get(&self, port: u16, path: &str) -> Result<Response> {
+    pub fn get(&self, port: u16, path: &str) -> Result<Response> {
         let network = File::open(format!("/proc/{}/ns/net", self.init))?;
         let path = path.to_owned();
         // A network is that of a thread.
@@ -278,7 +312,7 @@ impl Machine {
     ///
     /// # Errors
     /// Nobody answers with well-formed metrics.
-    pub(crate) fn scrape(&self, port: u16) -> Result<Scrape> {
+    pub fn scrape(&self, port: u16) -> Result<Scrape> {
         Scrape::parse(&self.get(port, "/metrics")?.text()?)
     }
 
@@ -286,7 +320,7 @@ impl Machine {
     ///
     /// # Errors
     /// The service has no processes.
-    pub(crate) fn open_among(&self, unit: &str, redirection: &str) -> Result<String> {
+    pub fn open_among(&self, unit: &str, redirection: &str) -> Result<String> {
         let script = format!(
             "echo $$ >/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs && exec 3{redirection}"
         );
@@ -313,32 +347,15 @@ impl Drop for Machine {
     }
 }
 
-/// Puts everything where packages put it.
-fn furnish(layer: &Path, packaging: &Path) -> Result<()> {
-    let put = |from: PathBuf, to: &str| -> Result<()> {
-        let to = layer.join(to);
-        fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
-        fs::hard_link(&from, &to)
-            .or_else(|_| fs::copy(&from, &to).map(drop))
-            .with_context(|| from.display().to_string())
-    };
-    for program in PROGRAMS {
-        put(build_folder().join(program), &format!("usr/bin/{program}"))?;
-    }
-    put(build_folder().join("libnvml_sim.so"), DRIVER)?;
-    for (folder, to) in [("systemd", UNITS), ("sysusers.d", "usr/lib/sysusers.d")] {
-        for file in fs::read_dir(packaging.join(folder))? {
-            let file = file?;
-            put(file.path(), &format!("{to}/{}", file.file_name().display()))?;
-        }
-    }
-    put(packaging.join("enforcer.yaml"), "etc/genv/enforcer.yaml")?;
-    fs::write(
-        layer.join("etc/machine-id"),
-        "0123456789abcdef0123456789abcdef\n",
-    )?;
-    fs::write(layer.join("etc/hostname"), "gpu01\n")?;
-    Ok(())
+/// Puts a file where one of a machine is, without a copy if it can be.
+///
+/// # Errors
+/// It cannot be read, or not be written.
+pub fn put(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
+    fs::hard_link(from, to)
+        .or_else(|_| fs::copy(from, to).map(drop))
+        .with_context(|| from.display().to_string())
 }
 
 /// The only child of a process, if it has one.
