@@ -1,0 +1,15 @@
+# shellcheck shell=sh disable=SC3044 # typeset is reached by bash and zsh alone
+# Sets genv up in bash and zsh when it is first used, and at once in an environment. Otherwise no program is started.
+# Other shells, which read /etc/profile too, are left alone.
+if [ -n "${BASH_VERSION-}${ZSH_VERSION-}" ] && ! typeset -f __genv_call >/dev/null; then
+    if [ -n "${GENV_ENVIRONMENT_ID+set}" ] || [ "${GENV_PREACTIVATE-}" = 1 ]; then
+        eval "$(command genv shell --init)"
+    else
+        genv() {
+            unset -f genv
+            # On Tab this is called too, with a variable that asks the program for something else.
+            eval "$(unset GENV_COMPLETE && command genv shell --init)"
+            genv "$@"
+        }
+    fi
+fi
