@@ -1,0 +1,247 @@
+//! The Debian package: installed, upgraded, removed and purged.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::{Machine, USER};
+use genv_tests::patience::until;
+
+use crate::{CONFIG, DAEMONS, DEB, boot, dpkg_status, earlier, install, start_member};
+
+fn start_daemons(machine: &Machine) -> Result<()> {
+    machine
+        .run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat())
+        .map(drop)
+}
+
+/// What `systemctl is-enabled` and `is-active` say of a daemon.
+fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
+    let ask = |what| -> Result<String> {
+        let said = machine.output(&["systemctl", what, daemon])?.stdout;
+        Ok(String::from_utf8(said)?.trim_end().to_owned())
+    };
+    Ok([ask("is-enabled")?, ask("is-active")?])
+}
+
+#[test]
+fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()> {
+    let machine = boot()?;
+    let said = install(&machine, DEB)?;
+    ensure!(
+        said.contains("systemctl enable --now genv-exporter genv-enforcer"),
+        "{said}"
+    );
+    let driver = machine.path("proc/driver/nvidia/version").exists();
+    ensure!(
+        said.contains("no NVIDIA driver is loaded") != driver,
+        "{said}"
+    );
+    ensure!(!said.contains("systemd does not run here"), "{said}");
+    for daemon in DAEMONS {
+        let found = states(&machine, daemon)?;
+        ensure!(found == ["disabled", "inactive"], "{daemon}: {found:?}");
+    }
+    let state = machine.path("var/tmp/genv").metadata()?;
+    ensure!(
+        state.mode() == 0o40_777 && state.uid() == 0,
+        "{:o} {}",
+        state.mode(),
+        state.uid()
+    );
+    for file in [
+        "usr/share/man/man1/genv-activate.1.gz",
+        "usr/share/bash-completion/completions/genv",
+        "usr/share/zsh/vendor-completions/_genv",
+        "usr/share/fish/vendor_completions.d/genv.fish",
+    ] {
+        ensure!(machine.path(file).metadata()?.len() > 100, "{file}");
+    }
+    for shim in ["nvidia-smi", "docker"] {
+        let script = format!("command -v {shim}");
+        let found = machine.run(&[
+            "env",
+            "GENV_DEVICES=2",
+            "genv",
+            "exec",
+            "--gpus",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ])?;
+        ensure!(
+            found.trim_end() == format!("/usr/lib/genv/shims/{shim}"),
+            "{found}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn its_daemons_run_as_their_users_and_see_environments_of_others() -> Result<()> {
+    let machine = boot()?;
+    install(&machine, DEB)?;
+    let member = start_member(&machine)?;
+    let outsider = machine.start("outsider", &["sleep", "1000000"], "sleep")?;
+    machine.use_devices(&[member, outsider])?;
+    start_daemons(&machine)?;
+    let scrape = machine.scrape(9820)?;
+    scrape.value(
+        "genv_environment_info",
+        &[("env_name", "training"), ("username", USER)],
+    )?;
+    for (state, processes) in [("environment", 1.0), ("outside", 1.0), ("unknown", 0.0)] {
+        let found = scrape.value("genv_processes", &[("state", state)])?;
+        ensure!(
+            found.to_bits() == f64::to_bits(processes),
+            "{state}: {found}"
+        );
+    }
+    machine.wait_for_status("genv-enforcer", |status| {
+        status.starts_with("dry-run: 4 rules, ")
+    })?;
+    for (daemon, user, most_exposure) in [
+        ("genv-exporter", "genv-exporter", 1.5),
+        ("genv-enforcer", "genv", 2.0),
+    ] {
+        let pid = machine.main_pid(daemon)?;
+        let uid: u32 = machine.run(&["id", "--user", user])?.trim().parse()?;
+        ensure!(
+            machine.path(&format!("proc/{pid}")).metadata()?.uid() == uid,
+            "{daemon}"
+        );
+        machine.judge(daemon, most_exposure)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_upgrade_keeps_configuration_and_environments_and_starts_the_daemons_again() -> Result<()> {
+    let machine = boot()?;
+    install(&machine, earlier(&machine)?)?;
+    let own = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
+    machine.write(CONFIG, own)?;
+    start_daemons(&machine)?;
+    let member = start_member(&machine)?;
+    let before = machine.run(&["genv", "envs", "--json"])?;
+    let pids = DAEMONS.map(|daemon| machine.main_pid(daemon));
+
+    let said = install(&machine, DEB)?;
+    ensure!(!said.contains("cannot use"), "{said}");
+    ensure!(dpkg_status(&machine)? == format!("install ok installed {}", version(&machine)?));
+    ensure!(machine.read(CONFIG)? == own, "{}", machine.read(CONFIG)?);
+    for (daemon, pid) in DAEMONS.into_iter().zip(pids) {
+        ensure!(
+            machine.main_pid(daemon)? != pid?,
+            "{daemon} goes on as it was"
+        );
+        let found = states(&machine, daemon)?;
+        ensure!(found == ["enabled", "active"], "{daemon}: {found:?}");
+    }
+    machine.wait_for_status("genv-enforcer", |status| {
+        status.starts_with("dry-run: 1 rules")
+    })?;
+    ensure!(machine.is_alive(member), "its process has ended");
+    let after = machine.run(&["genv", "envs", "--json"])?;
+    ensure!(
+        before.contains("training") && after.contains("training"),
+        "{before}{after}"
+    );
+    Ok(())
+}
+
+/// Of the package that is tested.
+fn version(machine: &Machine) -> Result<String> {
+    let said = machine.run(&["dpkg-deb", "--field", DEB, "Version"])?;
+    Ok(said.trim_end().to_owned())
+}
+
+#[test]
+fn with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was()
+-> Result<()> {
+    let machine = boot()?;
+    install(&machine, earlier(&machine)?)?;
+    start_daemons(&machine)?;
+    let pid = machine.main_pid("genv-enforcer")?;
+    machine.write(CONFIG, "version: 1\nrules: [{kind: no-such-kind}]\n")?;
+    let said = install(&machine, DEB)?;
+    ensure!(
+        said.contains("enforcer.yaml:2:")
+            && said.contains("this version cannot use /etc/genv/enforcer.yaml"),
+        "{said}"
+    );
+    ensure!(
+        machine.main_pid("genv-enforcer")? == pid,
+        "it was started again"
+    );
+    ensure!(states(&machine, "genv-enforcer")?[1] == "active");
+    ensure!(states(&machine, "genv-exporter")?[1] == "active");
+    Ok(())
+}
+
+#[test]
+fn removed_it_leaves_configuration_and_environments_and_purged_only_those() -> Result<()> {
+    let machine = boot()?;
+    install(&machine, DEB)?;
+    start_daemons(&machine)?;
+    let member = start_member(&machine)?;
+    machine.run(&["apt-get", "remove", "--yes", "genv"])?;
+    for daemon in DAEMONS {
+        ensure!(states(&machine, daemon)?[1] == "inactive", "{daemon} runs");
+    }
+    ensure!(!machine.path("usr/bin/genv").exists());
+    ensure!(machine.path(CONFIG).exists(), "{CONFIG} is gone");
+    let output = machine.output(&["bash", "-lic", "type genv"])?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(
+        said.contains("genv: not found") && !said.contains("No such file"),
+        "{said}"
+    );
+
+    install(&machine, DEB)?;
+    for daemon in DAEMONS {
+        ensure!(states(&machine, daemon)?[0] == "enabled", "{daemon}");
+    }
+    // Of the machine, not of the package, as the units' settings are.
+    machine.run(&["rm", "/etc/genv/scenario.yaml"])?;
+    machine.run(&["apt-get", "purge", "--yes", "genv"])?;
+    let left = machine.run(&[
+        "find",
+        "/etc",
+        "/usr",
+        "/var/lib",
+        "-name",
+        "*genv*",
+        "-not",
+        "-path",
+        "/etc/systemd/system/genv-*.service.d*",
+        "-not",
+        "-path",
+        "/var/lib/systemd/*",
+    ])?;
+    ensure!(left.is_empty(), "{left}");
+    ensure!(machine.is_alive(member), "its process has ended");
+    let state = machine.read("var/tmp/genv/envs.json")?;
+    ensure!(state.contains("training"), "{state}");
+    Ok(())
+}
+
+#[test]
+fn what_clears_old_files_away_leaves_the_state_alone() -> Result<()> {
+    let machine = boot()?;
+    install(&machine, DEB)?;
+    start_member(&machine)?;
+    machine.write("var/tmp/other", "")?;
+    // As Debian 13 has it, with files that are old as soon as they are there.
+    machine.write("etc/tmpfiles.d/tmp.conf", "q /var/tmp 1777 root root 0\n")?;
+    until("others are cleared away", || {
+        machine.run(&["systemd-tmpfiles", "--clean"])?;
+        Ok(!machine.path("var/tmp/other").exists())
+    })?;
+    let state = machine
+        .read("var/tmp/genv/envs.json")
+        .context("the state")?;
+    ensure!(state.contains("training"), "{state}");
+    Ok(())
+}

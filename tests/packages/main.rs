@@ -1,0 +1,120 @@
+//! What `scripts/package` builds, installed where a real systemd runs; each test on a machine of its own.
+
+mod deb;
+mod interrupted;
+mod old_systems;
+mod playbook;
+mod rpm;
+mod shells;
+mod tarball;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::{Machine, USER, put};
+
+/// Where packages are on a machine.
+const DEB: &str = "/packages/genv.deb";
+const RPM: &str = "/packages/genv.rpm";
+const TARBALL: &str = "/packages/genv.tar.gz";
+
+const CONFIG: &str = "etc/genv/enforcer.yaml";
+const DAEMONS: [&str; 2] = ["genv-exporter", "genv-enforcer"];
+
+/// A machine that has the packages, and nothing of them is installed.
+fn boot() -> Result<Machine> {
+    Machine::boot("debian-12-packages", |layer| {
+        for path in [DEB, RPM, TARBALL] {
+            let ending = path.split_once("genv.").context("an ending")?.1;
+            put(&built(ending)?, &layer.join(path.trim_start_matches('/')))?;
+        }
+        Ok(())
+    })
+}
+
+/// What `scripts/package` has built, by the end of its name.
+fn built(ending: &str) -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/packages");
+    let files = fs::read_dir(&folder).context("there are no packages: run scripts/package")?;
+    let files: Vec<_> = files.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
+    let mut found = files
+        .into_iter()
+        .filter(|file| file.to_string_lossy().ends_with(ending));
+    found
+        .next()
+        .with_context(|| format!("no {ending}: run scripts/package"))
+}
+
+/// Makes an earlier version of the Debian package, which has another configuration by default; its path there.
+fn earlier(machine: &Machine) -> Result<&'static str> {
+    machine.run(&[
+        "bash",
+        "-ec",
+        "dpkg-deb --raw-extract /packages/genv.deb /packages/earlier
+        cd /packages/earlier
+        sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control
+        sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml
+        dpkg-deb --build -Znone . /packages/earlier.deb",
+    ])?;
+    Ok("/packages/earlier.deb")
+}
+
+/// Installs a Debian package as an administrator does who wants his configuration kept; what was said.
+fn install(machine: &Machine, package: &str) -> Result<String> {
+    let output = machine.output(&[
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "install",
+        "--yes",
+        "--option=Dpkg::Options::=--force-confold",
+        package,
+    ])?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(output.status.success(), "{said}");
+    Ok(said)
+}
+
+/// What dpkg says of the package, such as `install ok installed 0.1.0-1`.
+fn dpkg_status(machine: &Machine) -> Result<String> {
+    machine.run(&[
+        "dpkg-query",
+        "--show",
+        "--showformat=${Status} ${Version}",
+        "genv",
+    ])
+}
+
+/// Starts a process in an environment of [`USER`], named training; its pid.
+fn start_member(machine: &Machine) -> Result<u32> {
+    machine.start(
+        "member",
+        &[
+            "/usr/bin/genv",
+            "exec",
+            "--name",
+            "training",
+            "--",
+            "sleep",
+            "1000000",
+        ],
+        "sleep",
+    )
+}
+
+/// Runs a command as [`USER`], in his home.
+fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
+    let home = format!("HOME=/home/{USER}");
+    let user = [
+        "runuser",
+        "--user",
+        USER,
+        "--",
+        "env",
+        "--chdir",
+        &home[5..],
+        &home,
+    ];
+    machine.run(&[&user[..], words].concat())
+}

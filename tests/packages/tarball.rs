@@ -1,0 +1,164 @@
+//! The tarball, as a user without root.
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::{Machine, USER};
+use genv_tests::patience::until;
+
+use crate::{TARBALL, as_user, boot};
+
+/// Unpacks it in the user's home; `bash -c` runs what follows in its folder.
+fn unpack(machine: &Machine) -> Result<()> {
+    as_user(
+        machine,
+        &[
+            "bash",
+            "-c",
+            &format!("mkdir genv && tar -xzf {TARBALL} -C genv --strip-components=1"),
+        ],
+    )
+    .map(drop)
+}
+
+/// Runs its script; whether it succeeded, and what was said.
+fn install(machine: &Machine, arguments: &str) -> Result<(bool, String)> {
+    let script = format!("genv/install.sh {arguments} 2>&1; echo ended with $?");
+    let said = as_user(machine, &["bash", "-c", &script])?;
+    Ok((said.ends_with("ended with 0\n"), said))
+}
+
+/// How many processes an exporter there sees in environments, outside, and knows nothing of.
+fn states(machine: &Machine) -> Result<Vec<f64>> {
+    let scrape = machine.scrape(9820)?;
+    let states = ["environment", "outside", "unknown"];
+    states
+        .iter()
+        .map(|state| scrape.value("genv_processes", &[("state", state)]))
+        .collect()
+}
+
+#[test]
+fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
+    let machine = boot()?;
+    unpack(&machine)?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    for line in [
+        "is installed in /home/alice/.local",
+        "/home/alice/.local/bin is not on PATH",
+        "eval \"$(genv shell --init)\"",
+        "those of others it calls unknown",
+        "can end your own processes and no others",
+    ] {
+        ensure!(said.contains(line), "{line}: {said}");
+    }
+    // So it is, with the line that it names.
+    let script = "export PATH=$HOME/.local/bin:$PATH GENV_DEVICES=2; eval \"$(genv shell --init)\"; \
+                  genv activate --gpus 1 && command -v nvidia-smi && echo devices:$CUDA_VISIBLE_DEVICES";
+    let said = as_user(&machine, &["bash", "-c", script])?;
+    ensure!(
+        said.contains("/home/alice/.local/lib/genv/shims/nvidia-smi") && said.contains("devices:0"),
+        "{said}"
+    );
+
+    let genv = format!("/home/{USER}/.local/bin/genv");
+    let words = [
+        &genv, "exec", "--name", "training", "--", "sleep", "1000000",
+    ];
+    let member = machine.start("member", &words, "sleep")?;
+    machine.run(&["systemd-run", "--quiet", "--unit=other", "sleep", "1000000"])?;
+    let other = machine.main_pid("other")?;
+    machine.use_devices(&[member, other])?;
+    machine.start("exporter", &[&format!("{genv}-exporter")], "genv-exporter")?;
+    let mut seen = String::new();
+    until("other users' processes are unknown", || {
+        let states = states(&machine);
+        seen = format!("{states:?}");
+        Ok(states.is_ok_and(|states| states == [1.0, 0.0, 1.0]))
+    })
+    .with_context(|| format!("{seen}: {}", machine.log("exporter")))?;
+    Ok(())
+}
+
+#[test]
+fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()> {
+    let machine = boot()?;
+    unpack(&machine)?;
+    as_user(
+        &machine,
+        &[
+            "bash",
+            "-c",
+            "mkdir -p .local/bin && echo mine >.local/bin/mine",
+        ],
+    )?;
+    // A version that had a file more, one that is running, and a folder with a space.
+    as_user(
+        &machine,
+        &["bash", "-c", "touch 'genv/share/genv/of an older version'"],
+    )?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    let genv = format!("/home/{USER}/.local/bin/genv");
+    let member = machine.start(
+        "member",
+        &[&genv, "exec", "--", "sleep", "1000000"],
+        "sleep",
+    )?;
+    as_user(&machine, &["rm", "genv/share/genv/of an older version"])?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    let files = || as_user(&machine, &["find", ".local", "!", "-type", "d"]);
+    let found = files()?;
+    ensure!(
+        !found.contains("older") && !found.contains(".new"),
+        "{found}"
+    );
+    ensure!(machine.is_alive(member), "it has ended");
+
+    let remove = "sh .local/share/genv/install.sh --uninstall --prefix=$HOME/.local";
+    as_user(&machine, &["bash", "-c", remove])?;
+    ensure!(files()? == ".local/bin/mine\n", "{}", files()?);
+    let (done, said) = install(&machine, "--uninstall")?;
+    ensure!(
+        !done && said.contains("nothing was installed in /home/alice/.local"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
+    let machine = boot()?;
+    unpack(&machine)?;
+    for (arguments, line) in [
+        (
+            "--prefix=/usr/local",
+            "cannot install into /usr/local: you may not write there. Name another folder",
+        ),
+        (
+            "--prefix=here",
+            "cannot install into 'here': that is no absolute path",
+        ),
+        ("--prefix", "cannot install into ''"),
+        ("--prefer", "there is no option '--prefer'"),
+    ] {
+        let (done, said) = install(&machine, arguments)?;
+        ensure!(!done && said.contains(line), "{arguments}: {said}");
+    }
+    // The machine's loader is the judge: the program asks it for a glibc that no machine has.
+    let script = "sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.9.9/' genv/bin/genv";
+    as_user(&machine, &["bash", "-c", script])?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(
+        !done
+            && said.contains("version `GLIBC_9.9.9' not found")
+            && said.contains("it needs glibc 2.")
+            && said.contains("this machine has glibc 2."),
+        "{said}"
+    );
+    ensure!(
+        !machine.path("home/alice/.local").exists(),
+        "something was installed"
+    );
+    Ok(())
+}
