@@ -4,8 +4,7 @@ if set --query GENV_ENVIRONMENT_ID; or test "$GENV_PREACTIVATE" = 1
 else
     function genv --description 'Share the GPUs of a machine'
         functions --erase genv
-        # On Tab this is called too, with a variable that asks the program for something else.
-        env --unset=GENV_COMPLETE genv shell --init fish | source
+        command genv shell --init fish | source
         genv $argv
     end
 end

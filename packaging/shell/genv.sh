@@ -7,8 +7,7 @@ if [ -n "${BASH_VERSION-}${ZSH_VERSION-}" ] && ! typeset -f __genv_call >/dev/nu
     else
         genv() {
             unset -f genv
-            # On Tab this is called too, with a variable that asks the program for something else.
-            eval "$(unset GENV_COMPLETE && command genv shell --init)"
+            eval "$(command genv shell --init)"
             genv "$@"
         }
     fi

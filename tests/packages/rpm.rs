@@ -12,7 +12,7 @@ fn it_is_installed_upgraded_and_removed() -> Result<()> {
         machine.run(&[&["bash", "-c", script, "bash"], words].concat())
     };
     let needed = machine.run(&["rpm", "--query", "--package", "--requires", RPM])?;
-    ensure!(needed.contains("libc.so.6(GLIBC_2.29)(64bit)"), "{needed}");
+    ensure!(needed.contains("libc.so.6(GLIBC_2.30)(64bit)"), "{needed}");
     let said = rpm(&["--install", RPM])?;
     ensure!(
         said.contains("systemctl enable --now genv-exporter genv-enforcer"),
