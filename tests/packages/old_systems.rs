@@ -11,12 +11,12 @@ use crate::built;
 fn in_debian_11(script: &str) -> Result<String> {
     let prepare = "set -e
         mount -t tmpfs tmpfs /mnt
-        mkdir /mnt/upper /mnt/work /mnt/root
-        mount -t overlay -o \"lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work\" overlay /mnt/root
-        mount -t proc proc /mnt/root/proc
-        mount --bind /dev /mnt/root/dev
-        cp \"$2\" /mnt/root/genv.deb
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive chroot /mnt/root sh -ec \"$3\"";
+        mkdir /mnt/upper /mnt/changes /mnt/whole
+        mount -t overlay -o \"lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/changes\" overlay /mnt/whole
+        mount -t proc proc /mnt/whole/proc
+        mount --bind /dev /mnt/whole/dev
+        cp \"$2\" /mnt/whole/genv.deb
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive chroot /mnt/whole sh -ec \"$3\"";
     let mut command = Command::new("unshare");
     command
         .args([

@@ -21,11 +21,11 @@ fn it_sets_a_machine_up_and_changes_nothing_the_second_time() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/ansible");
     for file in ["genv.yml", "hosts.yml"] {
         machine.write(
-            &format!("root/{file}"),
+            &format!("etc/{file}"),
             &fs::read_to_string(folder.join(file)).context(file)?,
         )?;
     }
-    machine.write("root/here.yml", INVENTORY)?;
+    machine.write("etc/here.yml", INVENTORY)?;
     machine.write(
         "etc/own.yaml",
         "version: 1\nrules: [{kind: max-age, limit: 7d}]\n",
@@ -34,23 +34,23 @@ fn it_sets_a_machine_up_and_changes_nothing_the_second_time() -> Result<()> {
     let play = |words: &[&str]| -> Result<String> {
         let command = [
             "env",
-            "HOME=/root",
+            "HOME=/etc",
             "LC_ALL=C.UTF-8",
             "ansible-playbook",
-            "/root/genv.yml",
+            "/etc/genv.yml",
         ];
         let output = machine.output(&[&command[..], words].concat())?;
         let said = String::from_utf8([output.stdout, output.stderr].concat())?;
         ensure!(output.status.success(), "{said}");
         Ok(said)
     };
-    let hosts = play(&["--inventory=/root/hosts.yml", "--list-hosts"])?;
+    let hosts = play(&["--inventory=/etc/hosts.yml", "--list-hosts"])?;
     ensure!(
         hosts.contains("hosts (50)") && hosts.contains("gpu50"),
         "{hosts}"
     );
 
-    play(&["--inventory=/root/here.yml"])?;
+    play(&["--inventory=/etc/here.yml"])?;
     for daemon in DAEMONS {
         ensure!(
             machine.property(daemon, "ActiveState")? == "active",
@@ -76,7 +76,7 @@ fn it_sets_a_machine_up_and_changes_nothing_the_second_time() -> Result<()> {
     ensure!(targets == "- targets: [\"gpu01:9821\"]\n", "{targets}");
     machine.run(&["zsh", "-ic", "whence -w genv | grep -q function"])?;
 
-    let again = play(&["--inventory=/root/here.yml"])?;
+    let again = play(&["--inventory=/etc/here.yml"])?;
     ensure!(
         again.contains("changed=0") && !again.contains("changed: ["),
         "{again}"
