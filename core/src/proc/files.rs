@@ -1,9 +1,9 @@
 //! Opening and reading the files of `/proc`.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
 
@@ -57,19 +57,28 @@ pub(super) struct Content<'a> {
     pub(super) whole: bool,
 }
 
-/// Reads a file into the buffer, which grows up to [`MOST_READ_BYTES`].
-///
-/// A read that does not fill the buffer was the last: the files of `/proc` are made in one piece.
+/// Opens a file and reads it into the buffer, which grows up to [`MOST_READ_BYTES`].
 pub(super) fn read<'a>(
     directory: BorrowedFd<'_>,
     name: impl Arg,
     buffer: &'a mut Vec<u8>,
 ) -> Result<Content<'a>, Errno> {
+    read_from(&open(directory, name)?, buffer)
+}
+
+/// Opens a file to read it.
+pub(super) fn open(directory: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = openat(directory, name, flags, Mode::empty())?;
+    openat(directory, name, flags, Mode::empty())
+}
+
+/// Reads a file from its beginning into the buffer, which grows up to [`MOST_READ_BYTES`].
+///
+/// A read that does not fill the buffer was the last: the files of `/proc` are made in one piece.
+pub(super) fn read_from<'a>(file: &OwnedFd, buffer: &'a mut Vec<u8>) -> Result<Content<'a>, Errno> {
     let mut length = 0;
     loop {
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[length..]))?;
+        let read = retry_on_intr(|| pread(file, &mut buffer[length..], length as u64))?;
         length += read;
         let whole = length < buffer.len();
         if whole || length >= MOST_READ_BYTES {

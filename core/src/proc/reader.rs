@@ -5,12 +5,13 @@ use std::fmt::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, Container};
-use super::files::{Absence, Root, absence, read, read_stat};
+use super::files::{Absence, Content, Root, absence, open, read, read_from, read_stat};
 use super::lineage::Lineages;
 use super::usernames::Usernames;
 use super::{
@@ -22,13 +23,17 @@ use super::{
 /// that its command name may be out of date. What attribution rests on is read in every cycle, or known to stand.
 const CYCLES_BETWEEN_STATS: u32 = 8;
 
+/// The most processes of which files stay open, whatever the limit.
+const MOST_OPEN: usize = 4096;
+
 /// Where the kernel shows its processes.
 const PROC: &str = "/proc";
 
 /// Reads `/proc`.
 ///
 /// All files of one process are opened relative to its directory, which stays that process's: if it
-/// ends in between, reading fails, whoever has its pid by then. Reading the environ takes
+/// ends in between, reading fails, whoever has its pid by then. From one cycle to the next they stay
+/// open, see [`Open`]. Reading the environ takes
 /// the process's memory lock, and can hang as long as the process's own page faults do: whoever must
 /// not wait asks from a thread of its own.
 #[derive(Debug)]
@@ -42,6 +47,9 @@ pub struct ProcReader {
     path: String,
     /// By pid and start time; of the processes of the last cycle.
     cache: HashMap<(u32, u64), Identity>,
+    /// By pid; of as many processes of the last cycle as the limit of open files allows.
+    open: HashMap<u32, Open>,
+    most_open: usize,
     lineages: Lineages,
     cycle: u32,
     usernames: Usernames,
@@ -62,6 +70,24 @@ struct Identity {
     uid: Option<u32>,
     container: Option<Container>,
     comm: String,
+}
+
+/// What of a process stays open: to look again costs a third of what it costs to open it.
+///
+/// An open environ is that of one image: it reads as empty once the process ended or executed another program. Where it
+/// shares its memory with a process that goes on (vfork(2)), it does not, until `stat` is read again.
+#[derive(Debug)]
+struct Open {
+    directory: OwnedFd,
+    environ: OwnedFd,
+}
+
+/// Of how many processes files may stay open: two of each, and half of what may be open is for others.
+fn most_open() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(MOST_OPEN, |files| {
+        usize::try_from(files / 4).map_or(MOST_OPEN, |most| most.min(MOST_OPEN))
+    })
 }
 
 impl Default for ProcReader {
@@ -95,6 +121,8 @@ impl ProcReader {
             buffer: vec![0; 16 * 1024],
             path: String::new(),
             cache: HashMap::new(),
+            open: HashMap::new(),
+            most_open: most_open(),
             lineages: Lineages::new(live),
             cycle: 0,
             usernames: Usernames::default(),
@@ -108,21 +136,22 @@ impl ProcReader {
         pid: u32,
         table: &mut ProcessTable,
     ) -> Result<ProcessFacts, Absence> {
+        if let Some((lineage, facts)) = self.look_again(root, pid) {
+            table.lineage.insert(pid, lineage);
+            return Ok(facts);
+        }
+        self.open.remove(&pid);
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = openat(root.directory, self.path.as_str(), flags, Mode::empty())
+        let opened = openat(root.directory, self.path.as_str(), flags, Mode::empty())
             .map_err(|errno| absence(self.live, pid, errno))?;
-        let directory = directory.as_fd();
+        let directory = opened.as_fd();
 
         let found = fstat(directory).map_err(|errno| absence(self.live, pid, errno))?;
-        if let Some(lineage) = self.lineages.remembered(root, pid, found.st_ino)
-            && let Some(known) = self.cache.get(&(pid, lineage.start_time_ticks))
-            && known.owner == found.st_uid
-            && pid % CYCLES_BETWEEN_STATS != self.cycle % CYCLES_BETWEEN_STATS
-        {
-            let identity = known.clone();
-            let claim = self.claim(directory)?;
+        if let Some((lineage, identity)) = self.remembered(root, pid, &found) {
+            let (claim, environ) = self.claim(directory)?;
+            self.keep_open(pid, opened, environ);
             table.lineage.insert(pid, lineage);
             return Ok(facts(lineage, identity, claim));
         }
@@ -132,13 +161,43 @@ impl ProcReader {
         let zombie = stat.is_zombie();
         let lineage = root.lineage(stat.start_time_ticks, stat.parent);
         let identity = self.identity(directory, pid, lineage, found.st_uid, comm)?;
-        let claim = if zombie {
-            Claim::Missing(MissingEvidence::Zombie)
+        let (claim, environ) = if zombie {
+            (Claim::Missing(MissingEvidence::Zombie), None)
         } else {
             self.claim(directory)?
         };
+        self.keep_open(pid, opened, environ);
         self.lineages.note(pid, found.st_ino, lineage, table);
         Ok(facts(lineage, identity, claim))
+    }
+
+    /// Reads a process whose files are open, if it is the one that is remembered.
+    fn look_again(&mut self, root: &Root<'_>, pid: u32) -> Option<(Lineage, ProcessFacts)> {
+        let open = self.open.get(&pid)?;
+        let found = fstat(&open.directory).ok()?;
+        let (lineage, identity) = self.remembered(root, pid, &found)?;
+        let environ = read_from(&open.environ, &mut self.buffer).ok()?;
+        let claim = (!environ.content.is_empty()).then(|| claim(&environ))?;
+        Some((lineage, facts(lineage, identity, claim)))
+    }
+
+    /// What is known of a process whose directory was found so, unless its `stat` is to be read in this cycle.
+    fn remembered(&self, root: &Root<'_>, pid: u32, found: &Stat) -> Option<(Lineage, Identity)> {
+        if pid % CYCLES_BETWEEN_STATS == self.cycle % CYCLES_BETWEEN_STATS {
+            return None;
+        }
+        let lineage = self.lineages.remembered(root, pid, found.st_ino)?;
+        let known = self.cache.get(&(pid, lineage.start_time_ticks))?;
+        (known.owner == found.st_uid).then(|| (lineage, known.clone()))
+    }
+
+    fn keep_open(&mut self, pid: u32, directory: OwnedFd, environ: Option<OwnedFd>) {
+        if let Some(environ) = environ
+            && self.live
+            && self.open.len() < self.most_open
+        {
+            self.open.insert(pid, Open { directory, environ });
+        }
     }
 
     /// Reading `status` costs more than all else together, so it waits for the owner to change.
@@ -179,24 +238,24 @@ impl ProcReader {
         Ok(identity)
     }
 
-    fn claim(&mut self, directory: BorrowedFd<'_>) -> Result<Claim, Absence> {
-        match read(directory, c"environ", &mut self.buffer) {
-            Ok(environ) if environ.content.is_empty() => {
+    /// What a process claims, and its environ, if it can be read.
+    fn claim(&mut self, directory: BorrowedFd<'_>) -> Result<(Claim, Option<OwnedFd>), Absence> {
+        let read = open(directory, c"environ")
+            .and_then(|file| read_from(&file, &mut self.buffer).map(|environ| (file, environ)));
+        match read {
+            Ok((_, environ)) if environ.content.is_empty() => {
                 // So it is, too, if the process ended after it was found alive.
                 let stat = read_stat(directory, c"stat", &mut self.buffer)?;
-                Ok(Claim::Missing(if stat.is_zombie() {
+                let missing = if stat.is_zombie() {
                     MissingEvidence::Zombie
                 } else {
                     MissingEvidence::EnvironEmpty
-                }))
+                };
+                Ok((Claim::Missing(missing), None))
             }
-            Ok(environ) => Ok(match environ::claim(environ.content) {
-                named @ Claim::Named(_) => named,
-                _ if !environ.whole => Claim::Missing(MissingEvidence::EnvironUnreadable),
-                silent => silent,
-            }),
+            Ok((file, environ)) => Ok((claim(&environ), Some(file))),
             Err(Errno::NOENT | Errno::SRCH) => Err(Absence::Vanished),
-            Err(_) => Ok(Claim::Missing(MissingEvidence::EnvironUnreadable)),
+            Err(_) => Ok((Claim::Missing(MissingEvidence::EnvironUnreadable), None)),
         }
     }
 
@@ -278,6 +337,7 @@ impl ProcessSource for ProcReader {
             })
             .collect();
         self.cache.retain(|process, _| present.contains(process));
+        self.open.retain(|pid, _| table.processes.contains_key(pid));
         table
     }
 
@@ -291,6 +351,15 @@ impl ProcessSource for ProcReader {
 
     fn username(&mut self, uid: u32) -> String {
         self.usernames.username(uid)
+    }
+}
+
+/// What an environ that is not empty claims.
+fn claim(environ: &Content<'_>) -> Claim {
+    match environ::claim(environ.content) {
+        named @ Claim::Named(_) => named,
+        _ if !environ.whole => Claim::Missing(MissingEvidence::EnvironUnreadable),
+        silent => silent,
     }
 }
 

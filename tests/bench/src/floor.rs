@@ -1,7 +1,6 @@
 //! The floor under a collection: the same NVML calls and the same reads of files, with nothing made of
 //! the answers.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -18,6 +17,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlUtilization_t,
 };
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
+use rustix::io::pread;
 
 /// Room for processes of one device.
 const CAPACITY: usize = 1024;
@@ -152,43 +152,59 @@ const CYCLES_BETWEEN_STATS: u32 = 8;
 
 /// The files that a collection reads.
 pub(crate) struct Files {
-    pub(crate) processes: Vec<u32>,
-    pub(crate) state: Vec<PathBuf>,
+    processes: Vec<Process>,
+    state: Vec<PathBuf>,
+}
+
+/// A process, and what of it stays open.
+struct Process {
+    pid: u32,
+    folder: OwnedFd,
+    environ: OwnedFd,
+}
+
+impl Process {
+    fn open(pid: u32) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let folder = open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        let environ = openat(&folder, c"environ", OFlags::RDONLY, Mode::empty())?;
+        Ok(Self {
+            pid,
+            folder,
+            environ,
+        })
+    }
 }
 
 impl Files {
     /// Files of the load: those of its processes, which the environments' members are among, and the state.
-    pub(crate) fn of(processes: Vec<u32>, state_directory: &Path) -> Self {
-        Self {
-            processes,
+    pub(crate) fn of(processes: Vec<u32>, state_directory: &Path) -> Result<Self> {
+        let processes = processes.into_iter().map(Process::open);
+        Ok(Self {
+            processes: processes.collect::<Result<_>>()?,
             state: ["envs.json", "devices.json"]
                 .map(|name| state_directory.join(name))
                 .to_vec(),
-        }
+        })
     }
 
     /// Reads what a collection reads in a cycle. How many bytes there were.
-    pub(crate) fn read(&self, cycle: u32, buffer: &mut Vec<u8>) -> Result<usize> {
+    pub(crate) fn read(&mut self, cycle: u32, buffer: &mut Vec<u8>) -> Result<usize> {
         let mut bytes = 0;
         for file in &self.state {
             buffer.clear();
             bytes += File::open(file)?.read_to_end(buffer)?;
         }
         buffer.resize(1 << 16, 0);
-        for pid in &self.processes {
-            let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let folder = open(format!("/proc/{pid}"), flags, Mode::empty())?;
-            let _owner_and_inode = fstat(&folder)?;
-            if pid % CYCLES_BETWEEN_STATS == cycle % CYCLES_BETWEEN_STATS {
-                bytes += read_once(&folder, c"stat", buffer)?;
+        for process in &mut self.processes {
+            if process.pid % CYCLES_BETWEEN_STATS == cycle % CYCLES_BETWEEN_STATS {
+                *process = Process::open(process.pid)?;
+                let stat = openat(&process.folder, c"stat", OFlags::RDONLY, Mode::empty())?;
+                bytes += pread(&stat, &mut *buffer, 0)?;
             }
-            bytes += read_once(&folder, c"environ", buffer)?;
+            let _owner_and_inode = fstat(&process.folder)?;
+            bytes += pread(&process.environ, &mut *buffer, 0)?;
         }
         Ok(bytes)
     }
-}
-
-fn read_once(folder: &OwnedFd, name: &CStr, buffer: &mut [u8]) -> Result<usize> {
-    let file = openat(folder, name, OFlags::RDONLY, Mode::empty())?;
-    Ok(rustix::io::read(&file, buffer)?)
 }

@@ -159,7 +159,7 @@ fn collection(options: SourceOptions, pace: Pace) -> Result<Outcome> {
 
 fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>, pace: Pace) -> Result<Outcome> {
     let mut driver = Driver::open(library)?;
-    let files = Files::of(pids, state_directory);
+    let mut files = Files::of(pids, state_directory)?;
     let mut buffer = Vec::new();
     let began = Instant::now();
     let mut listed = 0;

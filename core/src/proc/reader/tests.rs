@@ -305,6 +305,50 @@ fn the_running_kernel_tells_this_process_and_its_ancestors() {
 }
 
 #[test]
+fn files_stay_open_of_as_many_processes_as_are_read_and_allowed() {
+    let mut children = [(); 3].map(|()| {
+        // It ends with its input, also where this test fails.
+        let mut command = std::process::Command::new("cat");
+        command.stdin(std::process::Stdio::piped()).spawn().unwrap()
+    });
+    let pids = children.each_ref().map(std::process::Child::id);
+    for pid in pids {
+        while fs::read(format!("/proc/{pid}/environ")).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+    }
+    let open = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap();
+        // Other tests close theirs meanwhile.
+        let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        let of = |target: PathBuf| {
+            pids.iter()
+                .any(|pid| target.starts_with(format!("/proc/{pid}")))
+        };
+        targets.filter(|target| of(target.clone())).count()
+    };
+    let mut reader = ProcReader::new();
+    for _ in 0..2 * CYCLES_BETWEEN_STATS {
+        assert_eq!(reader.read(&request(&pids, &[])).processes.len(), 3);
+        assert_eq!(open(), 6);
+    }
+    reader.read(&request(&pids[..2], &[]));
+    assert_eq!(open(), 4);
+    children[0].stdin = None;
+    children[0].wait().unwrap();
+    let table = reader.read(&request(&pids[..2], &[]));
+    assert!(matches!(table.processes[&pids[0]], ProcessRead::Vanished));
+    assert_eq!(open(), 2);
+    reader.most_open = 2;
+    reader.read(&request(&pids, &[]));
+    assert_eq!(open(), 4);
+    for mut child in children {
+        child.stdin = None;
+        child.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_new_command_name_is_seen_some_reads_later_and_a_new_claim_at_once() {
     // It ends with its input, also where this test fails.
     let script = "read line; exec env GENV_ENVIRONMENT_ID=7 cat";
