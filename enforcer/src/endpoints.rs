@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use genv_web::build::{REVISION, VERSION};
-use genv_web::metrics::{METRICS, Text};
+use genv_web::metrics::{METRICS, Out, Text};
 use genv_web::{Handler, LandingPage, Link, Request, Response, StatusCode};
 
 /// Cycles that may be missed before the enforcer calls itself unhealthy.
@@ -97,8 +97,8 @@ impl Handler for Endpoints {
             ("/", _) => self.landing_page.clone(),
             ("/metrics", Some(metrics)) => {
                 let encoding = request.encoding();
-                let pieces = || [&metrics.exposition].into_iter();
-                Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, pieces))
+                let write = |out: Out<'_>| out(metrics.exposition.as_bytes());
+                Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, write))
             }
             ("/-/ready", Some(_)) => {
                 Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached()

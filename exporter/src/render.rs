@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use genv_web::metrics::{OwnProcess, Text, exposition};
+use genv_web::metrics::{MetricFamily, Out, OwnProcess, Samples, Text};
 use genv_web::{Encoding, HealthLog};
 use tokio::sync::watch;
 
 use crate::Usernames;
-use crate::families::{self, Family, Limits, genv1, own};
+use crate::families::{self, Limits, genv1, own};
 
 /// Everything that can be served of one publication.
 #[derive(Debug)]
@@ -81,18 +81,19 @@ impl Rendering {
     /// Metrics of the exporter and of all hosts.
     #[must_use]
     pub fn metrics(&self, encoding: Encoding) -> Bytes {
-        self.metrics.encoded(encoding, || self.families())
+        self.metrics.encoded(encoding, |out| self.write(out))
     }
 
     /// Renders in advance what was asked for of the rendering before.
     fn prepare(&self, before: &Self) {
-        self.metrics.prepare(&before.metrics, || self.families());
+        self.metrics.prepare(&before.metrics, |out| self.write(out));
     }
 
-    /// The exposition of each family.
-    fn families(&self) -> impl Iterator<Item = String> {
-        let hosts = families::of_hosts(&self.publication.hosts, self.limits);
-        own::of_process(&self.own).chain(hosts).map(exposition)
+    fn write(&self, out: Out<'_>) {
+        let mut samples = Samples::default();
+        let mut each = |family: &MetricFamily| out(family.text().as_bytes());
+        own::of_process(&self.own, &mut samples, &mut each);
+        families::of_hosts(&self.publication.hosts, self.limits, &mut samples, each);
     }
 
     /// Metrics of one host alone.
@@ -104,23 +105,20 @@ impl Rendering {
         if !host.up {
             return Err(NoText::HostDown);
         }
-        Ok(rendering.metrics.encoded(encoding, || {
-            families::of_hosts([host], self.limits).map(exposition)
+        Ok(rendering.metrics.encoded(encoding, |out| {
+            families::of_hosts([host], self.limits, &mut Samples::default(), |family| {
+                out(family.text().as_bytes());
+            });
         }))
     }
 
     /// The metrics of genv 1.4.3.
     #[must_use]
     pub fn genv1(&self, encoding: Encoding) -> Bytes {
-        self.genv1.encoded(encoding, || {
-            let families = genv1::of_hosts(&self.publication.hosts);
-            families.map(|(family, samples)| {
-                samples.map(exposition).unwrap_or_else(|| {
-                    // All of them are gauges.
-                    let Family { name, help, .. } = family;
-                    format!("# HELP {name} {help}\n# TYPE {name} gauge\n")
-                })
-            })
+        self.genv1.encoded(encoding, |out| {
+            genv1::of_hosts(&self.publication.hosts, |family| {
+                out(family.text().as_bytes());
+            });
         })
     }
 
@@ -142,10 +140,10 @@ impl Rendering {
     /// The snapshots of all hosts that have one, a line of JSON each.
     #[must_use]
     pub fn snapshots(&self, encoding: Encoding) -> Bytes {
-        self.snapshots.encoded(encoding, || {
+        self.snapshots.encoded(encoding, |out| {
             let hosts = self.publication.hosts.iter();
             let snapshots = hosts.filter_map(|host| host.snapshot.as_deref());
-            snapshots.map(json_line)
+            snapshots.for_each(|snapshot| out(json_line(snapshot).as_bytes()));
         })
     }
 
@@ -156,8 +154,9 @@ impl Rendering {
     pub fn host_snapshot(&self, hostname: &str, encoding: Encoding) -> Result<Bytes, NoText> {
         let (host, rendering) = self.host(hostname)?;
         let snapshot = host.snapshot.as_deref().ok_or(NoText::HostDown)?;
-        let pieces = || std::iter::once(json_line(snapshot));
-        Ok(rendering.snapshot.encoded(encoding, pieces))
+        Ok(rendering.snapshot.encoded(encoding, |out| {
+            out(json_line(snapshot).as_bytes());
+        }))
     }
 
     fn host(&self, hostname: &str) -> Result<(&HostSnapshot, &HostRendering), NoText> {

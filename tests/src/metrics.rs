@@ -82,16 +82,32 @@ impl Scrape {
 }
 
 fn sample(line: &str) -> Result<(String, Labels, f64)> {
-    let name_end = line.find(['{', ' ']).context("has no value")?;
+    let (name, labels, rest) = beginning(line)?;
+    let value = rest.trim();
+    ensure!(!value.contains(' '), "has a timestamp");
+    let value = value.replace("+Inf", "inf").replace("-Inf", "-inf");
+    Ok((name, labels, value.parse()?))
+}
+
+/// Reads a name and labels, as a line begins with.
+///
+/// # Errors
+/// They are not in the format.
+pub fn series(text: &str) -> Result<(String, Labels)> {
+    let (name, labels, rest) = beginning(text)?;
+    ensure!(rest.is_empty(), "{rest:?} is after the series");
+    Ok((name, labels))
+}
+
+/// Reads a name and labels; the rest of the line comes back.
+fn beginning(line: &str) -> Result<(String, Labels, &str)> {
+    let name_end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(name_end);
     let (labels, rest) = match rest.strip_prefix('{') {
         Some(rest) => labels(rest)?,
         None => (Labels::new(), rest),
     };
-    let value = rest.trim();
-    ensure!(!value.contains(' '), "has a timestamp");
-    let value = value.replace("+Inf", "inf").replace("-Inf", "-inf");
-    Ok((name.to_owned(), labels, value.parse()?))
+    Ok((name.to_owned(), labels, rest))
 }
 
 /// Reads labels up to the closing brace; the rest of the line comes back.

@@ -3,7 +3,7 @@
 //! To add a metric, add a [`Family`] to [`FAMILIES`], and its line to `docs/metrics.md`
 //! (`UPDATE_DOCS=1 cargo test -p genv-enforcer documentation` writes it).
 
-use genv_web::metrics::{self, Family, Kind, MetricFamily, OwnProcess, Samples, exposition};
+use genv_web::metrics::{self, Family, Kind, MetricFamily, OwnProcess, Samples};
 
 use super::counters::COUNTED;
 use super::{Measured, mode_word};
@@ -13,18 +13,22 @@ use crate::config::Mode;
 #[must_use]
 pub fn render(measured: &Measured) -> String {
     let process = OwnProcess::read();
-    let own = metrics::of_build(&BUILD_INFO).into_iter();
-    let own = own.chain(metrics::of_process(&process));
-    own.chain(families(measured)).map(exposition).collect()
+    let (mut samples, mut text) = (Samples::default(), String::new());
+    let mut each = |family: &MetricFamily| text.push_str(family.text());
+    each(metrics::of_build(&BUILD_INFO, &mut samples));
+    metrics::of_process(&process, &mut samples, &mut each);
+    families(measured, &mut samples, each);
+    text
 }
 
 /// All families about enforcement that have a sample.
-pub fn families(measured: &Measured) -> impl Iterator<Item = MetricFamily> {
-    FAMILIES.iter().filter_map(move |family| {
-        let mut samples = Samples::new(family.kind, family.labels);
-        (family.samples)(measured, &mut samples);
-        samples.into_family(family.name, family.help)
-    })
+pub fn families(measured: &Measured, samples: &mut Samples, mut each: impl FnMut(&MetricFamily)) {
+    for family in FAMILIES {
+        let family = samples.of(family, |samples| (family.samples)(measured, samples));
+        if !family.is_empty() {
+            each(family);
+        }
+    }
 }
 
 /// A family about enforcement.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use genv_core::model::{Environment, EnvironmentDevice};
-use genv_web::metrics::Samples;
+use genv_web::metrics::{LabelValue, Samples};
 
 use super::{Family, HostFamily, Kind};
 use crate::host::{Host, View, attached};
@@ -118,7 +118,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                         continue;
                     };
                     let name = environment.name.as_deref().unwrap_or_default();
-                    let labels: [&dyn std::fmt::Display; 4] = [
+                    let labels: [&dyn LabelValue; 4] = [
                         &environment.eid,
                         &name,
                         &environment.username,

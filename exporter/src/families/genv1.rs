@@ -16,21 +16,18 @@ use crate::host::{Host, View, attached};
 
 /// These families of the hosts, those without a sample too: 1.4.3 announces them all. As there, samples have no
 /// `hostname` when there is but one host.
-pub fn of_hosts(
-    hosts: &[HostSnapshot],
-) -> impl Iterator<Item = (&'static HostFamily, Option<MetricFamily>)> {
+pub fn of_hosts(hosts: &[HostSnapshot], mut each: impl FnMut(&MetricFamily)) {
     let no_limit = Limits {
         processes: Some(usize::MAX),
     };
     let hosts: Vec<_> = hosts.iter().map(|host| Host::new(host, no_limit)).collect();
-    FAMILIES.iter().map(move |family| {
-        let [host] = hosts.as_slice() else {
-            return (family, super::on_hosts(family, &hosts));
-        };
-        let mut samples = Samples::new(family.kind, family.labels);
-        (family.samples)(host, &mut samples);
-        (family, samples.into_family(family.name, family.help))
-    })
+    let mut samples = Samples::default();
+    for family in FAMILIES {
+        each(samples.of(family, |samples| match hosts.as_slice() {
+            [host] => (family.samples)(host, samples),
+            hosts => super::add_of_hosts(family, hosts, samples),
+        }));
+    }
 }
 
 const MIB: u64 = 1 << 20;

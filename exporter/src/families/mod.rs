@@ -38,26 +38,29 @@ pub const GROUPS: &[(&str, &[HostFamily])] = &[
     ("Processes", process::FAMILIES),
 ];
 
-/// The samples of a family on the hosts, each with the label `hostname`; absent without any.
-fn on_hosts(family: &HostFamily, hosts: &[Host<'_>]) -> Option<MetricFamily> {
-    let mut samples = Samples::new(family.kind, family.labels);
+/// Adds the samples of a family on the hosts, each with the label `hostname`.
+fn add_of_hosts(family: &HostFamily, hosts: &[Host<'_>], samples: &mut Samples) {
     for host in hosts {
         samples.of_host(host.name());
-        (family.samples)(host, &mut samples);
+        (family.samples)(host, samples);
     }
-    samples.into_family(family.name, family.help)
 }
 
-/// The families about these hosts that have a sample, made one after the other, so that no more than
-/// one is in memory at a time.
+/// The families about these hosts that have a sample, one after the other: no more than one is in memory at a time.
 pub fn of_hosts<'a>(
     hosts: impl IntoIterator<Item = &'a HostSnapshot>,
     limits: Limits,
-) -> impl Iterator<Item = MetricFamily> {
+    samples: &mut Samples,
+    mut each: impl FnMut(&MetricFamily),
+) {
     let hosts: Vec<_> = hosts
         .into_iter()
         .map(|host| Host::new(host, limits))
         .collect();
-    let families = GROUPS.iter().flat_map(|(_, families)| *families);
-    families.filter_map(move |family| on_hosts(family, &hosts))
+    for family in GROUPS.iter().flat_map(|(_, families)| *families) {
+        let family = samples.of(family, |samples| add_of_hosts(family, &hosts, samples));
+        if !family.is_empty() {
+            each(family);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Families about the exporter itself: what it is, and what it costs.
 
 use genv_web::metrics::MetricFamily;
-use genv_web::metrics::{self, OwnFamily, OwnProcess, PROCESS_FAMILIES};
+use genv_web::metrics::{self, OwnFamily, OwnProcess, PROCESS_FAMILIES, Samples};
 
 use super::{Family, Kind};
 
@@ -20,8 +20,11 @@ pub fn families() -> impl Iterator<Item = &'static OwnFamily> {
 }
 
 /// All families about the exporter that have a sample.
-pub fn of_process(process: &OwnProcess) -> impl Iterator<Item = MetricFamily> {
-    metrics::of_build(&BUILD_INFO)
-        .into_iter()
-        .chain(metrics::of_process(process))
+pub fn of_process(
+    process: &OwnProcess,
+    samples: &mut Samples,
+    mut each: impl FnMut(&MetricFamily),
+) {
+    each(metrics::of_build(&BUILD_INFO, samples));
+    metrics::of_process(process, samples, each);
 }

@@ -8,7 +8,7 @@ use genv_core::model::HostSnapshot;
 use genv_enforcer::config::{Config, Mode};
 use genv_enforcer::metrics::{self, Counters, Measured};
 use genv_enforcer::plan::{History, Input, Outcome, StepKind, plan};
-use genv_web::metrics::MetricFamily;
+use genv_web::metrics::{MetricFamily, Samples};
 
 /// How long it is paused before it is switched on.
 const PAUSE: Duration = Duration::from_secs(30 * 60);
@@ -102,6 +102,10 @@ impl PlayedEnforcer {
             faults: 0,
             counters: self.counters.clone(),
         };
-        metrics::families(&measured).collect()
+        let mut all = Vec::new();
+        metrics::families(&measured, &mut Samples::default(), |family| {
+            all.push(family.clone());
+        });
+        all
     }
 }

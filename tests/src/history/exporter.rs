@@ -11,7 +11,7 @@ use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
 use genv_exporter::OwnProcess;
 use genv_exporter::families::{self, Limits, own};
-use genv_web::metrics::MetricFamily;
+use genv_web::metrics::{MetricFamily, Samples};
 
 /// What the exporter does unless told otherwise: `--collector.processes.limit`.
 const LIMITS: Limits = Limits {
@@ -80,8 +80,11 @@ impl PlayedExporter {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let hosts = families::of_hosts(&running.latest.hosts, LIMITS);
-        own::of_process(&running.process).chain(hosts).collect()
+        let (mut samples, mut all) = (Samples::default(), Vec::new());
+        let mut each = |family: &MetricFamily| all.push(family.clone());
+        own::of_process(&running.process, &mut samples, &mut each);
+        families::of_hosts(&running.latest.hosts, LIMITS, &mut samples, each);
+        all
     }
 
     fn start(&self) -> Result<Running> {

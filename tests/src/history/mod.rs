@@ -314,8 +314,8 @@ struct Scraped {
 
 /// A series that was scraped: its metric's name and labels as the exporter tells them.
 struct Known {
-    family: String,
-    labels: Vec<(&'static str, String)>,
+    /// As it is written.
+    series: String,
     id: SeriesId,
 }
 
@@ -366,31 +366,22 @@ impl Scraped {
         at: i64,
         writer: &mut Writer,
     ) -> Result<()> {
-        let up = writer.series(self.labels("up", &[]));
+        let up = writer.series(self.labels("up", Labels::new()));
         writer.add(up, at, if families.is_some() { 1.0 } else { 0.0 })?;
         let families = families.unwrap_or_default();
-        let metrics = || {
-            let families = families.iter();
-            families.flat_map(|family| {
-                family
-                    .samples()
-                    .map(move |(labels, value)| (family.name(), labels.collect::<Vec<_>>(), value))
-            })
-        };
+        let samples = || families.iter().flat_map(MetricFamily::samples);
         let mut ids = Vec::with_capacity(self.series.len());
         // Most scrapes tell the same series in the same order as the one before.
         let mut next = 0;
-        for (family, labels, value) in metrics() {
-            let known = self.series.get(next).filter(|known| {
-                let known_labels = known
-                    .labels
-                    .iter()
-                    .map(|(name, value)| (*name, value.as_str()));
-                known.family == family && known_labels.eq(labels.iter().copied())
-            });
+        for (series, value) in samples() {
+            let known = self.series.get(next);
+            let known = known.filter(|known| known.series == series);
             let id = match known {
                 Some(known) => known.id,
-                None => writer.series(self.labels(family, &labels)),
+                None => {
+                    let (name, labels) = crate::metrics::series(series)?;
+                    writer.series(self.labels(&name, labels))
+                }
             };
             if known.is_some() {
                 next += 1;
@@ -411,25 +402,21 @@ impl Scraped {
         {
             writer.end(known.id, at)?;
         }
-        let known = metrics().zip(&ids).map(|((family, labels, _), id)| Known {
-            family: family.to_owned(),
-            labels: labels
-                .into_iter()
-                .map(|(name, value)| (name, value.to_owned()))
-                .collect(),
+        let known = samples().zip(&ids).map(|((series, _), id)| Known {
+            series: series.to_owned(),
             id: *id,
         });
         self.series = known.collect();
         Ok(())
     }
 
-    fn labels(&self, name: &str, pairs: &[(&str, &str)]) -> Labels {
+    fn labels(&self, name: &str, mut labels: Labels) -> Labels {
         let own = [
             ("__name__", name),
             ("job", self.job),
             ("instance", &self.instance),
         ];
-        let named = own.into_iter().chain(pairs.iter().copied());
-        named.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        labels.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        labels
     }
 }

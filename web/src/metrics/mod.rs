@@ -1,17 +1,19 @@
 //! Metric families, from what a daemon knows to the bytes that Prometheus reads.
 //!
 //! A daemon describes each family once, as a [`Family`]; its [`Samples`] are made anew for every rendering, so that
-//! nothing can be stale. The [`exposition`] of each is a piece of a [`Text`], which is made when it is asked for.
+//! nothing can be stale. The text of each [`MetricFamily`] is a piece of a [`Text`], which is made when it is asked for.
 
+mod label;
 mod own_process;
 mod process;
 mod samples;
 mod text;
 
+pub use label::LabelValue;
 pub use own_process::OwnProcess;
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
 pub use samples::{MetricFamily, Samples};
-pub use text::{METRICS, Text};
+pub use text::{METRICS, Out, Text};
 
 /// One metric family, and how its samples are derived by `S`.
 pub struct Family<S> {
@@ -47,11 +49,4 @@ impl Kind {
             Self::Counter => "counter",
         }
     }
-}
-
-/// A family in Prometheus' text format 0.0.4.
-pub fn exposition(family: MetricFamily) -> String {
-    let mut text = String::new();
-    family.append_to(&mut text);
-    text
 }

@@ -7,19 +7,26 @@ use crate::build::{REVISION, RUST_VERSION, VERSION};
 pub type OwnFamily = Family<fn(&OwnProcess) -> Option<f64>>;
 
 /// The family that tells what the daemon was built from, with the labels version, revision and rustversion.
-pub fn of_build<S>(family: &Family<S>) -> Option<MetricFamily> {
-    let mut samples = Samples::new(family.kind, family.labels);
-    samples.add(&[&VERSION, &REVISION, &RUST_VERSION], 1.0);
-    samples.into_family(family.name, family.help)
+pub fn of_build<'a, S>(family: &Family<S>, samples: &'a mut Samples) -> &'a MetricFamily {
+    samples.of(family, |samples| {
+        samples.add(&[&VERSION, &REVISION, &RUST_VERSION], 1.0);
+    })
 }
 
 /// All families about the process that have a sample.
-pub fn of_process(process: &OwnProcess) -> impl Iterator<Item = MetricFamily> {
-    PROCESS_FAMILIES.iter().filter_map(|family| {
-        let mut samples = Samples::new(family.kind, family.labels);
-        samples.add(&[], (family.samples)(process));
-        samples.into_family(family.name, family.help)
-    })
+pub fn of_process(
+    process: &OwnProcess,
+    samples: &mut Samples,
+    mut each: impl FnMut(&MetricFamily),
+) {
+    for family in PROCESS_FAMILIES {
+        let family = samples.of(family, |samples| {
+            samples.add(&[], (family.samples)(process));
+        });
+        if !family.is_empty() {
+            each(family);
+        }
+    }
 }
 
 /// All families about the process. Their names are those of Prometheus' client libraries.

@@ -15,6 +15,9 @@ use crate::Encoding;
 pub const METRICS: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// Where a text is written to, piece by piece.
+pub type Out<'a> = &'a mut dyn FnMut(&[u8]);
+
 /// One text in the encodings that were asked for: what nobody asks for costs nothing, and who only takes it compressed
 /// does not have it kept as it is, which for a thousand hosts is 15 times as much.
 #[derive(Debug, Default)]
@@ -30,27 +33,19 @@ struct Encoded {
 }
 
 impl Text {
-    /// The text in an encoding. Whoever asks first makes it, of `pieces`, which must be the same each time.
-    pub fn encoded<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
-        &self,
-        encoding: Encoding,
-        pieces: impl FnOnce() -> Pieces,
-    ) -> Bytes {
+    /// The text in an encoding. Whoever asks first makes it, of what `write` writes, which must be the same each time.
+    pub fn encoded(&self, encoding: Encoding, write: impl FnOnce(Out<'_>)) -> Bytes {
         let encoded = self.of(encoding);
         encoded.was_asked_for.store(true, Ordering::Relaxed);
-        encoded.made(encoding, pieces).clone()
+        encoded.made(encoding, write).clone()
     }
 
     /// Makes it in the encodings in which the text of before was asked for, as it probably will be again: those who ask then
     /// need not wait.
-    pub fn prepare<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
-        &self,
-        before: &Self,
-        pieces: impl Fn() -> Pieces,
-    ) {
+    pub fn prepare(&self, before: &Self, write: impl Fn(Out<'_>)) {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
             if before.of(encoding).was_asked_for.load(Ordering::Relaxed) {
-                self.of(encoding).made(encoding, &pieces);
+                self.of(encoding).made(encoding, &write);
             }
         }
     }
@@ -64,31 +59,26 @@ impl Text {
 }
 
 impl Encoded {
-    fn made<Piece: AsRef<[u8]>, Pieces: Iterator<Item = Piece>>(
-        &self,
-        encoding: Encoding,
-        pieces: impl FnOnce() -> Pieces,
-    ) -> &Bytes {
+    fn made(&self, encoding: Encoding, write: impl FnOnce(Out<'_>)) -> &Bytes {
         self.bytes.get_or_init(|| match encoding {
-            Encoding::Plain => joined(pieces()).into(),
-            Encoding::Gzip => compressed(pieces()).into(),
+            Encoding::Plain => joined(write).into(),
+            Encoding::Gzip => compressed(write).into(),
         })
     }
 }
 
-fn joined<Piece: AsRef<[u8]>>(pieces: impl Iterator<Item = Piece>) -> Vec<u8> {
+fn joined(write: impl FnOnce(Out<'_>)) -> Vec<u8> {
     let mut joined = Vec::new();
-    pieces.for_each(|piece| joined.extend_from_slice(piece.as_ref()));
+    write(&mut |piece| joined.extend_from_slice(piece));
     joined
 }
 
-fn compressed<Piece: AsRef<[u8]>>(mut pieces: impl Iterator<Item = Piece>) -> Vec<u8> {
+fn compressed(write: impl FnOnce(Out<'_>)) -> Vec<u8> {
     // The text repeats itself so much that the fastest level already leaves a tenth of it.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    pieces
-        .try_for_each(|piece| encoder.write_all(piece.as_ref()))
-        .and_then(|()| encoder.finish())
-        .expect("writing to memory does not fail")
+    let in_memory = "writing to memory does not fail";
+    write(&mut |piece| encoder.write_all(piece).expect(in_memory));
+    encoder.finish().expect(in_memory)
 }
 
 #[cfg(test)]
@@ -102,6 +92,10 @@ mod tests {
 
     const PIECES: [&str; 2] = ["one\n", "two\n"];
 
+    fn write(out: Out<'_>) {
+        PIECES.iter().for_each(|piece| out(piece.as_bytes()));
+    }
+
     fn unpacked(gzip: &[u8]) -> String {
         let mut unpacked = String::new();
         GzDecoder::new(gzip).read_to_string(&mut unpacked).unwrap();
@@ -112,9 +106,9 @@ mod tests {
     fn each_encoding_is_made_once_and_only_when_it_is_asked_for() {
         let (text, made) = (Text::default(), Cell::new(0));
         let encoded = |encoding| {
-            text.encoded(encoding, || {
+            text.encoded(encoding, |out| {
                 made.set(made.get() + 1);
-                PIECES.into_iter()
+                write(out);
             })
         };
         for _ in 0..2 {
@@ -131,12 +125,12 @@ mod tests {
     fn what_was_asked_for_last_time_is_made_before_it_is_asked_for() {
         let prepared = |before: &Text| {
             let text = Text::default();
-            text.prepare(before, || PIECES.into_iter());
+            text.prepare(before, write);
             let made = [&text.plain, &text.gzip].map(|it| it.bytes.get().is_some());
             (text, made)
         };
         let first = Text::default();
-        first.encoded(Encoding::Gzip, || PIECES.into_iter());
+        first.encoded(Encoding::Gzip, write);
         let (second, made) = prepared(&first);
         assert_eq!(made, [false, true]);
         let gzip = second.gzip.bytes.get().unwrap();
