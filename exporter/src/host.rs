@@ -42,7 +42,7 @@ pub(crate) struct Processes<'a> {
     /// How many there are, by [`Attribution::state`].
     pub(crate) states: States,
     /// How many use a device, by [`Attribution::state`].
-    pub(crate) by_device: HashMap<DeviceIndex, States>,
+    pub(crate) by_device: BTreeMap<DeviceIndex, States>,
     /// How many belong to an environment, by eid.
     pub(crate) by_environment: HashMap<&'a str, usize>,
     /// Those with series of their own.
@@ -200,11 +200,11 @@ pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = Device
 impl<'a> Processes<'a> {
     fn new(all: &'a [Process], limits: Limits) -> Self {
         let mut states = States::default();
-        let mut by_device = HashMap::<_, States>::new();
+        let mut by_device = BTreeMap::<_, States>::new();
         let mut by_environment = HashMap::new();
         for process in all {
             states.count(&process.attribution);
-            for index in distinct_devices(process) {
+            for index in devices_of(process) {
                 by_device
                     .entry(index)
                     .or_default()
@@ -247,8 +247,13 @@ fn memory_used_bytes(process: &Process) -> Option<u64> {
         })
 }
 
-fn distinct_devices(process: &Process) -> BTreeSet<DeviceIndex> {
-    process.devices.iter().map(|device| device.index).collect()
+/// The devices that a process uses, each once.
+fn devices_of(process: &Process) -> impl Iterator<Item = DeviceIndex> {
+    let devices = process.devices.iter().map(|device| device.index);
+    devices.enumerate().filter_map(|(at, index)| {
+        let before = &process.devices[..at];
+        (!before.iter().any(|device| device.index == index)).then_some(index)
+    })
 }
 
 /// As many as may be shown, those that matter first, then by name.

@@ -23,7 +23,7 @@ use crate::driver::{self, Moment};
 const XID: u64 = nvmlEventTypeXidCriticalError as u64;
 
 /// How often a waiting call looks for news: seldom, since a real one costs nothing while it waits.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(300);
 
 /// What one set asked for, and what it has not fetched yet.
 struct Set {

@@ -136,6 +136,8 @@ impl Samples {
     fn end(&mut self) {
         let MetricFamily { text, lines } = &mut self.family;
         self.series.clear();
+        // It is empty: nothing has to be found a new place by its hash.
+        self.series.reserve(lines.len(), |_| 0);
         let mut repeated = Vec::new();
         for at in 0..lines.len() {
             let of = |at: &usize| &text[lines[*at].series.clone()];
