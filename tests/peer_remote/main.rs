@@ -1,95 +1,22 @@
 //! genv 1.4.3 where people log in from, and this project's genv on the hosts that it asks over SSH; and the other way.
 
+mod dashboard;
+mod host;
+
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::{PATIENCE, free_port};
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::Simulation;
-use genv_tests::peer::{Monitor, Peer};
-use genv_tests::process::{Sleeper, write_script};
+use genv_tests::peer::Monitor;
+use genv_tests::process::Sleeper;
 use genv_tests::shell::{self, Shell};
 use genv_tests::ssh::{SshClient, SshServer};
 use genv_tests::terminal::{PROMPT, Terminal};
 
-/// What logs in non-interactively has instead of a sudo that asks for no password.
-const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
-
-/// A host with both on one state, which are reached by SSH: one server for each.
-struct Host {
-    _simulation: Simulation,
-    peer: Peer,
-    ours: SshServer,
-    theirs: SshServer,
-}
-
-impl Host {
-    fn new(devices: u32, processes: &str) -> Result<Self> {
-        let simulation = Simulation::new(&format!(
-            "version: 1\nhosts:\n- devices: [{{count: {devices}, memory: 16gi}}]\n  processes: [{processes}]\n"
-        ));
-        let peer = Peer::new(&simulation)?;
-        write_script(&peer.folder().join("bin/sudo"), SUDO)?;
-        let host = Self {
-            ours: SshServer::start(&peer.our_command("genv")?, &[])?,
-            theirs: SshServer::start(&peer.command("genv"), &[])?,
-            _simulation: simulation,
-            peer,
-        };
-        let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
-        let genv = |name: &str| {
-            printed(Command::new(client.bin().join("ssh")).args([name, "command -v genv"]))
-        };
-        let ours = shell::installation()?.join("bin/genv");
-        ensure!(genv("ours")? == format!("{}\n", ours.display()));
-        ensure!(genv("theirs")?.ends_with("/venv/bin/genv\n"));
-        Ok(host)
-    }
-
-    /// Runs our genv there.
-    fn genv(&self, line: &str) -> Result<String> {
-        let words: Vec<&str> = line.split(' ').collect();
-        self.peer.our_genv(&words)
-    }
-
-    /// Makes an environment of a process, attached to these devices, by ours.
-    fn environment(&self, eid: &str, name: &str, member: &Sleeper, attach: &str) -> Result<()> {
-        let pid = member.pid();
-        self.genv(&format!(
-            "envs activate --eid {eid} --uid 0 --username root --pid {pid}"
-        ))?;
-        self.peer
-            .our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
-        if !attach.is_empty() {
-            self.genv(&format!("devices attach --eid {eid} {attach}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// genv 1.4.3 where somebody is who can log in to these hosts, and to no other.
-fn login(client: &SshClient, host: &Host, arguments: &str) -> Result<Command> {
-    let mut command = host.peer.command("genv");
-    client.on_path(&mut command)?;
-    command
-        .env_remove("GENV_TMPDIR")
-        .env_remove("GENV_SCENARIO")
-        .args(["remote"])
-        .args(arguments.split_whitespace());
-    Ok(command)
-}
-
-fn printed(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success() && said.is_empty(),
-        "{command:?}: {said}"
-    );
-    Ok(String::from_utf8(output.stdout)?)
-}
+use crate::host::{Host, login, printed};
 
 /// What it prints of a host that is ours; of one that is its own it is the same.
 fn asked(host: &Host, arguments: &str) -> Result<String> {
