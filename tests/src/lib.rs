@@ -3,6 +3,7 @@
 pub mod alertmanager;
 pub mod dashboard;
 pub mod docker;
+pub mod documentation;
 pub mod enforcer;
 pub mod exporter;
 pub mod history;
@@ -18,6 +19,7 @@ pub mod process;
 pub mod prometheus;
 pub mod root;
 mod server;
+pub mod session;
 pub mod shell;
 pub mod ssh;
 pub mod state;

@@ -115,11 +115,9 @@ impl Machine {
         Ok(name.trim_end() == "systemd")
     }
 
-    /// Runs a command there to its end.
-    ///
-    /// # Errors
-    /// It cannot be started, or does not end.
-    pub fn output(&self, words: &[&str]) -> Result<Output> {
+    /// A command that is started there.
+    #[must_use]
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--target={}", self.init))
@@ -127,7 +125,15 @@ impl Machine {
             .args(words)
             .env_clear()
             .envs([("PATH", "/usr/sbin:/usr/bin"), ("SYSTEMD_PAGER", "")]);
-        patience::output(&mut command)
+        command
+    }
+
+    /// Runs a command there to its end.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not end.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        patience::output(&mut self.command(words))
     }
 
     /// As [`Machine::output`], which must succeed; what it printed.

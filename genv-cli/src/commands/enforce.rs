@@ -25,6 +25,13 @@ impl Enforce {
         self.run_of(Vec::new())
     }
 
+    /// Whether it is to tell its flags, and nothing else.
+    pub(super) fn asks_for_help(&self) -> bool {
+        self.flags
+            .iter()
+            .any(|flag| flag == "--help" || flag == "-h")
+    }
+
     /// The same on other hosts, which these flags of genv-enforcer name.
     pub(super) fn run_of(self, hosts: Vec<OsString>) -> anyhow::Result<()> {
         // Without flags that name rules, genv 1.4.3's own defaults are meant.

@@ -13,7 +13,10 @@ pub(super) fn monitor(hosts: &HostFlags, monitor: Monitor) -> anyhow::Result<()>
 
 /// Enforces rules on all hosts.
 pub(super) fn enforce(hosts: &HostFlags, enforce: Enforce) -> anyhow::Result<()> {
-    check(hosts)?;
+    // The daemon tells its flags, whichever hosts are meant.
+    if !enforce.asks_for_help() {
+        check(hosts)?;
+    }
     enforce.run_of(hosts.of_daemons())
 }
 

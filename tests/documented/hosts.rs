@@ -1,0 +1,95 @@
+//! A user's shell from which three hosts can be reached over SSH: the place `hosts`.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use genv_tests::documentation::{Page, Place};
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::root;
+use genv_tests::session::Session;
+use genv_tests::shell::{Account, Shell, search_path};
+use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::tools::build_folder;
+use tempfile::TempDir;
+
+const NAMES: [&str; 3] = ["gpu01", "gpu02", "gpu03"];
+
+const DEVICES: &str = "{name: NVIDIA A100-SXM4-80GB, count: 4, memory: 80gi}";
+
+/// The rules that are packaged.
+const RULES: &str = include_str!("../../packaging/enforcer.yaml");
+
+/// A machine with genv and its own state.
+struct Host {
+    server: SshServer,
+    _state: TempDir,
+    _simulation: Simulation,
+}
+
+impl Host {
+    fn new(account: &Account) -> Result<Self> {
+        let state = tempfile::tempdir()?;
+        let simulation = Simulation::new(&format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n"));
+        let mut session = account.command("bash")?;
+        session
+            .env("GENV_TMPDIR", state.path())
+            .env("GENV_SCENARIO", simulation.scenario())
+            .env("SHELL", "/bin/bash")
+            .env_remove("GENV_DEVICES")
+            .env_remove("HOME");
+        let server = SshServer::start(&session, &[])?;
+        fs::write(
+            server.home().join(".profile"),
+            format!("{}\n", Shell::Bash.setup()),
+        )?;
+        Ok(Self {
+            server,
+            _state: state,
+            _simulation: simulation,
+        })
+    }
+}
+
+fn follow(page: &Page) -> Result<()> {
+    let account = Account::new()?;
+    let hosts = NAMES.map(|_| Host::new(&account));
+    let hosts: Vec<Host> = hosts.into_iter().collect::<Result<_>>()?;
+    let servers: Vec<_> = NAMES
+        .into_iter()
+        .zip(hosts.iter().map(|host| &host.server))
+        .collect();
+    let client = SshClient::new(&servers)?;
+    fs::write(account.home().join("hosts"), "gpu[01-03]\n")?;
+    fs::write(account.home().join("enforcer.yaml"), RULES)?;
+    let mut bash = account.command("bash")?;
+    // All programs are there.
+    let system = search_path()?;
+    bash.env(
+        "PATH",
+        format!("{}:{}", build_folder().display(), system.display()),
+    );
+    client.on_path(&mut bash)?;
+    let session = Session::start(bash, Shell::Bash)?;
+    page.follow(Place::Hosts, session, |_| Ok(()))
+}
+
+#[test]
+fn every_command_about_other_hosts_does_what_the_page_says() -> Result<()> {
+    let pages = Page::all()?;
+    let pages = pages
+        .iter()
+        .filter(|page| !page.runs(Place::Hosts).is_empty());
+    let follow_all = || -> Result<Vec<String>> {
+        if rustix::process::geteuid().is_root() {
+            // The ports that pages name are free there.
+            root::own_network()?;
+        }
+        Ok(pages
+            .filter_map(|page| follow(page).err())
+            .map(|fault| format!("{fault:#}"))
+            .collect())
+    };
+    let faults = root::apart(follow_all)?;
+    ensure!(faults.is_empty(), "{}", faults.join("\n\n"));
+    Ok(())
+}

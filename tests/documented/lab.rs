@@ -1,0 +1,155 @@
+//! A user's shell on a machine with eight GPUs: the place `lab`, in bash, zsh and fish, and what the pages tell in passing.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::documentation::{Page, Place};
+use genv_tests::machine::put;
+use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::output;
+use genv_tests::process::program;
+use genv_tests::session::Session;
+use genv_tests::shell::{Shell, installed};
+use genv_tests::tools;
+use tempfile::TempDir;
+
+const DEVICES: &str = "{name: NVIDIA A100-SXM4-40GB, count: 8, memory: 40gi}";
+
+/// What somebody starts on a GPU.
+const TRAIN: &str = "import os\nprint('training on', os.environ['CUDA_VISIBLE_DEVICES'])\n";
+
+/// A user's home and programs, and genv's state, all new.
+pub(crate) struct Lab {
+    folder: TempDir,
+    simulation: Simulation,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Result<Self> {
+        // Beside the programs, so that they need no copy.
+        let folder = tempfile::tempdir_in(tools::build_folder())?;
+        let lab = Self {
+            folder,
+            simulation: Simulation::new(&format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n")),
+        };
+        let shims = lab.at("lib/genv/shims");
+        fs::create_dir_all(lab.project())?;
+        for name in ["genv", "genv-exporter", "genv-enforcer"] {
+            put(&program(name)?, &lab.at("bin").join(name))?;
+        }
+        for name in ["nvidia-smi", "docker"] {
+            put(&program("genv-shim")?, &shims.join(name))?;
+        }
+        for (tool, name, called) in [
+            ("nvidia-smi-550", "nvidia-smi", "nvidia-smi"),
+            ("prometheus-3", "prometheus", "prometheus"),
+            ("prometheus-3", "promtool", "promtool"),
+            ("alertmanager-sid", "alertmanager-here", "alertmanager"),
+        ] {
+            symlink(tools::program(tool, name), lab.at("bin").join(called))?;
+        }
+        Ok(lab)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Where the shell is: a folder with the user's files.
+    fn project(&self) -> PathBuf {
+        self.at("home/project")
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = self.simulation.command(program);
+        let library = self.simulation.library_folder().join("libnvidia-ml.so.1");
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.at("bin").display());
+        let scenario = self.simulation.scenario();
+        let libraries = self.simulation.library_folder();
+        command
+            .env_clear()
+            .env("GENV_SCENARIO", scenario)
+            .env("LD_LIBRARY_PATH", libraries)
+            .env("GENV_NVML_LIBRARY", library)
+            .env("GENV_TMPDIR", self.at("state"))
+            .env("HOME", self.at("home"))
+            .env("LANG", "C.UTF-8")
+            .env("PATH", path)
+            .env("TERM", "dumb")
+            .current_dir(self.project());
+        command
+    }
+
+    pub(crate) fn session(&self, shell: Shell) -> Result<Session> {
+        Session::start(self.command(&installed(shell.name())), shell)
+    }
+
+    /// Lays out the files that a page takes for granted.
+    pub(crate) fn lay_out(&self, page: &Page) -> Result<()> {
+        let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
+        let [tests, rules] = documented_rules()?;
+        write("train.py", TRAIN)?;
+        write("hosts", "gpu[01-03]\n")?;
+        write("enforcer.yaml", &rules)?;
+        write("rules_test.yaml", &tests)?;
+        if page.text.contains(".jsonl") {
+            let genv = self.at("bin/genv");
+            let mut snapshot = self.command(&genv);
+            let printed = output(snapshot.args(["snapshot"]))?;
+            ensure!(printed.status.success(), "{printed:?}");
+            let line = String::from_utf8(printed.stdout)?;
+            for name in ["monday.jsonl", "gpu01.jsonl", "gpu02.jsonl"] {
+                write(name, &line)?;
+            }
+        }
+        if page.text.contains("alertmanager") {
+            // Where Debian's Alertmanager is installed, they are below /usr/share.
+            let here =
+                tools::folder("alertmanager-sid").join("files/usr/share/prometheus/alertmanager");
+            for template in fs::read_dir(here)? {
+                let template = template?;
+                symlink(template.path(), self.project().join(template.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file of tests that docs/enforcement.md has, and the rules that it says to go with it.
+fn documented_rules() -> Result<[String; 2]> {
+    let pages = Page::all()?;
+    let page = pages.iter().find(|page| page.name == "docs/enforcement.md");
+    let blocks = page.context("no docs/enforcement.md")?.blocks();
+    let tests = blocks
+        .iter()
+        .position(|block| block.text.contains("\ntests:\n"));
+    let tests = tests.context("no file of tests")?;
+    Ok([tests, tests + 1].map(|index| blocks[index].text.clone()))
+}
+
+#[test]
+fn every_command_for_a_users_shell_does_what_the_page_says() -> Result<()> {
+    let _alone = crate::alone();
+    let shells = [
+        (Place::Lab, Shell::Bash),
+        (Place::LabZsh, Shell::Zsh),
+        (Place::LabFish, Shell::Fish),
+    ];
+    let mut faults = Vec::new();
+    for page in Page::all()? {
+        for (place, shell) in shells {
+            if page.runs(place).is_empty() {
+                continue;
+            }
+            let lab = Lab::new()?;
+            lab.lay_out(&page)?;
+            let followed = page.follow(place, lab.session(shell)?, |_| Ok(()));
+            faults.extend(followed.err().map(|fault| format!("{fault:#}")));
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n\n"));
+    Ok(())
+}

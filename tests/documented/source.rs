@@ -1,0 +1,94 @@
+//! What is typed in the source folder: the place `source`, and cargo's command lines.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::documentation::{Page, Place};
+use genv_tests::patience::output;
+use genv_tests::session::Session;
+use genv_tests::shell::{Shell, installed};
+use serde_json::Value;
+
+/// What takes too long to be run once more here, and which file shows that it is run.
+const ELSEWHERE: [(&str, &str, &str); 3] = [
+    ("scripts/test", ".ci/run", "scripts/test"),
+    ("scripts/run", "tests/documented/run.rs", "scripts/run"),
+    ("scripts/package", "scripts/test", "scripts/package"),
+];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn every_command_for_the_source_folder_succeeds() -> Result<()> {
+    for page in Page::all()? {
+        let mut bash = Command::new(installed("bash"));
+        bash.current_dir(repository());
+        let mut session = Session::start(bash, Shell::Bash)?;
+        for line in page
+            .runs(Place::Source)
+            .into_iter()
+            .flat_map(|run| run.lines)
+        {
+            let at = format!("{}:{}: {}", page.name, line.number, line.text);
+            let command = line.text.split('#').next().unwrap_or_default().trim();
+            match ELSEWHERE
+                .iter()
+                .find(|(elsewhere, ..)| *elsewhere == command)
+            {
+                Some((_, file, text)) => {
+                    let runs = fs::read_to_string(repository().join(file))?.contains(text);
+                    ensure!(runs, "{at}: {file} does not run it");
+                }
+                None => drop(session.succeed(&line.text).context(at)?),
+            }
+        }
+        session.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn packages_and_tests_that_a_page_names_for_cargo_are_there() -> Result<()> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+    let metadata = output(cargo.current_dir(repository()))?;
+    let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let mut faults = Vec::new();
+    let mut known = 0;
+    for page in Page::all()? {
+        for line in page
+            .spans()
+            .into_iter()
+            .filter(|line| line.text.contains("cargo "))
+        {
+            let words: Vec<&str> = line.text.split_whitespace().collect();
+            for pair in words.windows(2) {
+                let named = |of: &Value| of["name"] == pair[1];
+                let is_there = match pair[0] {
+                    "-p" => packages.iter().any(named),
+                    "--test" => packages.iter().any(|package| {
+                        package["targets"]
+                            .as_array()
+                            .is_some_and(|targets| targets.iter().any(named))
+                    }),
+                    _ => continue,
+                };
+                known += 1;
+                if !is_there {
+                    faults.push(format!(
+                        "{}:{}: `{}`: there is no {}",
+                        page.name, line.number, line.text, pair[1]
+                    ));
+                }
+            }
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    ensure!(known > 3, "only {known} names");
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! The command lines that README.md, CONTRIBUTING.md and docs/ tell people to type, and where they type them.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use regex::Regex;
+
+use crate::session::Session;
+
+/// Where a block of commands is typed: the second word behind its fence, as in `sh lab`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A user's bash on a machine with eight GPUs.
+    Lab,
+    /// The same in zsh.
+    LabZsh,
+    /// The same in fish.
+    LabFish,
+    /// root's bash on a machine with systemd, where the packages lie in the current folder.
+    Machine,
+    /// A user's bash from which three hosts can be reached over SSH.
+    Hosts,
+    /// root's bash in the source folder, with Docker and Compose.
+    Docker,
+    /// A bash in the source folder.
+    Source,
+}
+
+impl Place {
+    /// All places by their names.
+    pub const ALL: [(&str, Self); 7] = [
+        ("lab", Self::Lab),
+        ("lab-zsh", Self::LabZsh),
+        ("lab-fish", Self::LabFish),
+        ("machine", Self::Machine),
+        ("hosts", Self::Hosts),
+        ("docker", Self::Docker),
+        ("source", Self::Source),
+    ];
+
+    fn named(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find_map(|(known, place)| (known == name).then_some(place))
+    }
+}
+
+/// A page of the documentation.
+#[derive(Debug)]
+pub struct Page {
+    /// Its path in the repository.
+    pub name: String,
+    /// All of it, in Markdown.
+    pub text: String,
+}
+
+/// A fenced block of a page.
+#[derive(Debug)]
+pub struct Block {
+    /// The line of the page on which it begins, counted from 1.
+    pub line: usize,
+    /// What stands behind its fence.
+    pub info: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// A command of a page, of one line or of several that belong together.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The line of the page on which it begins, counted from 1.
+    pub number: usize,
+    /// What is typed.
+    pub text: String,
+}
+
+/// The commands of a block, and what the page shows of their output.
+#[derive(Debug)]
+pub struct Run {
+    /// One after the other.
+    pub lines: Vec<Line>,
+    /// The block `console` that follows, if there is one.
+    pub shown: Option<String>,
+}
+
+impl Page {
+    /// README.md, CONTRIBUTING.md and all that is in docs/.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn all() -> Result<Vec<Self>> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut names = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
+        for entry in fs::read_dir(repository.join("docs"))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") {
+                names.push(format!("docs/{name}"));
+            }
+        }
+        names.sort();
+        ensure!(names.len() > 10, "only {names:?}");
+        let read = |name: String| {
+            let text = fs::read_to_string(repository.join(&name));
+            let text = text.with_context(|| name.clone())?;
+            Ok(Self { name, text })
+        };
+        names.into_iter().map(read).collect()
+    }
+
+    /// Its fenced blocks, in their order.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut inside = false;
+        for (event, range) in self.events() {
+            match event {
+                Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info))) => {
+                    inside = true;
+                    blocks.push(Block {
+                        line: self.line(range.start),
+                        info: info.into_string(),
+                        text: String::new(),
+                    });
+                }
+                Event::Text(text) if inside => {
+                    if let Some(block) = blocks.last_mut() {
+                        block.text.push_str(&text);
+                    }
+                }
+                Event::End(TagEnd::CodeBlock) => inside = false,
+                _ => {}
+            }
+        }
+        blocks
+    }
+
+    /// Its inline code, each with the line on which it stands.
+    #[must_use]
+    pub fn spans(&self) -> Vec<Line> {
+        let spans = self.events().filter_map(|(event, range)| match event {
+            Event::Code(text) => Some(Line {
+                number: self.line(range.start),
+                text: text.into_string(),
+            }),
+            _ => None,
+        });
+        spans.collect()
+    }
+
+    /// What is typed in one place, in the order of the page.
+    #[must_use]
+    pub fn runs(&self, place: Place) -> Vec<Run> {
+        let blocks = self.blocks();
+        let typed = blocks.iter().enumerate();
+        let typed = typed.filter(|(_, block)| block.places().contains(&place));
+        let run = |(index, block): (usize, &Block)| {
+            let next = blocks.get(index + 1);
+            Run {
+                lines: block.lines(),
+                shown: next
+                    .filter(|next| next.info == "console")
+                    .map(|next| next.text.clone()),
+            }
+        };
+        typed.map(run).collect()
+    }
+
+    /// Types all that the page has for one place into a shell; every line has to succeed, and to print what is shown.
+    /// What is started in the background has been ended then. `before` is called with each line.
+    ///
+    /// # Errors
+    /// A line fails, with the page and the line's number.
+    pub fn follow(
+        &self,
+        place: Place,
+        mut session: Session,
+        mut before: impl FnMut(&Line) -> Result<()>,
+    ) -> Result<()> {
+        for run in self.runs(place) {
+            let mut printed = String::new();
+            let mut at = String::new();
+            for line in &run.lines {
+                at = format!("{}:{}: {}", self.name, line.number, line.text);
+                before(line).with_context(|| at.clone())?;
+                printed += &session.succeed(&line.text).with_context(|| at.clone())?;
+            }
+            if let Some(shown) = &run.shown {
+                prints(shown, &printed).context(at)?;
+            }
+        }
+        session.finish().with_context(|| self.name.clone())
+    }
+
+    fn events(&self) -> impl Iterator<Item = (Event<'_>, std::ops::Range<usize>)> {
+        Parser::new_ext(&self.text, Options::ENABLE_TABLES).into_offset_iter()
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        self.text[..offset].matches('\n').count() + 1
+    }
+}
+
+impl Block {
+    /// Whether it is of commands, by what stands behind its fence.
+    #[must_use]
+    pub fn is_commands(&self) -> bool {
+        let language = self.info.split_whitespace().next().unwrap_or_default();
+        ["sh", "bash", "zsh", "fish", "shell"].contains(&language)
+    }
+
+    /// Where its commands are typed, each place in a shell of its own; none if it names none, or one that is not known.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        let Some(names) = self.info.strip_prefix("sh ") else {
+            return Vec::new();
+        };
+        let places = names.split_whitespace().map(Place::named);
+        places.collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// Its commands: each line is one, with those that it continues on by a backslash, and with its here-document.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        let here_document = Regex::new(r#"<<-?\s*['"]?(\w+)"#).expect("a regular expression");
+        let mut commands = Vec::new();
+        let mut lines = self.text.lines().enumerate();
+        while let Some((index, first)) = lines.next() {
+            if first.trim().is_empty() || first.starts_with('#') {
+                continue;
+            }
+            let mut text = first.to_owned();
+            let mut end = here_document
+                .captures(first)
+                .map(|found| found[1].to_owned());
+            while end.is_some() || text.ends_with('\\') {
+                let Some((_, next)) = lines.next() else {
+                    break;
+                };
+                text = format!("{text}\n{next}");
+                end = end.filter(|end| end != next);
+            }
+            commands.push(Line {
+                number: self.line + 1 + index,
+                text,
+            });
+        }
+        commands
+    }
+}
+
+/// Whether lines are printed in the order in which they are shown. Numbers may be others, and so may what `…` stands for
+/// and how wide columns are.
+fn prints(shown: &str, printed: &str) -> Result<()> {
+    let varies = Regex::new(r"\d+|\s+|…").expect("a regular expression");
+    let mut lines = printed.lines();
+    for wanted in shown.lines().filter(|line| !line.trim().is_empty()) {
+        let mut pattern = String::from("^");
+        let mut rest = 0;
+        for found in varies.find_iter(wanted.trim()) {
+            pattern += &regex::escape(&wanted.trim()[rest..found.start()]);
+            pattern += match found.as_str() {
+                "…" => ".*",
+                blank if blank.trim().is_empty() => r"\s+",
+                _ => r"\d+",
+            };
+            rest = found.end();
+        }
+        pattern += &regex::escape(&wanted.trim()[rest..]);
+        let pattern = Regex::new(&(pattern + "$"))?;
+        ensure!(
+            lines.any(|line| pattern.is_match(line.trim())),
+            "the page shows a line that is not printed, or not there: {wanted:?}; printed is:\n{printed}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(text: &str) -> Page {
+        Page {
+            name: "page.md".to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn commands_are_found_in_lists_too_with_their_lines_and_what_they_show() {
+        let page = page(
+            "1. first\n\n   ```sh lab lab-zsh\n   # a comment\n   a \\\n     b\n\n   cat <<'END' | c\n   x\n   END\n   d\n   ```\n\n\
+             ```console\nshown\n```\n\n```yaml\ne: 1\n```\n",
+        );
+        let runs = page.runs(Place::LabZsh);
+        let lines: Vec<(usize, &str)> = runs[0]
+            .lines
+            .iter()
+            .map(|line| (line.number, line.text.as_str()))
+            .collect();
+        assert_eq!(
+            lines,
+            [(5, "a \\\n  b"), (8, "cat <<'END' | c\nx\nEND"), (11, "d")]
+        );
+        assert_eq!(runs[0].shown.as_deref(), Some("shown\n"));
+        assert!(page.runs(Place::Machine).is_empty());
+    }
+
+    #[test]
+    fn a_block_whose_place_is_not_known_has_none() {
+        for info in ["sh", "sh nowhere", "sh lab nowhere", "bash lab"] {
+            let page = page(&format!("```{info}\ntrue\n```\n"));
+            let block = &page.blocks()[0];
+            assert!(block.is_commands() && block.places().is_empty(), "{info}");
+        }
+    }
+
+    #[test]
+    fn inline_code_is_found_in_tables_without_their_escapes() {
+        let page = page("| a |\n|---|\n| `b [c \\| d]` |\n");
+        let span = Line {
+            number: 3,
+            text: "b [c | d]".to_owned(),
+        };
+        assert_eq!(page.spans(), [span]);
+    }
+
+    #[test]
+    fn numbers_widths_and_what_is_left_out_may_differ_and_nothing_else() {
+        let printed = "HOST   TOTAL\ngpu01  8\nUUID: GPU-1a\n";
+        assert!(prints("HOST TOTAL\ngpu02 16\n\nUUID: GPU-…\n", printed).is_ok());
+        for wrong in ["HOST", "gpu01 8\nHOST TOTAL", "gpu01 eight"] {
+            assert!(prints(wrong, printed).is_err(), "{wrong}");
+        }
+    }
+}
