@@ -12,6 +12,7 @@ use genv_remote::flags::HostFlags;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
+use genv_web::man::ManFlags;
 
 use crate::config::Mode;
 use crate::explain::ExplainFlags;
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Reset(ResetFlags),
     ExecuteReport(Box<ExecuteReportFlags>),
     CarryOut(Box<CarryOutFlags>),
+    #[command(hide = true)]
+    Man(ManFlags),
 }
 
 /// Watch, tell and act, until a signal ends it.

@@ -9,7 +9,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use genv_core::sources::SourceError;
 use genv_remote::HostListError;
 
@@ -75,6 +75,7 @@ pub fn run() -> ExitCode {
         Command::Reset(flags) => commands::reset(&flags),
         Command::ExecuteReport(flags) => execute_report::execute_report(*flags),
         Command::CarryOut(flags) => carry_out::carry_out(*flags),
+        Command::Man(folder) => folder.write(CommandLine::command()).map_err(Into::into),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@ use genv_remote::flags::HostFlags;
 use genv_web::ListenAddress;
 use genv_web::build::LONG_VERSION;
 use genv_web::flags::{LogFlags, SourceFlags, file};
+use genv_web::man::ManFlags;
 
 use crate::endpoints::TAKEN_PATHS;
 use crate::families::Limits;
@@ -84,7 +85,9 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Publish(PublishFlags),
+    Publish(Box<PublishFlags>),
+    #[command(hide = true)]
+    Man(ManFlags),
 }
 
 #[derive(Debug, Args)]
@@ -145,6 +148,8 @@ pub(crate) enum Task {
     Serve(Options),
     /// Write the configuration of the programs around it.
     Publish(PublishOptions),
+    /// Write manual pages.
+    Man(ManFlags),
 }
 
 /// What the exporter works with.
@@ -183,8 +188,10 @@ impl Task {
         arguments: impl IntoIterator<Item = T>,
     ) -> Result<Self, clap::Error> {
         let mut flags = Flags::try_parse_from(arguments)?;
-        if let Some(Command::Publish(flags)) = flags.command.take() {
-            return Ok(Self::Publish(flags.into()));
+        match flags.command.take() {
+            Some(Command::Publish(flags)) => return Ok(Self::Publish((*flags).into())),
+            Some(Command::Man(flags)) => return Ok(Self::Man(flags)),
+            None => {}
         }
         if let Some(max_age) = flags.max_age.filter(|max_age| *max_age < flags.interval) {
             let message = format!(
@@ -208,6 +215,11 @@ impl Task {
         }
         Ok(Self::Serve(options))
     }
+}
+
+/// The command line as it is defined.
+pub(crate) fn command() -> clap::Command {
+    Flags::command()
 }
 
 impl From<Flags> for Options {

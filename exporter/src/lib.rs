@@ -57,6 +57,7 @@ pub fn run() -> ExitCode {
             serve(options)
         }
         Task::Publish(options) => publish::publish(&options),
+        Task::Man(folder) => folder.write(flags::command()).map_err(Into::into),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,7 @@ mod health_log;
 mod landing_page;
 mod listen;
 pub mod log;
+pub mod man;
 pub mod metrics;
 mod notify;
 mod page;
