@@ -33,9 +33,9 @@ esac
 # What was installed here, a path a line.
 list=$prefix/share/genv/installed
 
-# remove PATH: a file of ours, and folders that are empty without it.
+# remove PATH: a file of ours, what an interruption left of its next version, and folders that are empty without them.
 remove() {
-    rm -f -- "$prefix/$1"
+    rm -f -- "$prefix/$1" "$prefix/$1.new"
     (cd -- "$prefix" && rmdir -p -- "$(dirname -- "$1")" 2>/dev/null) || true
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::{Machine, USER};
 use genv_tests::patience::until;
 
-use crate::{CONFIG, DAEMONS, DEB, boot, dpkg_status, earlier, install, start_member};
+use crate::{CONFIG, DAEMONS, DEB, boot, changed, dpkg_status, earlier, install, start_member};
 
 fn start_daemons(machine: &Machine) -> Result<()> {
     machine
@@ -50,6 +50,8 @@ fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()
     );
     for file in [
         "usr/share/man/man1/genv-activate.1.gz",
+        "usr/share/man/man1/genv-exporter.1.gz",
+        "usr/share/man/man1/genv-enforcer-check.1.gz",
         "usr/share/bash-completion/completions/genv",
         "usr/share/zsh/vendor-completions/_genv",
         "usr/share/fish/vendor_completions.d/genv.fish",
@@ -164,19 +166,41 @@ fn with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_
     install(&machine, earlier(&machine)?)?;
     start_daemons(&machine)?;
     let pid = machine.main_pid("genv-enforcer")?;
-    machine.write(CONFIG, "version: 1\nrules: [{kind: no-such-kind}]\n")?;
+    machine.write(CONFIG, "version: 0\nrules: []\n")?;
     let said = install(&machine, DEB)?;
-    ensure!(
-        said.contains("enforcer.yaml:2:")
-            && said.contains("this version cannot use /etc/genv/enforcer.yaml"),
-        "{said}"
-    );
+    for line in [
+        "enforcer.yaml:1:10: version 0 is not known: this program reads version 1",
+        "this version cannot use /etc/genv/enforcer.yaml",
+    ] {
+        ensure!(said.contains(line), "{line}: {said}");
+    }
     ensure!(
         machine.main_pid("genv-enforcer")? == pid,
         "it was started again"
     );
     ensure!(states(&machine, "genv-enforcer")?[1] == "active");
     ensure!(states(&machine, "genv-exporter")?[1] == "active");
+
+    // What it says is to be done then.
+    machine.write(CONFIG, "version: 1\nrules: [{kind: max-age, limit: 7d}]\n")?;
+    machine.run(&["systemctl", "restart", "genv-enforcer"])?;
+    machine.wait_for_status("genv-enforcer", |status| {
+        status.starts_with("dry-run: 1 rules")
+    })
+}
+
+#[test]
+fn a_glibc_that_is_too_old_is_named_and_nothing_is_installed() -> Result<()> {
+    let machine = boot()?;
+    // As if this machine's were.
+    let script = "sed -i 's/libc6 (>= [0-9.]*)/libc6 (>= 9.9)/' DEBIAN/control";
+    let refused = install(&machine, changed(&machine, script)?);
+    let said = refused.err().context("it is installed")?.to_string();
+    ensure!(
+        said.contains("genv : Depends: libc6 (>= 9.9) but 2.36"),
+        "{said}"
+    );
+    ensure!(!machine.path("usr/bin/genv").exists(), "something is there");
     Ok(())
 }
 

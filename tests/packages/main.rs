@@ -2,11 +2,11 @@
 
 mod deb;
 mod interrupted;
-mod old_systems;
 mod playbook;
 mod rpm;
 mod shells;
 mod tarball;
+mod without_systemd;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,16 +48,23 @@ fn built(ending: &str) -> Result<PathBuf> {
 
 /// Makes an earlier version of the Debian package, which has another configuration by default; its path there.
 fn earlier(machine: &Machine) -> Result<&'static str> {
-    machine.run(&[
-        "bash",
-        "-ec",
-        "dpkg-deb --raw-extract /packages/genv.deb /packages/earlier
-        cd /packages/earlier
-        sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control
-        sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml
-        dpkg-deb --build -Znone . /packages/earlier.deb",
-    ])?;
-    Ok("/packages/earlier.deb")
+    changed(
+        machine,
+        "sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control
+        sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml",
+    )
+}
+
+/// Makes a Debian package that a script, run where its files are unpacked, has changed; its path there.
+fn changed(machine: &Machine, script: &str) -> Result<&'static str> {
+    let script = format!(
+        "dpkg-deb --raw-extract {DEB} /packages/changed
+        cd /packages/changed
+        {script}
+        dpkg-deb --build -Znone . /packages/changed.deb"
+    );
+    machine.run(&["bash", "-ec", &script])?;
+    Ok("/packages/changed.deb")
 }
 
 /// Installs a Debian package as an administrator does who wants his configuration kept; what was said.

@@ -1,8 +1,9 @@
 //! The RPM, by the rpm that Debian has: what it needs is named as Debian does not name it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::Machine;
 
-use crate::{CONFIG, DAEMONS, RPM, boot, start_member};
+use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, start_member};
 
 #[test]
 fn it_is_installed_upgraded_and_removed() -> Result<()> {
@@ -11,8 +12,14 @@ fn it_is_installed_upgraded_and_removed() -> Result<()> {
         let script = "rpm --nodeps \"$@\" 2>&1";
         machine.run(&[&["bash", "-c", script, "bash"], words].concat())
     };
-    let needed = machine.run(&["rpm", "--query", "--package", "--requires", RPM])?;
-    ensure!(needed.contains("libc.so.6(GLIBC_2.30)(64bit)"), "{needed}");
+    // Of Debian's packages rpm knows nothing, so that to it no glibc is new enough.
+    let output = machine.output(&["rpm", "--install", RPM])?;
+    let said = String::from_utf8(output.stderr)?;
+    let line = format!(
+        "libc.so.6(GLIBC_{})(64bit) is needed by genv-",
+        glibc(&machine)?
+    );
+    ensure!(!output.status.success() && said.contains(&line), "{said}");
     let said = rpm(&["--install", RPM])?;
     ensure!(
         said.contains("systemctl enable --now genv-exporter genv-enforcer"),
@@ -48,5 +55,47 @@ fn it_is_installed_upgraded_and_removed() -> Result<()> {
     ensure!(!machine.path("usr/bin/genv").exists());
     ensure!(machine.read(&format!("{CONFIG}.rpmsave"))? == own);
     ensure!(machine.is_alive(member), "its process has ended");
+    Ok(())
+}
+
+/// Which glibc the Debian package says it needs.
+fn glibc(machine: &Machine) -> Result<String> {
+    let depends = machine.run(&["dpkg-deb", "--field", DEB, "Depends"])?;
+    let version = depends.split_once("libc6 (>= ");
+    let version = version.and_then(|(_, rest)| rest.split_once(')'));
+    Ok(version.with_context(|| depends.clone())?.0.to_owned())
+}
+
+#[test]
+fn all_packages_and_the_documentation_state_the_same_glibc() -> Result<()> {
+    let machine = boot()?;
+    let needed = glibc(&machine)?;
+    let listed = machine.run(&["rpm", "--query", "--package", "--requires", RPM])?;
+    let of_glibc = |line: &&str| line.contains(".so.") && line.contains("(GLIBC_2.");
+    let newest = listed.lines().filter(of_glibc).filter_map(|line| {
+        let minor = line.split_once("(GLIBC_2.")?.1.split(['.', ')']).next()?;
+        minor.parse::<u32>().ok()
+    });
+    let newest = newest.max().context("no glibc")?;
+    ensure!(needed == format!("2.{newest}"), "{needed}: {listed}");
+    let script = machine.run(&[
+        "bash",
+        "-c",
+        &format!("tar -xzOf {TARBALL} --wildcards '*/install.sh'"),
+    ])?;
+    ensure!(
+        script.contains(&format!("glibc {needed} or newer")),
+        "{script}"
+    );
+    let guide = include_str!("../../docs/install.md");
+    for line in [
+        format!("with glibc {needed} or newer"),
+        format!("libc6 (>= {needed})"),
+    ] {
+        ensure!(
+            guide.contains(&line),
+            "docs/install.md does not say: {line}"
+        );
+    }
     Ok(())
 }

@@ -127,6 +127,36 @@ fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()>
 }
 
 #[test]
+fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<()> {
+    let machine = boot()?;
+    unpack(&machine)?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    // Killed when the first program is to take the place of the older one.
+    let stub = "#!/bin/sh\ncase $4 in */bin/*) kill -KILL $PPID ;; esac\nexec /usr/bin/mv \"$@\"\n";
+    machine.write("home/alice/stub/mv", stub)?;
+    machine.run(&["chmod", "755", "/home/alice/stub/mv"])?;
+    let interrupt = || {
+        let script = "touch 'genv/share/genv/of a newer version'; PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?";
+        let said = as_user(&machine, &["bash", "-c", script])?;
+        ensure!(said.ends_with("ended with 137\n"), "{said}");
+        as_user(&machine, &[".local/bin/genv", "--version"])
+    };
+    interrupt()?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    let script = "for part in bin lib share; do diff --recursive --no-dereference genv/$part .local/$part || true; done";
+    let found = as_user(&machine, &["bash", "-c", script])?;
+    ensure!(found == "Only in .local/share/genv: installed\n", "{found}");
+
+    interrupt()?;
+    let remove = "sh .local/share/genv/install.sh --uninstall; find .local ! -type d";
+    let left = as_user(&machine, &["bash", "-c", remove])?;
+    ensure!(left.is_empty(), "{left}");
+    Ok(())
+}
+
+#[test]
 fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
     let machine = boot()?;
     unpack(&machine)?;
