@@ -13,8 +13,14 @@ const PAGE: &str = "docs/commands.md";
 
 const BEGIN: &str = "<!-- What follows is made from the programs: UPDATE_DOCS=1 cargo test -p genv-tests --test documents -->\n";
 
-/// Commands of genv that its help does not list: they are for other programs, or spelled as in older versions.
-const UNLISTED: [&str; 4] = ["init", "root", "man", "remote-serve"];
+/// Commands that the help of a program does not list: they are for other programs, or spelled as in older versions.
+fn unlisted(words: &[&str]) -> &'static [&'static str] {
+    match words {
+        ["genv"] => &["init", "root", "man", "remote-serve"],
+        ["genv-exporter" | "genv-enforcer"] => &["man"],
+        _ => &[],
+    }
+}
 
 /// What is told with `--help` behind these words, of which the first is the program.
 fn help(words: &[&str]) -> Result<String> {
@@ -53,9 +59,8 @@ fn add(page: &mut String, words: &[&str]) -> Result<()> {
     }
     let help = help(words)?;
     writeln!(page, "```text\n{}\n```", help.trim_end())?;
-    let unlisted = UNLISTED.iter().filter(|_| words == ["genv"]).copied();
-    for name in listed(&help).into_iter().chain(unlisted) {
-        add(page, &[words, &[name]].concat())?;
+    for name in listed(&help).iter().chain(unlisted(words)) {
+        add(page, &[words, &[*name]].concat())?;
     }
     Ok(())
 }
