@@ -12,6 +12,7 @@ mod unkillable;
 mod verification;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -61,7 +62,14 @@ impl Victim {
         if rustix::process::geteuid().is_root() {
             command.uid(STRANGER).gid(STRANGER);
         }
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
+        command.stdin(Stdio::null());
+        loop {
+            match command.spawn() {
+                // What another test just started has not yet closed the file that this one wrote.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}
+                started => return Self(started.unwrap()),
+            }
+        }
     }
 
     fn pid(&self) -> u32 {

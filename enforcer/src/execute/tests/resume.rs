@@ -127,11 +127,12 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
     let path = |name: &str| stage.own.path().join(name);
-    executor.carry_out(&terminate(&victim.target()), "why");
+    let target = victim.target();
+    executor.carry_out(&terminate(&target), "why");
     // Its own last line comes too late.
     let mut record = executor.record(
         Action::Kill,
-        &Target::Process(victim.target()),
+        &Target::Process(target.clone()),
         &Cause {
             rule: "rule",
             why: "why",
@@ -140,7 +141,7 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     executor.intend(&mut record).unwrap();
     fs::rename(path("audit.jsonl"), path("kept")).unwrap();
     fs::create_dir(path("audit.jsonl")).unwrap();
-    executor.conclude(record, Target::Process(victim.target()), &Outcome::Done);
+    executor.conclude(record, Target::Process(target), &Outcome::Done);
     fs::remove_dir(path("audit.jsonl")).unwrap();
     fs::rename(path("kept"), path("audit.jsonl")).unwrap();
     let other = Victim::new();
