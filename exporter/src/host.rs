@@ -1,6 +1,7 @@
 //! One host of a publication, with what several families need derived once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use genv_core::model::{
     Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, HostSnapshot,
@@ -160,7 +161,7 @@ impl<'a> View<'a> {
         let state = current("state");
         let environments = state.then(|| {
             let environments = snapshot.environments.iter();
-            let by_eid = environments.map(|environment| (environment.eid.as_str(), environment));
+            let by_eid = environments.map(|environment| (environment.eid.as_str(), &**environment));
             shown(by_eid.collect(), |environment| {
                 !environment.devices.is_empty()
             })
@@ -198,7 +199,7 @@ pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = Device
 }
 
 impl<'a> Processes<'a> {
-    fn new(all: &'a [Process], limits: Limits) -> Self {
+    fn new(all: &'a [Arc<Process>], limits: Limits) -> Self {
         let mut states = States::default();
         let mut by_device = BTreeMap::<_, States>::new();
         let mut by_environment = HashMap::new();
@@ -214,7 +215,7 @@ impl<'a> Processes<'a> {
                 *by_environment.entry(eid).or_default() += 1;
             }
         }
-        let mut largest: Vec<_> = all.iter().collect();
+        let mut largest: Vec<_> = all.iter().map(Arc::as_ref).collect();
         let mut others = Vec::new();
         let limit = limits.processes.unwrap_or(0);
         if limits.processes.is_none() {

@@ -86,18 +86,18 @@ impl Usernames {
         use_of_devices
             .map(|it| &mut it.username)
             .chain(xids.map(|it| &mut it.username))
-            .chain(environments.map(|it| &mut it.username))
-            .chain(processes.filter_map(|it| it.username.as_mut()))
+            .chain(environments.map(|it| &mut Arc::make_mut(it).username))
+            .chain(processes.filter_map(|it| Arc::make_mut(it).username.as_mut()))
             .for_each(name);
     }
 }
 
 fn without_uids(snapshot: &mut Snapshot) {
     for environment in &mut snapshot.environments {
-        environment.uid = None;
+        Arc::make_mut(environment).uid = None;
     }
     for process in &mut snapshot.processes {
-        process.uid = None;
+        Arc::make_mut(process).uid = None;
     }
 }
 

@@ -321,7 +321,7 @@ mod tests {
     fn that_environs_may_not_be_read_is_said_once_and_of_nothing_else() {
         let process = |reason: &str| {
             published(Snapshot {
-                processes: vec![Process {
+                processes: vec![Arc::new(Process {
                     pid: 4711,
                     attribution: Attribution::Unknown {
                         reason: reason.to_owned(),
@@ -332,7 +332,7 @@ mod tests {
                     comm: None,
                     container_id: None,
                     devices: Vec::new(),
-                }],
+                })],
                 ..nothing()
             })
         };

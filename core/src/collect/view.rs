@@ -4,6 +4,7 @@
 //! tests can live through days.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::clock::Moment;
 use super::devices::Devices;
@@ -144,13 +145,20 @@ impl View {
         if let Some(state) = state {
             self.devices.attach(&mut devices, state, &live);
         }
-        let environments = environments::environments(
+        let mut environments = environments::environments(
             &live,
             state,
             &devices,
             &processes,
             answer.is_some(),
             &self.usernames,
+        );
+
+        let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
+        self.last_active.update(
+            &mut environments,
+            new_sample.map(|held| held.timestamp_seconds),
+            self.busy_above,
         );
 
         let mut snapshot = Snapshot {
@@ -163,16 +171,10 @@ impl View {
             driver_version: sample.and_then(|sample| sample.driver_version.clone()),
             collectors,
             devices,
-            environments,
-            processes,
+            environments: environments.into_iter().map(Arc::new).collect(),
+            processes: processes.into_iter().map(Arc::new).collect(),
             counters: Default::default(),
         };
-        let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
-        self.last_active.update(
-            &mut snapshot.environments,
-            new_sample.map(|held| held.timestamp_seconds),
-            self.busy_above,
-        );
         let current = Observed::of(&snapshot, reading, &mut self.ledger.users);
         let elapsed_seconds = now.seconds - self.previous_seconds.unwrap_or(now.seconds);
         self.ledger.step(&self.previous, &current, elapsed_seconds);

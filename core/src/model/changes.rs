@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -20,8 +21,8 @@ pub struct Changes<'a> {
     /// All of the new snapshot but its lists, which are empty here.
     rest: Box<Snapshot>,
     devices: Pieces<'a, Device>,
-    environments: Pieces<'a, Environment>,
-    processes: Pieces<'a, Process>,
+    environments: Pieces<'a, Arc<Environment>>,
+    processes: Pieces<'a, Arc<Process>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     device_energy: Pieces<'a, DeviceEnergy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

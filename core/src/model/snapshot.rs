@@ -35,9 +35,9 @@ pub struct Snapshot {
     /// Every device once seen, in the order of their indices.
     pub devices: Vec<Device>,
     /// Environments, by eid.
-    pub environments: Vec<Environment>,
+    pub environments: Vec<Arc<Environment>>,
     /// Processes that use a device, by pid.
-    pub processes: Vec<Process>,
+    pub processes: Vec<Arc<Process>>,
     /// Accumulated since the collection began.
     pub counters: Counters,
 }
@@ -68,7 +68,7 @@ impl Snapshot {
     pub fn environment(&self, eid: &str) -> Option<&Environment> {
         let environments = &self.environments;
         let position = environments.binary_search_by(|it| it.eid.as_str().cmp(eid));
-        position.ok().map(|position| &environments[position])
+        position.ok().map(|position| &*environments[position])
     }
 
     /// The name of the user for whom a process runs: in an environment its user, who in a container

@@ -78,7 +78,7 @@ fn refused(kind: FailureKind) -> Answer {
 /// What this host shows: nothing if it is away, the process or not if it is up.
 fn host(process: Option<bool>) -> Vec<HostSnapshot> {
     let snapshot = process.map(|is_there| {
-        let process: Process = serde_json::from_value(json!({
+        let process: Arc<Process> = serde_json::from_value(json!({
             "pid": 7, "start_time_ticks": 70, "attribution": {"state": "unknown", "reason": "zombie"}, "devices": [],
         }))
         .unwrap();

@@ -46,7 +46,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "GPUs that are attached to at least one environment.",
         samples: |host, out| {
             if let Some(view) = host.known_state() {
-                let held = view.snapshot.environments.iter().flat_map(attached);
+                let environments = view.snapshot.environments.iter();
+                let held = environments.flat_map(|environment| attached(environment));
                 out.add(&[], held.collect::<BTreeSet<_>>().len() as f64);
             }
         },

@@ -257,7 +257,7 @@ fn users_of_other_hosts_are_named_as_asked_without_their_hosts_help() {
     let names: BTreeSet<String> = snapshot()
         .environments
         .into_iter()
-        .map(|it| it.username)
+        .map(|it| it.username.clone())
         .filter(|name| !name.starts_with("uid:"))
         .collect();
     assert!(!names.is_empty());

@@ -1,5 +1,7 @@
 //! What is shown of a snapshot, and what is not.
 
+use std::sync::Arc;
+
 use genv_core::model::Attribution;
 use genv_web::Encoding;
 
@@ -196,9 +198,10 @@ fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
 fn a_name_that_two_uids_share_is_one_user() {
     let mut snapshot = snapshot();
     for environment in &mut snapshot.environments {
-        environment.username = "twin".to_owned();
+        Arc::make_mut(environment).username = "twin".to_owned();
     }
     for process in &mut snapshot.processes {
+        let process = Arc::make_mut(process);
         process.username = Some("twin".to_owned());
         process.attribution = Attribution::Unknown {
             reason: "vanished".to_owned(),
@@ -241,8 +244,9 @@ fn a_name_that_two_uids_share_is_one_user() {
 fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
     let mut snapshot = snapshot();
     // A container of alice's environment, where she is root.
-    snapshot.processes[0].uid = Some(0);
-    snapshot.processes[0].username = Some("root".to_owned());
+    let process = Arc::make_mut(&mut snapshot.processes[0]);
+    process.uid = Some(0);
+    process.username = Some("root".to_owned());
     let shown = metrics(vec![host(snapshot)], 64);
     assert!(!shown.contains("root"), "{shown}");
     assert!(
@@ -296,11 +300,12 @@ fn totals_of_genv_1_are_of_all_environments_also_where_not_all_are_shown() {
 fn crowded() -> genv_core::model::Snapshot {
     let mut snapshot = snapshot();
     for number in 0..5000 {
-        let mut invented = snapshot.environments[1].clone();
+        let mut environment = Arc::clone(&snapshot.environments[1]);
+        let invented = Arc::make_mut(&mut environment);
         invented.eid = format!("a{number}");
         invented.username = format!("uid:{number}");
         invented.devices.clear();
-        snapshot.environments.push(invented);
+        snapshot.environments.push(environment);
     }
     snapshot.environments.sort_by(|a, b| a.eid.cmp(&b.eid));
     snapshot

@@ -1,6 +1,7 @@
 //! Whatever a host says, the metrics can be read, and no series is there twice.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use genv_core::model::*;
 use proptest::collection::vec;
@@ -248,8 +249,8 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
                 )
                 .collect(),
             devices,
-            environments,
-            processes,
+            environments: environments.into_iter().map(Arc::new).collect(),
+            processes: processes.into_iter().map(Arc::new).collect(),
             counters,
         },
     )

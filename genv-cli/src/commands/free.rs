@@ -185,10 +185,11 @@ pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
     if !parts.all(|it| it.processes_measured) {
         return None;
     }
-    let uses = |it: &&genv_core::model::Process| {
-        it.devices.iter().any(|device| device.index.whole() == gpu)
-    };
-    Some(snapshot.processes.iter().filter(uses).count())
+    let users = snapshot.processes.iter().filter(|process| {
+        let mut devices = process.devices.iter();
+        devices.any(|device| device.index.whole() == gpu)
+    });
+    Some(users.count())
 }
 
 /// Bytes for people; `?` if it is not known.

@@ -53,7 +53,7 @@ mod tests {
         let environment = json!({"eid": "e1", "username": "ada", "name": name});
         let environment = from_value::<Environment>(environment).unwrap();
         Arc::new(Snapshot {
-            environments: vec![environment],
+            environments: vec![environment.into()],
             ..Snapshot::default()
         })
     }

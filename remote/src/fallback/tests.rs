@@ -119,18 +119,16 @@ fn what_could_not_be_asked_is_absent() {
     assert_eq!(second.measurements.utilization_ratio, None);
     assert_eq!(second.measurements.power_watts, None);
     assert!(second.measurements.memory.is_some());
-    let [
-        Process {
-            comm,
-            username,
-            devices,
-            attribution,
-            ..
-        },
-    ] = &snapshot.processes[..]
-    else {
+    let [process] = &snapshot.processes[..] else {
         panic!("{snapshot:#?}")
     };
+    let Process {
+        comm,
+        username,
+        devices,
+        attribution,
+        ..
+    } = &**process;
     assert_eq!(comm.as_deref(), Some("py\u{fffd} thon"));
     assert_eq!(username.as_deref(), Some("alice"));
     assert_eq!(devices[0].memory_used_bytes, None);

@@ -117,8 +117,8 @@ mod tests {
             let mut now = Snapshot::clone(&before);
             let name = "x".repeat(1 << 20);
             let environment = json!({"eid": sent.to_string(), "username": "ada", "name": name});
-            now.environments
-                .push(from_value::<Environment>(environment).unwrap());
+            let environment: Environment = from_value(environment).unwrap();
+            now.environments.push(Arc::new(environment));
             match latest.changed(Changes::between(&before, &now)) {
                 Ok(changed) => latest.keep(Arc::new(changed)),
                 Err(failure) => break failure,

@@ -163,7 +163,7 @@ fn groups() -> BTreeMap<String, BTreeSet<String>> {
 fn snapshot(host: usize) -> Snapshot {
     let owner = |environment: usize| host * 7 + environment / 2;
     let mut devices: Vec<Device> = (0..DEVICES).map(device).collect();
-    let mut environments: Vec<Environment> = Vec::new();
+    let mut environments = Vec::new();
     for number in 0..ENVIRONMENTS_PER_HOST {
         let eid = format!("{}", 10_000 + number);
         let mut held = Vec::new();
@@ -184,7 +184,7 @@ fn snapshot(host: usize) -> Snapshot {
                 last_active_timestamp_seconds: None,
             });
         }
-        environments.push(Environment {
+        environments.push(Arc::new(Environment {
             eid,
             uid: Some(1000 + owner(number) as u32),
             username: username(owner(number)),
@@ -195,7 +195,7 @@ fn snapshot(host: usize) -> Snapshot {
             members: Vec::new(),
             kernel_ids: Vec::new(),
             devices: held,
-        });
+        }));
     }
     let processes = (0..PROCESSES_PER_HOST).map(|number| {
         let environment = number % DEVICES as usize;
@@ -237,7 +237,7 @@ fn snapshot(host: usize) -> Snapshot {
         simulated: false,
         driver_version: None,
         collectors: BTreeMap::new(),
-        processes: processes.collect(),
+        processes: processes.map(Arc::new).collect(),
         devices,
         environments,
         counters: Counters::default(),

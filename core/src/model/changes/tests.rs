@@ -10,8 +10,8 @@ fn sent<T: Serialize + for<'de> Deserialize<'de>>(value: &T) -> T {
     serde_json::from_slice(&serde_json::to_vec(value).unwrap()).unwrap()
 }
 
-fn process(pid: u32, share: f64) -> Process {
-    Process {
+fn process(pid: u32, share: f64) -> Arc<Process> {
+    Arc::new(Process {
         pid,
         start_time_ticks: (!pid.is_multiple_of(4)).then_some(u64::from(pid % 3)),
         uid: Some(1000),
@@ -22,10 +22,10 @@ fn process(pid: u32, share: f64) -> Process {
             eid: share.to_string(),
         },
         devices: Vec::new(),
-    }
+    })
 }
 
-fn environment(eid: u32, share: f64) -> Environment {
+fn environment(eid: u32, share: f64) -> Arc<Environment> {
     from_value(json!({
         "eid": eid.to_string(), "username": "ada", "created_timestamp_seconds": share,
         "devices": [{"index": "0", "attached": true, "utilization_ratio": share}],

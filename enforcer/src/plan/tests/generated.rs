@@ -1,6 +1,7 @@
 //! Labs and rules of any kind, by chance.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use genv_core::model::Attribution;
 use proptest::prelude::*;
@@ -376,7 +377,7 @@ fn victims(plan: &Plan) -> BTreeSet<(String, u32)> {
 fn known(mut lab: Lab) -> Lab {
     for process in lab.hosts.iter_mut().flat_map(|host| &mut host.processes) {
         if matches!(process.attribution, Attribution::Unknown { .. }) {
-            process.attribution = Attribution::Outside {
+            Arc::make_mut(process).attribution = Attribution::Outside {
                 reason: "no_claim".to_owned(),
             };
         }

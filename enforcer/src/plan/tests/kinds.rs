@@ -104,7 +104,7 @@ fn an_amount_that_was_configured_counts_where_the_attachment_has_none() {
             .environment("gpu01", "e1", "alice")
             .attach_memory("gpu01", "e1", 0, 60.0, reserved.map(|gib| gib * GIB))
             .process("gpu01", 10, "alice", Some("e1"), &[(0, 3 * GIB)]);
-        lab.hosts[0].environments[0].gpu_memory_bytes = configured.map(|gib| gib * GIB);
+        lab.eid("gpu01", "e1").gpu_memory_bytes = configured.map(|gib| gib * GIB);
         terminated(RuleKind::EnvMemory, &lab).len()
     };
     assert_eq!(lab(None, None), 0);
@@ -127,7 +127,7 @@ fn an_environment_with_a_process_that_may_not_be_ended_is_not_taken_apart() {
         .attach("gpu01", "b", 1, 30.0)
         .process("gpu01", 10, "alice", Some("b"), &[(1, GIB)])
         .process("gpu01", 11, "alice", Some("b"), &[(1, GIB)]);
-    lab.hosts[0].environments[0].created_timestamp_seconds = Some(NOON - 7200.0);
+    lab.eid("gpu01", "a").created_timestamp_seconds = Some(NOON - 7200.0);
     let says = |targets| {
         [format!(
             "alice: has 2 environments that hold or use a device | 1 by default | {targets}"

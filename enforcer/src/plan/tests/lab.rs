@@ -65,7 +65,7 @@ impl Lab {
     pub(crate) fn environment(mut self, hostname: &str, eid: &str, username: &str) -> Self {
         self.groups.entry(username.to_owned()).or_default();
         let environments = &mut self.host(hostname).environments;
-        environments.push(Environment {
+        environments.push(Arc::new(Environment {
             eid: eid.to_owned(),
             uid: Some(uid(username)),
             username: username.to_owned(),
@@ -76,7 +76,7 @@ impl Lab {
             members: Vec::new(),
             kernel_ids: Vec::new(),
             devices: Vec::new(),
-        });
+        }));
         environments.sort_by(|a, b| a.eid.cmp(&b.eid));
         self
     }
@@ -101,12 +101,7 @@ impl Lab {
             share_ratio: 1.0,
             attached_timestamp_seconds: Some(NOON - before),
         });
-        let environment = host
-            .environments
-            .iter_mut()
-            .find(|it| it.eid == eid)
-            .unwrap();
-        environment.devices.push(EnvironmentDevice {
+        self.eid(hostname, eid).devices.push(EnvironmentDevice {
             index: DeviceIndex::gpu(gpu),
             attached: true,
             memory_used_bytes: Some(0),
@@ -141,7 +136,7 @@ impl Lab {
             memory_used_bytes: Some(memory_bytes),
             utilization_ratio: Some(0.5),
         });
-        self.host(hostname).processes.push(Process {
+        self.host(hostname).processes.push(Arc::new(Process {
             pid,
             start_time_ticks: Some(u64::from(pid) * 100),
             uid: Some(uid(username)),
@@ -150,16 +145,18 @@ impl Lab {
             container_id: None,
             attribution,
             devices: devices.collect(),
-        });
+        }));
         self
     }
 
     pub(crate) fn pid(&mut self, hostname: &str, pid: u32) -> &mut Process {
-        let processes = &mut self.host(hostname).processes;
-        processes
-            .iter_mut()
-            .find(|process| process.pid == pid)
-            .unwrap()
+        let mut processes = self.host(hostname).processes.iter_mut();
+        Arc::make_mut(processes.find(|process| process.pid == pid).unwrap())
+    }
+
+    pub(crate) fn eid(&mut self, hostname: &str, eid: &str) -> &mut Environment {
+        let mut environments = self.host(hostname).environments.iter_mut();
+        Arc::make_mut(environments.find(|it| it.eid == eid).unwrap())
     }
 
     /// What the hosts deliver at a time.
@@ -204,7 +201,8 @@ impl Lab {
                     let mut environments = host.environments.iter_mut();
                     if let Some(environment) = environments.find(|it| it.eid == target.eid) {
                         let index = DeviceIndex::gpu(target.gpu);
-                        environment.devices.retain(|device| device.index != index);
+                        let devices = &mut Arc::make_mut(environment).devices;
+                        devices.retain(|device| device.index != index);
                     }
                     for process in &target.processes {
                         self.end(process);

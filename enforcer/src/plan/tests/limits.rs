@@ -102,12 +102,7 @@ fn more_environments_of_a_user_that_hold_or_use_a_device() {
     let mut lab = Lab::new(1, 4);
     for (eid, age) in [("a", 100.0), ("b", 50.0), ("c", 200.0), ("d", 10.0)] {
         lab = lab.environment("gpu01", eid, "alice");
-        let environment = lab.hosts[0]
-            .environments
-            .iter_mut()
-            .find(|it| it.eid == eid)
-            .unwrap();
-        environment.created_timestamp_seconds = Some(NOON - age);
+        lab.eid("gpu01", eid).created_timestamp_seconds = Some(NOON - age);
     }
     // The newest, d, has no device and counts for nothing.
     let lab = lab
@@ -218,7 +213,7 @@ fn environments_that_are_too_old_and_have_devices() {
         .attach("gpu01", "old", 0, 10.0)
         .attach("gpu01", "old", 1, 20.0)
         .process("gpu01", 10, "alice", Some("old"), &[(0, GIB)]);
-    lab.hosts[0].environments[0].created_timestamp_seconds = Some(NOON - 1800.0);
+    lab.eid("gpu01", "new").created_timestamp_seconds = Some(NOON - 1800.0);
     assert_eq!(
         detached(kind, &lab),
         ["alice: environment old is 1h old and has devices | 30m by default | old:0 (10), old:1"]

@@ -1,5 +1,7 @@
 //! What the planning promises, whatever the rules.
 
+use std::sync::Arc;
+
 use genv_core::model::Attribution;
 
 use super::daemon::*;
@@ -129,7 +131,7 @@ fn an_environment_of_which_nobody_knows_the_user_loses_nothing() {
     let daemon = Daemon::new(vec![rule(kind, Action::Detach)]);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:0"]);
     for uid in [None, Some(0)] {
-        lab.hosts[0].environments[0].uid = uid;
+        Arc::make_mut(&mut lab.hosts[0].environments[0]).uid = uid;
         assert_eq!(actions(&daemon.plan(&lab)), [""; 0], "{uid:?}");
     }
 }

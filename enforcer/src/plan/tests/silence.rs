@@ -347,7 +347,7 @@ fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
         read_at(&mut snapshot, collector, now_seconds + ahead);
     }
     for environment in &mut snapshot.environments {
-        let created = &mut environment.created_timestamp_seconds;
+        let created = &mut Arc::make_mut(environment).created_timestamp_seconds;
         *created = created.map(|at| at + ahead);
     }
     let attachments = snapshot.devices.iter_mut();

@@ -66,7 +66,10 @@ impl Envs {
         let all: Vec<(&HostEntry, &Environment)> = answers
             .told
             .iter()
-            .flat_map(|(host, snapshot)| snapshot.environments.iter().map(move |it| (host, it)))
+            .flat_map(|(host, snapshot)| {
+                let environments = snapshot.environments.iter();
+                environments.map(move |it| (host, it.as_ref()))
+            })
             .collect();
         if self.list.format == Format::Csv {
             let mut text = String::new();

@@ -167,14 +167,14 @@ fn use_memory(snapshot: &mut Snapshot, change: Change, bytes: u64) {
     for (number, process) in snapshot.processes.iter_mut().enumerate() {
         if change.is_of(number) {
             eids.extend(process.attribution.eid().map(str::to_owned));
-            for used in &mut process.devices {
+            for used in &mut Arc::make_mut(process).devices {
                 used.memory_used_bytes = used.memory_used_bytes.map(|it| it + bytes);
             }
         }
     }
     for environment in &mut snapshot.environments {
         if eids.contains(&environment.eid) {
-            for used in &mut environment.devices {
+            for used in &mut Arc::make_mut(environment).devices {
                 used.memory_used_bytes = used.memory_used_bytes.map(|it| it + bytes);
             }
         }
