@@ -1,6 +1,7 @@
 //! What `scripts/package` builds, installed where a real systemd runs; each test on a machine of its own.
 
 mod deb;
+mod documented;
 mod interrupted;
 mod playbook;
 mod rpm;

@@ -25,7 +25,7 @@ const DRIVER: &str = "usr/lib/libnvidia-ml.so.1";
 pub const UNITS: &str = "usr/lib/systemd/system";
 
 /// What the simulated driver tells.
-const SCENARIO: &str = "etc/genv/scenario.yaml";
+pub const SCENARIO: &str = "etc/genv/scenario.yaml";
 
 /// A user who is nobody in particular.
 pub const USER: &str = "alice";
