@@ -1,6 +1,8 @@
 //! root's shell in the source folder with Docker and Compose: the place `docker`. Images are those that the suite has built
 //! under the names of the shipped files, and there is no GPU.
 
+mod synopsis;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -11,6 +13,8 @@ use genv_tests::documentation::{Line, Page, Place};
 use genv_tests::patience::output;
 use genv_tests::session::Session;
 use genv_tests::shell::{Shell, installed};
+
+use crate::synopsis::Helps;
 
 /// Lines with this file end so without GPUs, as docs/stack.md tells, when all else of them was right.
 const FOR_GPUS: &str = "docker-compose.gpu.yml";
@@ -91,5 +95,39 @@ fn every_command_for_the_source_folder_with_docker_does_what_the_page_says() -> 
         session.finish()?;
         stack.compose(&["down", "--volumes", "--timeout=1"])?;
     }
+    Ok(())
+}
+
+#[test]
+fn compose_knows_every_command_and_flag_that_a_page_names() -> Result<()> {
+    let helps = Helps::new(|path: &[String]| {
+        let printed = output(Command::new(&path[0]).args(&path[1..]).arg("--help"))?;
+        let said = String::from_utf8_lossy(&printed.stdout).into_owned();
+        // Of what it does not know it tells the help of what is above.
+        let name = path.join(" ");
+        let usage = said.lines().any(|line| {
+            line.starts_with("Usage:")
+                && line
+                    .split_once(&name)
+                    .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(' '))
+        });
+        Ok(usage.then_some(said))
+    });
+    let mut faults = Vec::new();
+    let mut known = 0;
+    for page in Page::all()? {
+        let spans = page.spans().into_iter();
+        for span in spans.filter(|span| span.text.starts_with("docker compose ")) {
+            known += 1;
+            let fault = helps.know(&span.text, "docker").err();
+            faults.extend(
+                fault.map(|fault| {
+                    format!("{}:{}: `{}`: {fault}", page.name, span.number, span.text)
+                }),
+            );
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    ensure!(known > 5, "only {known} command lines");
     Ok(())
 }

@@ -156,3 +156,35 @@ fn scripts_that_a_page_names_are_there_and_know_their_words() -> Result<()> {
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
     Ok(())
 }
+
+#[test]
+fn units_that_a_page_names_for_systemd_are_packaged() -> Result<()> {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
+    let mut faults = Vec::new();
+    let mut known = 0;
+    for page in Page::all()? {
+        for line in page
+            .spans()
+            .into_iter()
+            .filter(|line| line.text.starts_with("systemctl "))
+        {
+            for unit in line
+                .text
+                .split_whitespace()
+                .filter(|word| word.starts_with("genv-"))
+            {
+                known += 1;
+                let files = [unit.to_owned(), format!("{unit}.service")];
+                if !files.iter().any(|file| units.join(file).exists()) {
+                    faults.push(format!(
+                        "{}:{}: `{}`: there is no {unit}",
+                        page.name, line.number, line.text
+                    ));
+                }
+            }
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    ensure!(known > 2, "only {known} units");
+    Ok(())
+}
