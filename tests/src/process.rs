@@ -11,14 +11,12 @@ use crate::exporter::PATIENCE;
 use crate::patience;
 use crate::tools::build_folder;
 
-/// The path of a program of this workspace: in the folder that `GENV_TEST_PROGRAMS` names, otherwise beside the test program,
-/// where cargo builds it.
+/// The path of a program of this workspace: beside the test program, where cargo builds it.
 ///
 /// # Errors
 /// It was not built.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let folder = std::env::var_os("GENV_TEST_PROGRAMS").map_or_else(build_folder, PathBuf::from);
-    let built = folder.join(name);
+    let built = build_folder().join(name);
     ensure!(
         built.exists(),
         "{} does not exist: run scripts/test, which builds it, or cargo build --workspace",

@@ -40,12 +40,16 @@ fn fetched(relative: &Path) -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// Where cargo puts what it builds with this program's own profile: `target/debug` or `target/release`.
+/// Where cargo puts the programs under test: the folder that `GENV_TEST_BUILD` names, otherwise that of this
+/// program's own profile, `target/debug` or `target/release`.
 ///
 /// # Panics
 /// If this program does not run from such a folder.
 #[must_use]
 pub fn build_folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("GENV_TEST_BUILD") {
+        return folder.into();
+    }
     let program = std::env::current_exe().expect("the kernel tells where this program is");
     let folder = program.parent().expect("a program lies in a folder");
     if folder.ends_with("deps") {
