@@ -1,6 +1,6 @@
 //! Which environment a process belongs to, and which environments live.
 //!
-//! There are three answers, and the third is honest: a process of which evidence is missing is
+//! There are three answers, by four rules, and the third answer is honest: a process of which evidence is missing is
 //! unknown, and whoever acts upon attribution leaves it alone.
 //!
 //! 1. *In E*, by a credible claim: the process's environ names E, E exists, and the process runs as

@@ -1,4 +1,4 @@
-//! The latest snapshot, its age and its health.
+//! Publications, handed to whoever waits for the next or asks for the latest.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 //! | `gpus -1`, `gpu-memory abc` are accepted, index 99 and `4GB` end in tracebacks | `life_cycle/bad_input.rs`, `life_cycle/story.rs` |
 //! | killed while saving | `state.rs`, and each step in the unit tests of the state |
 //! | a process that cannot be read counts as outside; claiming `nosuch`, or nothing, evades every rule | `users.rs`, `attribution.rs`, `fixtures/attribution-cases.json` |
-//! | what is damaged in one environment ends the enforcement | `enforcer_run/trouble.rs`: "a damaged environment stops nothing else"; `peer_enforce.rs` |
+//! | what is damaged in one environment ends the enforcement | `enforcer_run/trouble.rs`: "a damaged environment stops nothing else"; `peer_enforce/main.rs` |
 //! | a driver that hangs holds everything | `enforcer_run/trouble.rs`: "promise 09" |
 //! | SIGTERM to a bare pid | `enforcer_root/recycled.rs`: "promise 01", twice |
 //! | `[N/A]`, a failing driver, a non-UTF-8 environ, damaged state end the monitor | `faults/driver.rs`, `attribution.rs` |
