@@ -76,20 +76,12 @@ pub(super) fn is_within(schedule: &Schedule, now_seconds: f64, zone: &TimeZone) 
         return on(today);
     };
     let minute = u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
-    // "22:00-06:00" may be said as an end before its begin, or after the day's.
-    let ends_tomorrow = until <= from || until > DAY_MINUTES;
-    if !ends_tomorrow {
+    if from < until {
         return on(today) && (from..until).contains(&minute);
     }
-    let until = if until > DAY_MINUTES {
-        until - DAY_MINUTES
-    } else {
-        until
-    };
+    // "22:00-06:00" ends on the next day.
     on(today) && minute >= from || on(today.previous()) && minute < until
 }
-
-const DAY_MINUTES: u32 = 24 * 60;
 
 /// A schedule in words: `mon tue 08:00-20:00`.
 fn hours(schedule: &Schedule) -> String {
@@ -105,11 +97,6 @@ fn hours(schedule: &Schedule) -> String {
     let mut words: Vec<String> = schedule.days.iter().map(|day| name(day).into()).collect();
     if let Some((from, until)) = schedule.between_minutes {
         let clock = |minutes: u32| format!("{:02}:{:02}", minutes / 60, minutes % 60);
-        let until = if until > DAY_MINUTES {
-            until - DAY_MINUTES
-        } else {
-            until
-        };
         words.push(format!("{}-{}", clock(from), clock(until)));
     }
     words.join(" ")

@@ -157,24 +157,21 @@ fn a_schedule_is_read_by_the_clock_on_the_wall() {
 
 #[test]
 fn a_span_over_midnight_belongs_to_the_day_on_which_it_begins() {
-    // An end before the begin, and one that is counted on into the next day, say the same.
-    for until in [6 * 60, 30 * 60] {
-        let friday_night = schedule(&[Weekday::Friday], Some((22 * 60, until)));
-        for (time, expected) in [
-            ("2026-11-20T05:59:00", false),
-            ("2026-11-20T21:59:00", false),
-            ("2026-11-20T22:00:00", true),
-            ("2026-11-21T00:00:00", true),
-            ("2026-11-21T05:59:59", true),
-            ("2026-11-21T06:00:00", false),
-            ("2026-11-21T22:00:00", false),
-        ] {
-            assert_eq!(
-                acts(&friday_night, &TimeZone::UTC, time),
-                expected,
-                "{time} {until}"
-            );
-        }
+    let friday_night = schedule(&[Weekday::Friday], Some((22 * 60, 6 * 60)));
+    for (time, expected) in [
+        ("2026-11-20T05:59:00", false),
+        ("2026-11-20T21:59:00", false),
+        ("2026-11-20T22:00:00", true),
+        ("2026-11-21T00:00:00", true),
+        ("2026-11-21T05:59:59", true),
+        ("2026-11-21T06:00:00", false),
+        ("2026-11-21T22:00:00", false),
+    ] {
+        assert_eq!(
+            acts(&friday_night, &TimeZone::UTC, time),
+            expected,
+            "{time}"
+        );
     }
 }
 
