@@ -78,6 +78,8 @@ impl Lab {
             .env("HOME", self.at("home"))
             .env("LANG", "C.UTF-8")
             .env("PATH", path)
+            // Of root, `pause` and `waive` would reach an enforcer of this machine.
+            .env("STATE_DIRECTORY", self.at("enforcer"))
             .env("TERM", "dumb")
             .current_dir(self.project());
         command
