@@ -59,7 +59,8 @@ proptest::proptest! {
     ) {
         let (tests, config) = documented_example();
         let config: String = config.lines().map(|line| format!("  {line}\n")).collect();
-        let whole = tests.replacen("config_file: /etc/genv/enforcer.yaml", &format!("config:\n{config}\n"), 1);
+        let whole = tests.replacen("config_file: enforcer.yaml", &format!("config:\n{config}\n"), 1);
+        proptest::prop_assert_ne!(&whole, &tests, "another file is named");
         let whole: Vec<char> = whole.chars().collect();
         let from = from.min(whole.len());
         let until = (from + length).min(whole.len());
