@@ -49,6 +49,8 @@ fn processes(target: &Target) -> &[ProcessTarget] {
 struct Seen {
     since: f64,
     warned: Vec<f64>,
+    /// Processes that it ended: when all that it was for are, others are warned of anew.
+    ended: BTreeSet<u32>,
 }
 
 proptest! {
@@ -82,7 +84,7 @@ proptest! {
                     || plan.violations.iter().any(|violation| violation.key == *key)
             });
             for violation in &plan.violations {
-                let new = || Seen { since: observed, warned: Vec::new() };
+                let new = || Seen { since: observed, ..Seen::default() };
                 lasting.entry(violation.key.clone()).or_insert_with(new);
                 for target in violation.targets.iter().flat_map(processes) {
                     assert_guilty(&lab, target, violation);
@@ -96,6 +98,11 @@ proptest! {
                 let (targets, signal) = match &step.kind {
                     StepKind::Report => continue,
                     StepKind::Warn { number, .. } => {
+                        let mut targets = violation.targets.iter().flat_map(processes);
+                        if *number == 1 && !seen.ended.is_empty() {
+                            prop_assert!(targets.any(|target| !seen.ended.contains(&target.pid)));
+                            *seen = Seen { since: seen.since, ..Seen::default() };
+                        }
                         prop_assert_eq!(*number, seen.warned.len() + 1);
                         seen.warned.push(observed);
                         continue;
@@ -113,6 +120,7 @@ proptest! {
                     prop_assert!(observed - warned >= before.as_secs_f64());
                 }
                 for target in targets {
+                    seen.ended.insert(target.pid);
                     assert_guilty(&lab, target, violation);
                     // Nobody is told twice.
                     prop_assert!(ended.insert((target.hostname.clone(), target.pid, signal)));
