@@ -340,7 +340,7 @@ fn told(outcome: Outcome) -> (Outcome, bool) {
     let outcome = match outcome {
         Outcome::Done => Outcome::Done,
         Outcome::Would => Outcome::Refused {
-            reason: "that host only rehearses".to_owned(),
+            reason: "that host is in dry-run".to_owned(),
             again: true,
         },
         Outcome::Refused { reason: why, again } => Outcome::Refused {

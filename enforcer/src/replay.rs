@@ -225,7 +225,7 @@ impl Summary<'_> {
             at(self.from_seconds),
             at(self.until_seconds),
             counted(self.snapshots, "snapshot"),
-            counted(self.cycles, "look"),
+            counted(self.cycles, "cycle"),
             counted(self.hosts.len() as u64, "host"),
         );
         if self.damaged_lines > 0 {
@@ -267,7 +267,7 @@ impl Summary<'_> {
     }
 }
 
-/// `1 look`, `2 looks`.
+/// `1 cycle`, `2 cycles`.
 fn counted(number: u64, noun: &str) -> String {
     match (number, noun) {
         (1, noun) => format!("1 {noun}"),

@@ -30,7 +30,7 @@ pub struct HostFlags {
     #[arg(long = "ssh.connect-timeout", value_name = "DURATION", default_value = "10s", value_parser = parse_duration, help_heading = HEADING)]
     pub connect_timeout: Duration,
 
-    /// Run genv there through 'sudo -n', to see the processes of all users.
+    /// Run genv there by 'sudo -n', to see the processes of all users.
     #[arg(long = "ssh.sudo", help_heading = HEADING)]
     pub sudo: bool,
 }

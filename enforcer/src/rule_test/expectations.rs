@@ -47,7 +47,7 @@ impl Reader<'_> {
             }
             if expectation.at.as_millis() / config.interval.as_millis().max(1) > MOST_CYCLES {
                 let message = format!(
-                    "until then there are more than {MOST_CYCLES} looks at an interval of {}: give the test a longer \
+                    "until then there are more than {MOST_CYCLES} cycles at an interval of {}: give the test a longer \
                      interval",
                     format_duration(config.interval)
                 );

@@ -1,4 +1,4 @@
-//! Devices.
+//! From devices as they are written to devices that hold together.
 
 use std::collections::{BTreeMap, HashSet};
 

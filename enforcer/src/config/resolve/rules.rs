@@ -1,4 +1,4 @@
-//! Rules.
+//! From rules as they are written to rules as they are kept to.
 
 use std::time::Duration;
 

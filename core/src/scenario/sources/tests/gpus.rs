@@ -1,4 +1,4 @@
-//! Devices.
+//! What a simulated driver tells of its devices.
 
 use std::sync::mpsc::channel;
 use std::thread;
