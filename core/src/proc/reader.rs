@@ -32,8 +32,8 @@ const PROC: &str = "/proc";
 /// Reads `/proc`.
 ///
 /// All files of one process are opened relative to its directory, which stays that process's: if it
-/// ends in between, reading fails, whoever has its pid by then. From one cycle to the next they stay
-/// open, see [`Open`]. Reading the environ takes
+/// ends in between, reading fails, whoever has its pid by then. They stay open from one cycle to the
+/// next, of as many processes as the limit of open files allows. Reading the environ takes
 /// the process's memory lock, and can hang as long as the process's own page faults do: whoever must
 /// not wait asks from a thread of its own.
 #[derive(Debug)]
