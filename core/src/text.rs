@@ -36,13 +36,18 @@ pub fn shortened(text: &str, characters: usize) -> String {
 /// Local time to the minute, `2026-11-20 19:30`; what is no time of this era is shown as seconds.
 #[must_use]
 pub fn moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
+    local_time(timestamp_seconds, zone).unwrap_or_else(|| timestamp_seconds.to_string())
+}
+
+/// A [`moment`] at which something ends; what no calendar has is `further notice`.
+#[must_use]
+pub fn end_moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
+    local_time(timestamp_seconds, zone).unwrap_or_else(|| "further notice".to_owned())
+}
+
+fn local_time(timestamp_seconds: f64, zone: &TimeZone) -> Option<String> {
     #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
-    let timestamp = Timestamp::from_second(timestamp_seconds.round() as i64);
-    match timestamp {
-        Ok(timestamp) => timestamp
-            .to_zoned(zone.clone())
-            .strftime("%Y-%m-%d %H:%M")
-            .to_string(),
-        Err(_) => format!("{timestamp_seconds}"),
-    }
+    let timestamp = Timestamp::from_second(timestamp_seconds.round() as i64).ok()?;
+    let local = timestamp.to_zoned(zone.clone());
+    Some(local.strftime("%Y-%m-%d %H:%M").to_string())
 }

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use crate::execute::{Asked, Mark};
 use crate::intents::{Outcomes, VERSION};
+use crate::plan::words;
 use crate::plan::{Key, Outcome, ProcessTarget, Step, StepKind, Violation};
-use crate::tell::words;
 
 /// What a host takes to answer: a session may be slow, and GPUs are asked anew there.
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(25);

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use genv_core::enforcement::Enforcement;
 use genv_core::model::local_time_zone;
 use genv_core::state::shape;
-use genv_core::text::{harmless, moment};
+use genv_core::text::{end_moment, harmless};
 use serde::Serialize;
 
 use crate::config::{self, Accounts as _, NameService};
@@ -64,7 +64,7 @@ pub(crate) fn pause(flags: &PauseFlags) -> anyhow::Result<()> {
     })?;
     note_silence(&path, now);
     print(&match until {
-        Some(until) => format!("Paused until {}.\n", moment(until, &local_time_zone())),
+        Some(until) => format!("Paused until {}.\n", end_moment(until, &local_time_zone())),
         None => "Not paused.\n".to_owned(),
     })
 }
@@ -91,7 +91,7 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
         reason: flags.reason.clone(),
         given_seconds: now,
     };
-    let until = moment(waiver.until_seconds, &local_time_zone());
+    let until = end_moment(waiver.until_seconds, &local_time_zone());
     change(&path, |control| control.waive(waiver))?;
     if !flags.duration.is_zero() && !NameService.has_user(&flags.user) {
         let user = harmless(&flags.user);

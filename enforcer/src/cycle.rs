@@ -24,12 +24,12 @@ use crate::groups::{self, Groups};
 use crate::host::users_of_devices;
 use crate::memory::{self, OnDisk};
 use crate::metrics::{self, Counters, Measured, mode_word};
+use crate::plan::words;
 use crate::plan::{History, Input, Plan, ProcessTarget, Step, plan};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
 use crate::tell::terminals::Terminals;
-use crate::tell::words;
 use log::Said;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
@@ -262,7 +262,7 @@ impl Cycle {
     }
 
     fn note_unkillable(&mut self, target: &ProcessTarget, faults: &mut Vec<String>) {
-        let process = words::process(target);
+        let process = words::process_target(target);
         tracing::error!(
             event = "fault",
             hostname = target.hostname.as_str(),

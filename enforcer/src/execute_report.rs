@@ -19,7 +19,7 @@ use crate::flags::ExecuteReportFlags;
 use crate::host::{Latest, executor, users_of_devices};
 use crate::metrics;
 use crate::plan::Outcome;
-use crate::tell::words;
+use crate::plan::words;
 
 /// Where a machine's configuration is if nobody says otherwise.
 pub(crate) const CONFIGURATION: &str = "/etc/genv/enforcer.yaml";

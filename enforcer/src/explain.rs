@@ -175,7 +175,7 @@ fn rules(
     if !path.is_file() {
         return Err(UsageError(format!(
             "cannot explain: the rules of the enforcer come from {}, which is no file here. Name a configuration with --config",
-            crate::tell::words::name(&status.config.source)
+            crate::plan::words::name(&status.config.source)
         ))
         .into());
     }

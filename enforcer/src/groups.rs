@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::config::{Accounts as _, Config, Limit, Limits, NameService, Rule, RuleKind, Waiver};
+use crate::config::{Accounts as _, Config, Limit, Limits, NameService, Rule, Waiver};
 
 /// How long groups are believed: name services are slow, and groups hardly ever change.
 const LIFETIME: Duration = Duration::from_secs(300);
@@ -162,19 +162,7 @@ fn looks_at_groups(rule: &Rule) -> bool {
         in_limit(&limits.base) || limits.overrides.iter().any(|(_, limit)| in_limit(limit))
     }
     let selected = rule.selector.groups.is_some() || !rule.selector.except_groups.is_empty();
-    selected
-        || match &rule.kind {
-            RuleKind::NonEnvProcesses
-            | RuleKind::EnvDevices
-            | RuleKind::EnvMemory
-            | RuleKind::Idle { .. } => false,
-            RuleKind::MaxDevicesPerUser { limits, .. }
-            | RuleKind::MaxEnvironmentsPerUser { limits, .. }
-            | RuleKind::MaxHostsPerUser { limits }
-            | RuleKind::MaxProcessesPerEnvironment { limits }
-            | RuleKind::MaxMemoryPerUser { limits, .. }
-            | RuleKind::MaxAge { limits } => in_limits(limits),
-        }
+    selected || rule.kind.limits().is_some_and(in_limits)
 }
 
 #[cfg(test)]

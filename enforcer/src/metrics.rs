@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use genv_core::model::NOBODY;
 
 use crate::config::{Mode, Rule};
+use crate::plan::words;
 use crate::plan::{Outcome, Plan, Violation};
-use crate::tell::words;
 
 pub use counters::Counters;
 pub use families::{BUILD_INFO, EnforcerFamily, FAMILIES, families, render};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::{Executor, Mark};
 use crate::memory;
+use crate::plan::words;
 use crate::plan::{History, Step};
-use crate::tell::words;
 
 /// The file.
 const BEGUN_FILE: &str = "begun.json";
@@ -88,7 +88,7 @@ pub(crate) fn take_up(
             history.settle(&became.step, outcome, now_seconds);
         }
         for process in &became.left {
-            let process = words::process(process);
+            let process = words::process_target(process);
             faults.push(format!(
                 "{process} was to end with its device, and the enforcer was killed before it came to it: see whether it \
                  still uses the device"

@@ -259,7 +259,7 @@ impl Summary<'_> {
         for (hostname, count) in self.unknown_processes {
             let (count, name) = (
                 counted(*count, "process"),
-                crate::tell::words::name(hostname),
+                crate::plan::words::name(hostname),
             );
             text += &format!("Unknown on {name}, never acted upon: up to {count} at once.\n");
         }

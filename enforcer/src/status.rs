@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
 use genv_core::enforcement::{Enforcement, EnforcementWaiver, HeldViolation};
-use genv_core::text::moment;
+use genv_core::text::{end_moment, moment};
 use jiff::tz::TimeZone;
 
 use crate::config::Waiver;
+use crate::plan::words;
 use crate::plan::{Stage, Violation};
-use crate::tell::words;
 
 /// A violation as it is published.
 #[must_use]
@@ -27,7 +27,7 @@ pub fn held(violation: &Violation) -> HeldViolation {
         uid: violation.uid,
         hostname: violation.hostname.clone(),
         subject: words::subject(&violation.key.subject),
-        action: words::action(violation.action).to_owned(),
+        action: violation.action.word().to_owned(),
         since_seconds: violation.since_seconds,
         stage: words::stage(&violation.stage).to_owned(),
         at_seconds,
@@ -93,7 +93,7 @@ fn describe(
         }
     }
     if let Some(until) = status.paused_until_seconds {
-        writeln!(out, "Paused     until {}", moment(until, zone))?;
+        writeln!(out, "Paused     until {}", end_moment(until, zone))?;
     }
     if let Some(why) = &status.breaker {
         writeln!(
@@ -129,7 +129,7 @@ fn describe(
             out,
             "Waived     {} from {rules} until {}: {}",
             genv_core::text::harmless(&waiver.users.join(", ")),
-            moment(waiver.until_seconds, zone),
+            end_moment(waiver.until_seconds, zone),
             genv_core::text::harmless(&waiver.reason)
         )?;
     }

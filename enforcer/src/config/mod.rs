@@ -7,6 +7,7 @@ pub(crate) mod format;
 mod load;
 mod peer_flags;
 mod resolve;
+mod schedule;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -16,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
 pub use accounts::{AccountTable, Accounts, NameService};
 pub use check::check;
 pub use load::{WrittenConfig, read};
 pub use peer_flags::{ParseUserMaximumError, PeerFlags, UserMaximum};
+pub use schedule::{OutsideSchedule, Schedule};
 pub use summary::Summary;
 pub use warnings::Warning;
 
@@ -216,6 +217,19 @@ impl RuleKind {
         }
     }
 
+    /// As [`limits`](Self::limits), to be changed.
+    pub(crate) const fn limits_mut(&mut self) -> Option<&mut Limits<u64>> {
+        match self {
+            Self::MaxDevicesPerUser { limits, .. }
+            | Self::MaxEnvironmentsPerUser { limits, .. }
+            | Self::MaxHostsPerUser { limits }
+            | Self::MaxProcessesPerEnvironment { limits }
+            | Self::MaxMemoryPerUser { limits, .. }
+            | Self::MaxAge { limits } => Some(limits),
+            Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory | Self::Idle { .. } => None,
+        }
+    }
+
     /// Where it counts, of the kinds that can count over all hosts.
     #[must_use]
     pub const fn scope(&self) -> Scope {
@@ -252,6 +266,20 @@ pub struct Limits<T> {
     /// The first whose hosts hold the host wins, value by value: what it leaves open is the base's. Where a rule counts
     /// over all hosts, the sum is held against `base`, and what is on one of these hosts against its override besides.
     pub overrides: Vec<(HostSet, Limit<T>)>,
+}
+
+impl Limits<u64> {
+    /// Nothing is allowed, to anybody.
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            base: Limit {
+                default: Some(0),
+                groups: BTreeMap::new(),
+                users: BTreeMap::new(),
+            },
+            overrides: Vec::new(),
+        }
+    }
 }
 
 /// A user's own limit, else the largest of the user's groups, else the default.
@@ -365,26 +393,4 @@ pub struct Selector {
     pub except_hosts: HostSet,
     /// But not these GPUs.
     pub except_devices: BTreeSet<u32>,
-}
-
-/// When a rule acts; outside of it violations wait where they are.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
-    /// Days on which a span begins; a span over midnight belongs to the day on which it began.
-    pub days: Vec<Weekday>,
-    /// Minutes since midnight at which it begins, 0–1439, and ends, 1–1440. An end before the begin is the next day's.
-    pub between_minutes: Option<(u32, u32)>,
-    /// What happens to violations outside of it.
-    pub outside: OutsideSchedule,
-}
-
-/// What happens to violations outside a schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OutsideSchedule {
-    /// They wait: time does not count, nothing is forgotten.
-    #[default]
-    Pause,
-    /// They begin anew.
-    Reset,
 }

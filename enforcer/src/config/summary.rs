@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use genv_core::duration::format_duration;
 use genv_core::model::MemoryAmount;
-use jiff::civil::Weekday;
 
 use super::{
     Action, Config, DetachedProcesses, HostSet, Limit, MemoryPer, Mode, OutsideSchedule, Rule,
@@ -227,22 +226,12 @@ fn selected(selector: &Selector) -> String {
 }
 
 fn scheduled(schedule: &Schedule) -> String {
-    let days = schedule.days.iter().map(|day| match day {
-        Weekday::Monday => "mon",
-        Weekday::Tuesday => "tue",
-        Weekday::Wednesday => "wed",
-        Weekday::Thursday => "thu",
-        Weekday::Friday => "fri",
-        Weekday::Saturday => "sat",
-        Weekday::Sunday => "sun",
-    });
-    let mut text = days.collect::<Vec<_>>().join(" ");
-    if let Some((begin, end)) = schedule.between_minutes {
-        let clock = |minutes: u32| format!("{:02}:{:02}", minutes / 60, minutes % 60);
-        text += &format!(" {}-{}", clock(begin), clock(end));
-        if end < begin {
-            text += " of the next day";
-        }
+    let mut text = schedule.to_string();
+    if schedule
+        .between_minutes
+        .is_some_and(|(begin, end)| end < begin)
+    {
+        text += " of the next day";
     }
     text + match schedule.outside {
         OutsideSchedule::Pause => "; at other times violations wait",

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Mode;
 use crate::metrics::{self, mode_word};
+use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
-use crate::tell::words;
 
 /// What lasts, and was said already.
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
             subject = subject.as_str(),
             found,
             allowed,
-            action = words::action(violation.action),
+            action = violation.action.word(),
             number,
             of,
             end_timestamp_seconds = end_seconds,

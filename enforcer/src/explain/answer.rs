@@ -11,9 +11,9 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::same_process;
+use crate::plan::words;
 use crate::plan::{Explanation, RuleExplanation, Standing};
 use crate::status;
-use crate::tell::words;
 
 /// What is known of a process, and what comes of it.
 #[derive(Debug, Serialize)]
@@ -231,7 +231,7 @@ impl AnsweredRule {
             violations: violations.collect(),
             rule: rule.rule,
             kind: rule.kind,
-            action: words::action(rule.action),
+            action: rule.action.word(),
             standing: rule.standing,
             why: rule.why,
             found: rule.found,

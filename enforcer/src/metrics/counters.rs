@@ -7,8 +7,8 @@ use genv_web::metrics::Samples;
 
 use super::{MOST_USERS, OTHER_USERS, host, mode_word, result};
 use crate::config::{Action, Mode, Rule};
+use crate::plan::words;
 use crate::plan::{Outcome, Plan, StepKind, Violation};
-use crate::tell::words;
 
 /// The labels of what is counted, besides the host's.
 pub(super) const COUNTED: &[&str] = &["rule", "username", "action", "mode", "result"];
@@ -82,7 +82,7 @@ impl Counters {
         };
         if !matches!(rule.action, Action::Report) {
             self.warnings
-                .entry(labels(words::action(rule.action), results[0]))
+                .entry(labels(rule.action.word(), results[0]))
                 .or_default();
         }
         let deeds: &[&'static str] = match rule.action {
@@ -110,7 +110,7 @@ impl Counters {
             action: match words::deed(step) {
                 Some((deed, _)) => deed,
                 None if matches!(step, StepKind::Report) => "report",
-                None => words::action(violation.action),
+                None => violation.action.word(),
             },
             mode: mode_word(mode),
             result: result(outcome),

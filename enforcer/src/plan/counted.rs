@@ -4,7 +4,7 @@ use super::facts::Facts;
 use super::reach::Reach;
 use super::selector::View;
 use super::{History, Input, Target, hold, rules};
-use crate::config::{Limit, Limits, Rule, RuleKind, Scope};
+use crate::config::{Limits, Rule, RuleKind, Scope};
 
 /// What of a user's counts for a rule, however much is allowed.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,14 +53,7 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
 
 /// A kind that finds all that counts for another, on each host by itself.
 fn nothing_allowed(kind: &RuleKind) -> RuleKind {
-    let limits = Limits {
-        base: Limit {
-            default: Some(0),
-            groups: [].into(),
-            users: [].into(),
-        },
-        overrides: Vec::new(),
-    };
+    let limits = Limits::nothing();
     let scope = Scope::Host;
     match kind {
         RuleKind::MaxDevicesPerUser { .. }

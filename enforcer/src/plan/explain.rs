@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::facts::{Facts, HostId, ProcessId, UserFacts};
 use super::selector::View;
 use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
-use crate::config::{Action, Limit, Limits, Rule, RuleKind, Scope};
+use crate::config::{Action, Limits, Rule, RuleKind, Scope};
 
 /// What the rules make of a process that uses a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -319,7 +319,7 @@ impl About<'_, '_> {
             }
             RuleKind::NonEnvProcesses | RuleKind::EnvDevices if !facts.within_reach => self
                 .out_of_reach()
-                .or_else(|| Some(words::process(process))),
+                .or_else(|| Some(words::process(process.pid, process.comm.as_deref()))),
             _ => None,
         }
     }
@@ -327,14 +327,7 @@ impl About<'_, '_> {
     /// What the rule counts: what it would find if nothing at all were allowed.
     fn found(&self, history: &History, rule: &Rule, now_seconds: f64) -> Option<String> {
         let mut nothing = rule.clone();
-        *limits_of(&mut nothing.kind)? = Limits {
-            base: Limit {
-                default: Some(0),
-                groups: BTreeMap::new(),
-                users: BTreeMap::new(),
-            },
-            overrides: Vec::new(),
-        };
+        *nothing.kind.limits_mut()? = Limits::nothing();
         let view = View::new(self.facts, &nothing);
         let findings = rules::findings(&view, history, now_seconds);
         let mut findings = findings.into_iter();
@@ -367,20 +360,5 @@ fn amount(kind: &RuleKind, value: u64) -> String {
         | RuleKind::EnvDevices
         | RuleKind::EnvMemory
         | RuleKind::Idle { .. } => value.to_string(),
-    }
-}
-
-fn limits_of(kind: &mut RuleKind) -> Option<&mut Limits<u64>> {
-    match kind {
-        RuleKind::MaxDevicesPerUser { limits, .. }
-        | RuleKind::MaxEnvironmentsPerUser { limits, .. }
-        | RuleKind::MaxHostsPerUser { limits }
-        | RuleKind::MaxProcessesPerEnvironment { limits }
-        | RuleKind::MaxMemoryPerUser { limits, .. }
-        | RuleKind::MaxAge { limits } => Some(limits),
-        RuleKind::NonEnvProcesses
-        | RuleKind::EnvDevices
-        | RuleKind::EnvMemory
-        | RuleKind::Idle { .. } => None,
     }
 }

@@ -15,7 +15,7 @@ mod rules;
 mod selector;
 #[cfg(test)]
 pub(crate) mod tests;
-mod words;
+pub(crate) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,14 @@
-//! How findings are said to people: amounts, names that may hold anything, commands.
+//! What is wrong and what is done about it, in words: amounts, names, subjects, stages, deeds.
+//!
+//! What users chose (names of environments and commands) is made harmless here, once, so that no log, terminal or
+//! status can be broken by it.
 
-use genv_core::model::Process;
+use genv_core::text::{harmless, shortened};
+
+use super::{ProcessTarget, Stage, StepKind, Subject, Target};
 
 /// `1 device`, `2 devices`.
-pub(super) fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     match (number, noun) {
         (1, noun) => format!("1 {noun}"),
         (number, "process") => format!("{number} processes"),
@@ -12,7 +17,7 @@ pub(super) fn count(number: u64, noun: &str) -> String {
 }
 
 /// `80 GiB`, `1.5 GiB`, `512 MiB`.
-pub(super) fn memory(bytes: u64) -> String {
+pub(crate) fn memory(bytes: u64) -> String {
     const GIB: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;
     let (unit, name) = match bytes {
@@ -25,13 +30,13 @@ pub(super) fn memory(bytes: u64) -> String {
 }
 
 /// `5%`, `2.5%`.
-pub(super) fn percent(ratio: f64) -> String {
+pub(crate) fn percent(ratio: f64) -> String {
     let text = format!("{:.1}", ratio * 100.0);
     format!("{}%", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// `7d`, `7d 2h`, `90s`: the two largest units.
-pub(super) fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let mut rest = seconds;
     let mut words = Vec::new();
@@ -48,7 +53,7 @@ pub(super) fn duration(seconds: u64) -> String {
 }
 
 /// `device 1`, `devices 1 and 2`; a GPU once.
-pub(super) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
+pub(crate) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
     let mut gpus: Vec<u32> = gpus.into_iter().collect();
     gpus.sort_unstable();
     gpus.dedup();
@@ -61,20 +66,79 @@ pub(super) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
 }
 
 /// `process 4242 (python)`.
-pub(super) fn process(process: &Process) -> String {
-    match &process.comm {
-        Some(comm) => format!("process {} ({})", process.pid, name(comm)),
-        None => format!("process {}", process.pid),
+pub(crate) fn process(pid: u32, comm: Option<&str>) -> String {
+    match comm {
+        Some(comm) => format!("process {pid} ({})", name(comm)),
+        None => format!("process {pid}"),
     }
 }
 
-/// The most of a name that is said.
-const LONGEST_NAME: usize = 64;
+/// As [`process`], of one that is to end.
+pub(crate) fn process_target(target: &ProcessTarget) -> String {
+    process(target.pid, target.comm.as_deref())
+}
+
+/// Characters that are shown of a name that somebody chose.
+const SHOWN_CHARACTERS: usize = 60;
 
 /// A name that somebody chose: on one line, without control characters, and not without end.
-pub(super) fn name(text: &str) -> String {
-    let short: String = text.chars().take(LONGEST_NAME).collect();
-    short.escape_debug().to_string()
+pub(crate) fn name(text: &str) -> String {
+    shortened(&harmless(text), SHOWN_CHARACTERS)
+}
+
+/// What breaks a rule, without its user and host: `environment e1 on device 0`.
+pub(crate) fn subject(subject: &Subject) -> String {
+    match subject {
+        Subject::Process { pid, .. } => format!("process {pid}"),
+        Subject::Environment { eid, .. } => format!("environment {}", name(eid)),
+        Subject::EnvironmentDevice { eid, index, .. } => {
+            format!("environment {} on device {index}", name(eid))
+        }
+        Subject::User { username, .. } => format!("user {}", name(username)),
+        Subject::UserDevice {
+            username, index, ..
+        } => format!("user {} on device {index}", name(username)),
+    }
+}
+
+/// The word of a stage.
+pub(crate) const fn stage(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Pending { .. } => "pending",
+        Stage::Warned { .. } => "warned",
+        Stage::Due => "due",
+        Stage::Acted { .. } => "acted",
+        Stage::Held { .. } => "held",
+    }
+}
+
+/// What would be ended or taken: `device 0 of environment e1, with process 4711 (python3)`.
+pub(crate) fn target(target: &Target) -> String {
+    match target {
+        Target::Process(target) => process_target(target),
+        Target::Attachment(target) => {
+            let taken = format!("device {} of environment {}", target.gpu, name(&target.eid));
+            match &target.processes[..] {
+                [] => taken,
+                processes => {
+                    let processes: Vec<_> = processes.iter().map(process_target).collect();
+                    format!("{taken}, with {}", processes.join(", "))
+                }
+            }
+        }
+    }
+}
+
+/// What a step does to what; nothing if it only says something.
+pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
+    match step {
+        StepKind::Report | StepKind::Warn { .. } => None,
+        StepKind::Detach(attachment) => {
+            Some(("detach", target(&Target::Attachment(attachment.clone()))))
+        }
+        StepKind::Terminate(target) => Some(("terminate", process_target(target))),
+        StepKind::Kill(target) => Some(("kill", process_target(target))),
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +166,6 @@ mod tests {
     #[test]
     fn a_hostile_name_is_no_line_of_its_own() {
         assert_eq!(name("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
-        assert_eq!(name(&"x".repeat(9999)).len(), 64);
+        assert_eq!(name(&"x".repeat(9999)), "x".repeat(60) + "…");
     }
 }

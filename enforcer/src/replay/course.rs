@@ -13,8 +13,8 @@ use crate::execute::breaker::{Breaker, too_many_users};
 use crate::execute::users_hit;
 use crate::groups::{Known, waiver_of_unknown};
 use crate::host::users_of_devices;
+use crate::plan::words;
 use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation, plan};
-use crate::tell::words;
 
 /// Three missed intervals, and never less than this, are a gap.
 const SHORTEST_GAP_SECONDS: f64 = 30.0;

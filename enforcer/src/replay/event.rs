@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::plan::Violation;
-use crate::tell::words;
+use crate::plan::words;
 
 /// Something that would have happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]

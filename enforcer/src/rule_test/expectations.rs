@@ -180,22 +180,14 @@ impl Expectation {
                 .collect();
             misses.extend(compare("violation", expected, &seen));
         }
-        let warnings = cycles
-            .iter()
-            .flat_map(|cycle| cycle.warnings.iter().map(|fact| (cycle.at, fact)));
-        misses.extend(compare(
-            "warning",
-            &self.warnings,
-            &warnings.collect::<Vec<_>>(),
-        ));
-        let actions = cycles
-            .iter()
-            .flat_map(|cycle| cycle.actions.iter().map(|fact| (cycle.at, fact)));
-        misses.extend(compare(
-            "action",
-            &self.actions,
-            &actions.collect::<Vec<_>>(),
-        ));
+        let since = |facts: fn(&Cycle) -> &[Fact]| -> Vec<(Duration, &Fact)> {
+            let of = |cycle| facts(cycle).iter().map(|fact| (cycle.at, fact));
+            cycles.iter().flat_map(of).collect()
+        };
+        let warnings = since(|cycle| &cycle.warnings);
+        misses.extend(compare("warning", &self.warnings, &warnings));
+        let actions = since(|cycle| &cycle.actions);
+        misses.extend(compare("action", &self.actions, &actions));
         misses
     }
 }

@@ -3,4 +3,3 @@
 pub mod journal;
 pub mod notice;
 pub mod terminals;
-pub mod words;

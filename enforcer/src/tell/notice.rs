@@ -5,7 +5,7 @@ use genv_core::text::moment;
 use jiff::tz::TimeZone;
 use unicode_width::UnicodeWidthChar as _;
 
-use super::words;
+use crate::plan::words;
 use crate::plan::{StepKind, Violation};
 
 /// Columns of a notice; terminals are hardly ever narrower.
@@ -33,7 +33,7 @@ pub fn notice(
                 "At {} (in {}) {}: {}.",
                 moment(*end, zone),
                 format_span(end - now_seconds),
-                fate(words::action(violation.action)),
+                fate(violation.action.word()),
                 targets.join("; ")
             )
         }

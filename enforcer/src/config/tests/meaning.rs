@@ -1,5 +1,7 @@
 //! What a configuration says.
 
+use jiff::civil::Weekday;
+
 use super::*;
 
 /// The example of the interface's contract, whole.

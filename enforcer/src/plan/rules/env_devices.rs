@@ -26,7 +26,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
             let attached = process
                 .environment
                 .map_or(&[][..], |id| facts.attachments_of(id));
-            let what = words::process(process.process);
+            let what = words::process(process.process.pid, process.process.comm.as_deref());
             let commands: Vec<String> = gpus
                 .iter()
                 .map(|gpu| format!("genv attach --index {gpu}"))

@@ -1,6 +1,6 @@
 //! More environments of a user that hold or use a device than the limit.
 
-use super::{Finding, Unit, counted, environment_unit, user_subject};
+use super::{Finding, counted, environment_unit, too_many};
 use crate::config::{Limits, Scope};
 use crate::plan::facts::EnvironmentId;
 use crate::plan::selector::View;
@@ -19,39 +19,26 @@ pub(super) fn findings<'a>(
     // Environments are listed by host.
     ids.sort_by_key(|&id| of(id).user);
     let place = |&id: &EnvironmentId| (of(id).user, of(id).host);
-    let mut findings = Vec::new();
-    for counted in counted(view, limits, scope, &ids, place) {
-        let limit = counted.limit;
-        if counted.items.len() as u64 <= limit.value {
-            continue;
+    let counted = counted(view, limits, scope, &ids, place);
+    let findings = counted.iter().filter_map(|counted| {
+        // Most have no more of any kind.
+        if counted.items.len() as u64 <= counted.limit.value {
+            return None;
         }
-        let units: Vec<Unit> = counted
-            .items
-            .iter()
-            .filter_map(|&id| environment_unit(view, id))
-            .collect();
-        let number = units.len() as u64;
-        if number <= limit.value {
-            continue;
-        }
-        let excess = number - limit.value;
-        findings.push(Finding {
-            subject: user_subject(facts, counted.user, counted.host),
-            user: counted.user,
-            host: counted.host,
-            found: format!(
-                "has {} that hold or use a device",
-                count(number, "environment")
-            ),
-            allowed: format!("{} {limit}", limit.value),
-            advice: format!(
-                "deactivate {}, or give back the devices",
-                count(excess, "environment")
-            ),
-            excess,
-            units,
-            held: None,
-        });
-    }
-    findings
+        let units = counted.items.iter();
+        let units = units.filter_map(|&id| environment_unit(view, id));
+        too_many(facts, counted, units.collect(), |number, excess| {
+            (
+                format!(
+                    "has {} that hold or use a device",
+                    count(number, "environment")
+                ),
+                format!(
+                    "deactivate {}, or give back the devices",
+                    count(excess, "environment")
+                ),
+            )
+        })
+    });
+    findings.collect()
 }

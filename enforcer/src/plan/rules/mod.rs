@@ -137,6 +137,36 @@ fn counted<'i, 'a, T>(
     all
 }
 
+/// What is more than the limit, of units that count one each. `said` says what was found and how to end it, of their
+/// number and of how many are too many.
+fn too_many<T>(
+    facts: &Facts<'_>,
+    counted: &Counted<'_, '_, T>,
+    units: Vec<Unit>,
+    said: impl FnOnce(u64, u64) -> (String, String),
+) -> Option<Finding> {
+    let Counted {
+        user, host, limit, ..
+    } = *counted;
+    let number = units.len() as u64;
+    if number <= limit.value {
+        return None;
+    }
+    let excess = number - limit.value;
+    let (found, advice) = said(number, excess);
+    Some(Finding {
+        subject: user_subject(facts, user, host),
+        user,
+        host,
+        found,
+        allowed: format!("{} {limit}", limit.value),
+        advice,
+        excess,
+        units,
+        held: None,
+    })
+}
+
 /// A user on a host, or over all.
 fn user_subject(facts: &Facts<'_>, user: UserId, host: Option<HostId>) -> Subject {
     Subject::User {

@@ -12,7 +12,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
             let facts = view.facts;
             let process = &facts.processes[id];
             let gpus = facts.uses[process.uses.clone()].iter().map(|used| used.gpu);
-            let (what, devices) = (words::process(process.process), words::devices(gpus));
+            let (what, devices) = (words::process(process.process.pid, process.process.comm.as_deref()), words::devices(gpus));
             Finding {
                 subject: subject(view, id),
                 user: process.user.unwrap_or_default(),

@@ -123,7 +123,7 @@ fn schedule(days: &[Weekday], between: Option<(u32, u32)>) -> Schedule {
 fn acts(schedule: &Schedule, zone: &TimeZone, time: &str) -> bool {
     let time: jiff::civil::DateTime = time.parse().unwrap();
     let time = time.to_zoned(zone.clone()).unwrap();
-    hold::is_within(schedule, time.timestamp().as_second() as f64, zone)
+    schedule.holds_at(time.timestamp().as_second() as f64, zone)
 }
 
 #[test]
@@ -187,9 +187,7 @@ fn an_hour_that_happens_twice_is_within_twice_and_a_skipped_one_never() {
             .timestamp()
             .as_second();
         let minutes = (0..25 * 60).map(|minute| (midnight + minute * 60) as f64);
-        minutes
-            .filter(|&at| hold::is_within(&sunday, at, &berlin))
-            .count()
+        minutes.filter(|&at| sunday.holds_at(at, &berlin)).count()
     };
     assert_eq!(minutes_within("2026-10-25T00:00:00"), 120);
     assert_eq!(minutes_within("2026-03-29T00:00:00"), 0);

@@ -13,9 +13,9 @@ use crate::directory::FileError;
 use crate::execute::Mark;
 use crate::intents::{Intent, Intents, Rules, VERSION};
 use crate::memory::OnDisk;
+use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 use crate::reload::InForce;
-use crate::tell::words;
 
 impl Cycle {
     /// Settles what hosts have answered since the last cycle, and notes what did not end by SIGKILL.

@@ -7,9 +7,9 @@ use genv_core::enforcement::{
 
 use super::{Agreed, Intent, Intents, violation};
 use crate::directory::{Audience, FileError, RuntimeDirectory};
+use crate::plan::words;
 use crate::plan::{Stage, StepKind};
 use crate::status;
-use crate::tell::words;
 
 /// Where it is below the enforcer's directory: `status.json` there is of the enforcer of this host.
 const FOLDER: &str = "elsewhere";

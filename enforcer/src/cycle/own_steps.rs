@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Cycle, log};
 use crate::config::Mode;
 use crate::directory::FileError;
+use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 use crate::reload::InForce;
 use crate::tell::notice::notice;
-use crate::tell::words;
 
 impl Cycle {
     /// Takes all steps in their order, and settles how each went.
