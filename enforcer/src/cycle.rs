@@ -1,8 +1,8 @@
 //! One cycle: from what is true now to what is done about it, told, and remembered.
 
-mod elsewhere;
-mod here;
+mod asked_steps;
 mod log;
+mod own_steps;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -21,11 +21,11 @@ use crate::control::Control;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::{Executor, Policy, users_hit};
 use crate::groups::{self, Groups};
+use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
-use crate::memory::{self, OnDisk};
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::words;
-use crate::plan::{History, Input, Plan, ProcessTarget, Step, plan};
+use crate::plan::{self, History, Input, Plan, ProcessTarget, Step};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
@@ -80,7 +80,7 @@ impl Cycle {
         executor: Executor,
         now_seconds: f64,
     ) -> anyhow::Result<Self> {
-        let (history, fault) = memory::load(&directory)?;
+        let (history, fault) = history_file::load(&directory)?;
         let groups = Groups::start().map_err(|error| {
             anyhow::anyhow!("cannot start the thread that asks for groups: {error}. Allow more processes (ulimit -u)")
         })?;
@@ -133,28 +133,7 @@ impl Cycle {
         let unknown = self.recover(now_seconds, &mut faults);
         self.take_answers(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
-        let known = self.groups_of(hosts, rules);
-        let mut waivers = control.waivers();
-        let given = waivers.clone();
-        waivers.extend(groups::waiver_of_unknown(
-            known.unknown,
-            config,
-            now_seconds,
-        ));
-        let input = Input {
-            hosts,
-            config,
-            groups: &known.groups,
-            waivers: &waivers,
-            paused_until_seconds: control.paused_until_seconds,
-            now_seconds,
-        };
-        self.executor.follow(Policy::from(config));
-        if self.executor.mode() == Mode::Enforce {
-            self.history.forget_rehearsal();
-        }
-        let plan = plan(&input, &self.history);
-        self.history.follow(&input, &plan);
+        let plan = self.plan(hosts, rules, &control, now_seconds);
 
         self.begin_deeds(&plan, hosts, &mut faults);
         let mode = self.executor.mode();
@@ -178,17 +157,13 @@ impl Cycle {
         let mode = self.executor.mode();
         let breaker = self.executor.breaker().open.clone().map(|open| open.why);
         self.said.breaker(breaker.as_deref());
-        let mut told = BTreeSet::new();
-        faults.retain(|fault| told.insert(fault.clone()));
-        let mut status = self.status(&plan, rules, mode, now());
-        status.paused_until_seconds = control.paused_until_seconds;
-        let waivers = config
-            .waivers
-            .iter()
-            .filter(|it| it.until_seconds > now_seconds);
-        status.waivers = waivers.chain(&given).map(status::waiver).collect();
-        status.breaker.clone_from(&breaker);
-        status.faults.clone_from(&faults);
+        let mut seen = BTreeSet::new();
+        faults.retain(|fault| seen.insert(fault.clone()));
+        let mut status = Enforcement {
+            breaker: breaker.clone(),
+            faults: faults.clone(),
+            ..self.status(&plan, rules, &control, mode, now())
+        };
         let open = breaker.as_ref();
         status
             .faults
@@ -214,6 +189,39 @@ impl Cycle {
             counters: self.counters.clone(),
         };
         Done { status, measured }
+    }
+
+    /// What is to be done now; the history follows it.
+    fn plan(
+        &mut self,
+        hosts: &[HostSnapshot],
+        rules: &InForce,
+        control: &Control,
+        now_seconds: f64,
+    ) -> Plan {
+        let config = &*rules.config;
+        let known = self.groups_of(hosts, rules);
+        let mut waivers = control.waivers();
+        waivers.extend(groups::waiver_of_unknown(
+            known.unknown,
+            config,
+            now_seconds,
+        ));
+        let input = Input {
+            hosts,
+            config,
+            groups: &known.groups,
+            waivers: &waivers,
+            paused_until_seconds: control.paused_until_seconds,
+            now_seconds,
+        };
+        self.executor.follow(Policy::from(config));
+        if self.executor.mode() == Mode::Enforce {
+            self.history.forget_rehearsal();
+        }
+        let plan = plan::plan(&input, &self.history);
+        self.history.follow(&input, &plan);
+        plan
     }
 
     /// What administrators told. If it cannot be learned, what was known stands; if nothing was, everything waits.
@@ -318,8 +326,17 @@ impl Cycle {
         Ok(())
     }
 
-    fn status(&self, plan: &Plan, rules: &InForce, mode: Mode, now_seconds: f64) -> Enforcement {
+    fn status(
+        &self,
+        plan: &Plan,
+        rules: &InForce,
+        control: &Control,
+        mode: Mode,
+        now_seconds: f64,
+    ) -> Enforcement {
         let config = &rules.config;
+        let waivers = config.waivers.iter();
+        let waivers = waivers.filter(|it| it.until_seconds > now_seconds);
         Enforcement {
             version: ENFORCEMENT_VERSION,
             pid: std::process::id(),
@@ -337,6 +354,11 @@ impl Cycle {
             missing_hosts: plan.missing_hosts.iter().cloned().collect(),
             unknown_processes: plan.unknown_processes.clone(),
             violations: plan.violations.iter().map(status::held).collect(),
+            paused_until_seconds: control.paused_until_seconds,
+            waivers: waivers
+                .chain(&control.waivers())
+                .map(status::waiver)
+                .collect(),
             ..Enforcement::default()
         }
     }

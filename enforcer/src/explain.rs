@@ -25,7 +25,7 @@ use crate::config::{Config, Waiver};
 use crate::cycle::users;
 use crate::flags::DirectoryFlag;
 use crate::groups::{self, Groups, Known};
-use crate::memory::HISTORY_FILE;
+use crate::history_file::HISTORY_FILE;
 use crate::plan::{History, Input, explain as explained};
 use crate::{UsageError, execute, host};
 use answer::{Answer, Verdict};

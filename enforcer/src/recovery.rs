@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::{Executor, Mark};
-use crate::memory;
+use crate::history_file;
 use crate::plan::words;
 use crate::plan::{History, Step};
 
@@ -39,7 +39,7 @@ pub(crate) fn begin(
     mark: Mark,
     steps: Vec<Step>,
 ) -> Result<(), FileError> {
-    memory::save(directory, history)?;
+    history_file::save(directory, history)?;
     let begun = Begun {
         version: VERSION,
         mark,
@@ -95,7 +95,7 @@ pub(crate) fn take_up(
             ));
         }
     }
-    memory::save(directory, history)?;
+    history_file::save(directory, history)?;
     end(directory)?;
     Ok(faults)
 }

@@ -1,7 +1,7 @@
 //! `genv-enforcer carry-out`: what the enforcer of another machine decided, planned again by what is true here and now.
 
 mod judgement;
-mod told;
+mod published;
 
 use std::io::{Read as _, stdin};
 use std::path::Path;
@@ -118,7 +118,7 @@ impl Machine {
                 Ok(agreed) => {
                     let outcome = act(&mut executor, intents, intent, &agreed, &config);
                     if outcome == Outcome::Done {
-                        told.extend(told::of(intents, intent, &agreed, now_seconds()));
+                        told.extend(published::of(intents, intent, &agreed, now_seconds()));
                     }
                     outcome
                 }
@@ -126,7 +126,8 @@ impl Machine {
             });
         }
         // What was done was done, whether or not it can be told.
-        if let Err(error) = told::tell(&self.directory, &intents.asked_by, told, now_seconds()) {
+        if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds())
+        {
             tell(&format!("what was done is not told by 'genv why': {error}"));
         }
         Ok(outcomes)

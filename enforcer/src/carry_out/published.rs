@@ -56,7 +56,7 @@ pub(super) fn of(
 ///
 /// # Errors
 /// It cannot be written; what was told before still is.
-pub(super) fn tell(
+pub(super) fn add(
     directory: &RuntimeDirectory,
     asked_by: &str,
     new: Vec<HeldViolation>,
@@ -129,22 +129,22 @@ mod tests {
             told.map(|it| format!("{} {}", it.subject, it.stage))
                 .collect::<Vec<_>>()
         };
-        let tell = |new: HeldViolation, now| tell(&directory, "monitor", vec![new], now).unwrap();
-        tell(told("process 1", "warned", 100.0), 0.0);
-        tell(told("process 2", "warned", 100.0), 0.0);
-        tell(told("process 1", "acted", 100.0), 100.0);
+        let add = |new: HeldViolation, now| add(&directory, "monitor", vec![new], now).unwrap();
+        add(told("process 1", "warned", 100.0), 0.0);
+        add(told("process 2", "warned", 100.0), 0.0);
+        add(told("process 1", "acted", 100.0), 100.0);
         assert_eq!(read(), ["process 2 warned", "process 1 acted"]);
-        tell(told("process 3", "acted", 101.0), 101.0);
+        add(told("process 3", "acted", 101.0), 101.0);
         assert_eq!(read(), ["process 1 acted", "process 3 acted"]);
-        tell(told("process 4", "warned", 1e9), 101.0 + TOLD_FOR_SECONDS);
+        add(told("process 4", "warned", 1e9), 101.0 + TOLD_FOR_SECONDS);
         assert_eq!(read(), ["process 3 acted", "process 4 warned"]);
         let path = folder.path().join(FOLDER).join(ENFORCEMENT_FILE);
         std::fs::write(path, "{").unwrap();
-        tell(told("process 5", "acted", 0.0), 0.0);
+        add(told("process 5", "acted", 0.0), 0.0);
         assert_eq!(read(), ["process 5 acted"]);
         for number in 0..=MOST {
             let subject = format!("process {}", 10 + number);
-            tell(told(&subject, "acted", 0.0), 0.0);
+            add(told(&subject, "acted", 0.0), 0.0);
         }
         assert_eq!(read().len(), MOST);
         assert_eq!(read()[0], "process 11 acted");

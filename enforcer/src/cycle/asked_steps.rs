@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use genv_core::model::HostSnapshot;
 
-use super::here::said;
+use super::own_steps::said;
 use super::{Cycle, log};
 use crate::asking::{Asking, Begun, Settled, hosts_of};
 use crate::config::Mode;
 use crate::directory::FileError;
 use crate::execute::Mark;
+use crate::history_file::OnDisk;
 use crate::intents::{Intent, Intents, Rules, VERSION};
-use crate::memory::OnDisk;
 use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 use crate::reload::InForce;

@@ -10,9 +10,9 @@ use super::file::TestEntry;
 use crate::config::format::Span;
 use crate::config::{Config, Waiver};
 
-/// All that is told.
+/// What `Control` is in the daemon, over the time of a test.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct TestControl {
     pauses: Vec<Window>,
     waivers: Vec<(Window, Waiver)>,
 }
@@ -30,7 +30,7 @@ impl Window {
     }
 }
 
-impl Told {
+impl TestControl {
     /// Unix time until which everything waits, as far as was told by then.
     pub(super) fn paused_until_seconds(&self, epoch: Duration, at: Duration) -> Option<f64> {
         let pauses = self.pauses.iter().filter(|window| window.holds(at));
@@ -50,17 +50,17 @@ impl Told {
 }
 
 impl Reader<'_> {
-    pub(super) fn told(
+    pub(super) fn control(
         &self,
         entry: &TestEntry,
         config: &Config,
         engine: &Engine,
-    ) -> Result<Told, yaml::Error> {
+    ) -> Result<TestControl, yaml::Error> {
         let scenario = engine.scenario();
-        let mut told = Told::default();
+        let mut control = TestControl::default();
         for pause in &entry.pauses {
             let window = self.window(pause.from.as_ref(), &pause.until)?;
-            told.pauses.push(window);
+            control.pauses.push(window);
         }
         for waiver in &entry.waivers {
             let user = &waiver.user.value.0;
@@ -84,9 +84,9 @@ impl Reader<'_> {
                 until_seconds: 0.0,
                 reason: reason.map(|text| text.0.clone()).unwrap_or_default(),
             };
-            told.waivers.push((window, waiver));
+            control.waivers.push((window, waiver));
         }
-        Ok(told)
+        Ok(control)
     }
 
     fn window(

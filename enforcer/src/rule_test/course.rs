@@ -9,9 +9,9 @@ use genv_core::collect::{CollectOptions, Collection};
 use genv_core::model::HostSnapshot;
 use genv_core::scenario::Engine;
 
+use super::control::TestControl;
 use super::fact::{self, Fact, Happened};
 use super::stage::Stage;
-use super::told::Told;
 use crate::config::Config;
 use crate::plan::{History, Input, Outcome, plan};
 
@@ -24,7 +24,7 @@ pub(super) struct Course {
     /// Processes that SIGTERM does not end, by pid.
     pub(super) stubborn: BTreeSet<u32>,
     pub(super) missing: Vec<Missing>,
-    pub(super) told: Told,
+    pub(super) control: TestControl,
     pub(super) until: Duration,
 }
 
@@ -90,13 +90,13 @@ impl Course {
             for host in &mut publication.hosts {
                 self.show(host, at);
             }
-            let waivers = self.told.waivers(epoch, at);
+            let waivers = self.control.waivers(epoch, at);
             let input = Input {
                 hosts: &publication.hosts,
                 config: &self.config,
                 groups: &groups,
                 waivers: &waivers,
-                paused_until_seconds: self.told.paused_until_seconds(epoch, at),
+                paused_until_seconds: self.control.paused_until_seconds(epoch, at),
                 now_seconds: now.as_secs_f64(),
             };
             let planned = plan(&input, &history);

@@ -4,6 +4,7 @@
 //! Everything but the clock and the signals is real: the collection that makes the snapshots, the rules, the plan and its
 //! history.
 
+mod control;
 mod course;
 mod expectations;
 mod fact;
@@ -11,7 +12,6 @@ mod file;
 mod stage;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -230,7 +230,7 @@ impl Reader<'_> {
                 .or_else(|error| self.refuse(interval.referenced, error.to_string()))?;
         }
         let missing = self.missing(&entry.value, &engine)?;
-        let told = self.told(&entry.value, &config, &engine)?;
+        let control = self.control(&entry.value, &config, &engine)?;
         let expectations = self.expectations(&entry.value, &config)?;
         Ok(Test {
             name: entry.value.name.value.0.clone(),
@@ -239,7 +239,7 @@ impl Reader<'_> {
                 groups: entry.value.groups(),
                 stubborn: entry.value.stubborn.iter().map(|pid| pid.0).collect(),
                 missing,
-                told,
+                control,
                 until: expectations.until(),
                 config,
             },

@@ -16,7 +16,7 @@ use genv_core::state::StateDirectory;
 use genv_enforcer::config::Config;
 use genv_enforcer::directory::{Audience, RuntimeDirectory};
 use genv_enforcer::execute::{Evidence, Executor, GpuUse, Place, Policy};
-use genv_enforcer::memory;
+use genv_enforcer::history_file;
 use genv_enforcer::metrics::{self, Counters, Measured};
 use genv_enforcer::plan::{
     History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind, Subject, plan,
@@ -354,7 +354,7 @@ impl Parts {
                 history.settle(step, &Outcome::Would, now_seconds);
             }
             let mut done = || at.push(thread_cpu_seconds());
-            memory::save(&directory, &history)?;
+            history_file::save(&directory, &history)?;
             done();
             let status = Enforcement {
                 violations: plan.violations.iter().map(held).collect(),
