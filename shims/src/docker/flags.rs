@@ -260,5 +260,4 @@ fn skip(
 }
 
 #[cfg(test)]
-#[path = "flags_tests.rs"]
 mod tests;

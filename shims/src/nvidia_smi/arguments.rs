@@ -237,5 +237,4 @@ pub(crate) fn with_devices(arguments: &[OsString], lists: &[Vec<u32>]) -> Vec<Os
 }
 
 #[cfg(test)]
-#[path = "arguments_tests.rs"]
 mod tests;

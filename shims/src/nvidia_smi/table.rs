@@ -303,5 +303,4 @@ fn without_controls(mut row: Vec<u8>) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "table_tests.rs"]
 mod tests;

@@ -19,11 +19,11 @@ fn difference(before: &str, after: &str) -> String {
     only('-', before, after) + &only('+', after, before)
 }
 
-const TABLE_470: &str = include_str!("../../../tests/fixtures/nvidia-smi/470-table.txt");
-const TABLE_535: &str = include_str!("../../../tests/fixtures/nvidia-smi/535-table.txt");
-const TABLE_550: &str = include_str!("../../../tests/fixtures/nvidia-smi/550-table.txt");
+const TABLE_470: &str = include_str!("../../../../tests/fixtures/nvidia-smi/470-table.txt");
+const TABLE_535: &str = include_str!("../../../../tests/fixtures/nvidia-smi/535-table.txt");
+const TABLE_550: &str = include_str!("../../../../tests/fixtures/nvidia-smi/550-table.txt");
 /// Of a real driver: four processes on one H200.
-const TABLE_580: &str = include_str!("../../../tests/fixtures/nvidia-smi/580-table.txt");
+const TABLE_580: &str = include_str!("../../../../tests/fixtures/nvidia-smi/580-table.txt");
 
 #[test]
 fn a_table_of_idle_devices_changes_by_the_limit_alone() {
