@@ -16,7 +16,7 @@ use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::Outcome;
-use genv_tests::enforcer::is_alive;
+use genv_tests::enforcer::{is_alive, terminate};
 use genv_tests::patience::PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{apart, own_mounts, require_root};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use stage::{ALICE, BOB, Stage, ends, process_of, sleeper_of, target, terminate};
+use stage::{ALICE, BOB, Stage, ends, process_of, sleeper_of, target};
 
 #[track_caller]
 fn refused(outcome: &Outcome, part: &str) {

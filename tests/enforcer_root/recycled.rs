@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_enforcer::plan::Outcome;
-use genv_tests::enforcer::is_alive;
+use genv_tests::enforcer::{is_alive, terminate};
 use genv_tests::patience::{PATIENCE, output};
 use genv_tests::process::Sleeper;
 use genv_tests::root::require_root;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::refused;
-use crate::stage::{ALICE, Stage, sleeper_of, target, terminate};
+use crate::stage::{ALICE, Stage, sleeper_of, target};
 
 /// Set in this program when it runs in the namespace.
 const INSIDE: &str = "GENV_TEST_PID_NAMESPACE";

@@ -6,18 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result};
-use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use anyhow::Result;
+use genv_core::proc::ProcReader;
 use genv_core::state::StateDirectory;
 use genv_enforcer::config::{BreakerLimits, Mode, Never};
 use genv_enforcer::execute::{AskGpuUse, Evidence, Executor, GpuUse, Place, Policy};
-use genv_enforcer::plan::{Key, ProcessTarget, Step, StepKind, Subject};
-use genv_tests::enforcer::is_alive;
+use genv_enforcer::plan::ProcessTarget;
+use genv_tests::enforcer::{self, is_alive};
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::root::FIRST_UID;
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// How the executor's host is called.
+const HOSTNAME: &str = "here";
 
 /// Users without a name on any machine.
 pub(crate) const ALICE: u32 = FIRST_UID;
@@ -43,41 +46,7 @@ pub(crate) fn ends(pid: u32) -> Result<()> {
 
 /// A process outside of all environments, as it is now.
 pub(crate) fn target(pid: u32) -> Result<ProcessTarget> {
-    let mut reader = ProcReader::new();
-    let mut table = reader.read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
-    let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
-        anyhow::bail!("{pid} is not there");
-    };
-    let uid = facts.uid.context("no uid")?;
-    Ok(ProcessTarget {
-        hostname: "here".to_owned(),
-        pid,
-        start_time_ticks: facts.start_time_ticks,
-        uid,
-        username: reader.username(uid),
-        comm: Some(facts.comm),
-        eid: None,
-        container_id: None,
-    })
-}
-
-pub(crate) fn terminate(target: &ProcessTarget) -> Step {
-    let subject = Subject::Process {
-        hostname: target.hostname.clone(),
-        pid: target.pid,
-        start_time_ticks: target.start_time_ticks,
-    };
-    let key = Key {
-        rule: "rule".to_owned(),
-        subject,
-    };
-    Step {
-        key,
-        kind: StepKind::Terminate(target.clone()),
-    }
+    enforcer::target(HOSTNAME, pid)
 }
 
 /// Acts, and is not easily stopped.
@@ -125,7 +94,7 @@ impl Stage {
 
     pub(crate) fn asking(&self, gpu_use: AskGpuUse) -> Executor {
         let place = Place {
-            hostname: "here".to_owned(),
+            hostname: HOSTNAME.to_owned(),
             genv_directory: self.genv(),
             state_directory: self.own.clone(),
         };

@@ -5,12 +5,11 @@ use std::io::Write as _;
 use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
 use genv_enforcer::config::Action;
 use genv_enforcer::intents::{Intent, Intents, Outcomes, Rules, VERSION};
-use genv_enforcer::plan::{Key, Outcome, ProcessTarget, Step, StepKind, Subject, Target};
+use genv_enforcer::plan::{Outcome, ProcessTarget, StepKind, Target};
 use genv_enforcer::reload::{Rules as InForce, Source, Written};
-use genv_tests::enforcer::{Setup, is_alive, sleeper};
+use genv_tests::enforcer::{Setup, is_alive, sleeper, target, terminate};
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
 
@@ -40,25 +39,7 @@ impl Host {
 
     /// To end a process, as it is now.
     fn intents(&self, pid: u32) -> Result<Intents> {
-        let mut reader = ProcReader::new();
-        let mut table = reader.read(&ProcessRequest {
-            processes: vec![pid],
-            members: Vec::new(),
-        });
-        let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
-            anyhow::bail!("{pid} is not there");
-        };
-        let uid = facts.uid.context("no uid")?;
-        let target = ProcessTarget {
-            hostname: "gpu01".to_owned(),
-            pid,
-            start_time_ticks: facts.start_time_ticks,
-            uid,
-            username: reader.username(uid),
-            comm: Some(facts.comm),
-            eid: None,
-            container_id: None,
-        };
+        let target = target("gpu01", pid)?;
         Ok(Intents {
             version: VERSION,
             asked_by: "monitor".to_owned(),
@@ -128,21 +109,6 @@ impl Host {
             "{last}"
         );
         Ok(())
-    }
-}
-
-fn terminate(target: &ProcessTarget) -> Step {
-    let subject = Subject::Process {
-        hostname: target.hostname.clone(),
-        pid: target.pid,
-        start_time_ticks: target.start_time_ticks,
-    };
-    Step {
-        key: Key {
-            rule: "non-env-processes".to_owned(),
-            subject,
-        },
-        kind: StepKind::Terminate(target.clone()),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process;
-pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, victim};
+pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, target, terminate, victim};
 
 /// How an enforcer is to be started.
 #[derive(Debug)]

@@ -4,18 +4,25 @@ use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
+use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use genv_enforcer::plan::{Key, ProcessTarget, Step, StepKind, Subject};
 use rustix::process::geteuid;
 
 use crate::patience::until;
 use crate::process::Sleeper;
+use crate::root::FIRST_UID;
 
 /// Whose processes may be ended: root's are out of reach of every rule, so that where root runs the tests somebody else
 /// is meant.
 #[must_use]
 pub fn victim() -> u32 {
     let own = geteuid();
-    if own.is_root() { 54_321 } else { own.as_raw() }
+    if own.is_root() {
+        FIRST_UID
+    } else {
+        own.as_raw()
+    }
 }
 
 /// A process of the [`victim`] that sleeps, with these variables besides PATH.
@@ -53,6 +60,51 @@ fn as_user(command: &mut Command, uid: u32) -> &mut Command {
         command.uid(uid).gid(uid);
     }
     command
+}
+
+/// A process as a rule finds it now, on a host of this name and outside of all environments.
+///
+/// # Errors
+/// It is not there, or has no user that can be read.
+pub fn target(hostname: &str, pid: u32) -> Result<ProcessTarget> {
+    let mut reader = ProcReader::new();
+    let mut table = reader.read(&ProcessRequest {
+        processes: vec![pid],
+        members: Vec::new(),
+    });
+    let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
+        bail!("process {pid} is not there");
+    };
+    let uid = facts
+        .uid
+        .with_context(|| format!("process {pid} has no user"))?;
+    Ok(ProcessTarget {
+        hostname: hostname.to_owned(),
+        pid,
+        start_time_ticks: facts.start_time_ticks,
+        uid,
+        username: reader.username(uid),
+        comm: Some(facts.comm),
+        eid: None,
+        container_id: None,
+    })
+}
+
+/// The step by which the rule `non-env-processes` ends a process.
+#[must_use]
+pub fn terminate(target: &ProcessTarget) -> Step {
+    let subject = Subject::Process {
+        hostname: target.hostname.clone(),
+        pid: target.pid,
+        start_time_ticks: target.start_time_ticks,
+    };
+    Step {
+        key: Key {
+            rule: "non-env-processes".to_owned(),
+            subject,
+        },
+        kind: StepKind::Terminate(target.clone()),
+    }
 }
 
 /// Whether a process is there and has not ended.

@@ -11,16 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use genv_core::enforcement::{ENFORCEMENT_FILE, Enforcement};
 use genv_core::model::{HostSnapshot, Snapshot};
-use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _};
+use genv_core::proc::ProcReader;
 use genv_core::state::StateDirectory;
 use genv_enforcer::config::Config;
 use genv_enforcer::directory::{Audience, RuntimeDirectory};
 use genv_enforcer::execute::{Evidence, Executor, GpuUse, Place, Policy};
 use genv_enforcer::history_file;
 use genv_enforcer::metrics::{self, Counters, Measured};
-use genv_enforcer::plan::{
-    History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind, Subject, plan,
-};
+use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
 use genv_enforcer::status::held;
 use genv_tests::enforcer::{self, Setup};
 use genv_tests::nvml_sim::Simulation;
@@ -410,42 +408,11 @@ fn deed() -> Result<f64> {
     let mut executor = Executor::open(place, Policy::from(&config), evidence)?;
     let mut times = Vec::new();
     for pid in pids {
-        let step = Step {
-            key: Key {
-                rule: "non-env-processes".to_owned(),
-                subject: Subject::User {
-                    username: "somebody".to_owned(),
-                    hostname: None,
-                },
-            },
-            kind: StepKind::Terminate(target(pid)?),
-        };
+        let step = enforcer::terminate(&enforcer::target("here", pid)?);
         let began = thread_cpu_seconds();
         let outcome = executor.carry_out(&step, "a process uses device 0 outside any environment");
         times.push(thread_cpu_seconds() - began);
         ensure!(outcome == Outcome::Done, "not done: {outcome:?}");
     }
     Ok(median(times))
-}
-
-fn target(pid: u32) -> Result<ProcessTarget> {
-    let mut reader = ProcReader::new();
-    let mut table = reader.read(&ProcessRequest {
-        processes: vec![pid],
-        members: Vec::new(),
-    });
-    let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
-        anyhow::bail!("process {pid} is not there");
-    };
-    let uid = facts.uid.context("no user")?;
-    Ok(ProcessTarget {
-        hostname: "here".to_owned(),
-        pid,
-        start_time_ticks: facts.start_time_ticks,
-        uid,
-        username: reader.username(uid),
-        comm: Some(facts.comm),
-        eid: None,
-        container_id: None,
-    })
 }
