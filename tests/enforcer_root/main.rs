@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
-use genv_enforcer::plan::Outcome;
+use genv_enforcer::plan::{Outcome, Step};
 use genv_tests::enforcer::{is_alive, terminate};
 use genv_tests::patience::PATIENCE;
 use genv_tests::process::Sleeper;
@@ -203,6 +203,16 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
     })
 }
 
+/// What comes of a step that is carried out without one of root's rights.
+fn carry_out_without(right: CapabilitySet, stage: &Stage, step: &Step) -> Outcome {
+    apart(|| {
+        let mut sets = capabilities(None).unwrap();
+        sets.effective -= right;
+        set_capabilities(None, sets).unwrap();
+        stage.executor().carry_out(step, "why")
+    })
+}
+
 #[test]
 fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
     require_root();
@@ -210,12 +220,7 @@ fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
     let stage = Stage::new();
     stage.uses_gpu(victim.pid());
     let step = terminate(&target(victim.pid())?);
-    let outcome = apart(|| {
-        let mut sets = capabilities(None).unwrap();
-        sets.effective -= CapabilitySet::KILL;
-        set_capabilities(None, sets).unwrap();
-        stage.executor().carry_out(&step, "why")
-    });
+    let outcome = carry_out_without(CapabilitySet::KILL, &stage, &step);
     let Outcome::Failed { reason } = outcome else {
         panic!("{outcome:?}");
     };
@@ -232,12 +237,7 @@ fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()>
     let stage = Stage::new();
     stage.uses_gpu(victim.pid());
     let step = terminate(&target(victim.pid())?);
-    let outcome = apart(|| {
-        let mut sets = capabilities(None).unwrap();
-        sets.effective -= CapabilitySet::SYS_PTRACE;
-        set_capabilities(None, sets).unwrap();
-        stage.executor().carry_out(&step, "why")
-    });
+    let outcome = carry_out_without(CapabilitySet::SYS_PTRACE, &stage, &step);
     let reason = "it cannot be read which program it runs".to_owned();
     let again = true;
     assert_eq!(outcome, Outcome::Refused { reason, again });
