@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::Result;
 use genv_tests::enforcer::{is_alive, sleeper, victim};
+use genv_tests::nvml_sim::on_device_0;
 use genv_tests::patience::{output, until};
 use genv_tests::process::{Sleeper, program};
 use genv_tests::state::{self, Environment};
@@ -21,27 +22,19 @@ struct Lab {
 
 impl Lab {
     /// On device 0, processes as the scenario format has them.
-    fn new(processes: &[String]) -> Self {
+    fn new(processes: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let lab = Self { folder };
         lab.scenario(&format!(
-            "version: 1\nusers: {{alice: {}}}\nhosts:\n- devices: [{{count: 2}}]\n  processes: [{}]\n",
-            victim(),
-            processes.join(", ")
+            "version: 1\nusers: {{alice: {}}}\nhosts:\n- devices: [{{count: 2}}]\n  processes: [{processes}]\n",
+            victim()
         ));
         lab
     }
 
     /// On device 0, real processes.
     fn used_by(processes: &[&Sleeper]) -> Self {
-        let used = processes.iter();
-        let used = used.map(|it| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                it.pid()
-            )
-        });
-        Self::new(&used.collect::<Vec<_>>())
+        Self::new(&on_device_0(processes))
     }
 
     fn scenario(&self, text: &str) {
@@ -178,7 +171,7 @@ fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> 
         "{{pid: {}, user: alice, devices: [{{index: 0}}]}}",
         innocent.pid()
     );
-    let lab = Lab::new(&[simulated]);
+    let lab = Lab::new(&simulated);
     let done = lab.execute(&[], &report(&[(innocent.pid(), None)], None));
     let (out, err) = ended(&done, 1);
     let expected = format!(

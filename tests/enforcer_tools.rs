@@ -5,24 +5,12 @@ use std::process::Output;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, sleeper};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{self, until};
-use genv_tests::process::Sleeper;
 use serde_json::Value;
 
-/// A device that these processes use, and one that nobody does.
-fn used_by(processes: &[&Sleeper]) -> String {
-    let uses: Vec<_> = processes
-        .iter()
-        .map(|it| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                it.pid()
-            )
-        })
-        .collect();
-    let uses = uses.join(", ");
-    format!("version: 1\nhosts:\n- devices: [{{}}, {{}}]\n  processes: [{uses}]\n")
-}
+/// One that processes use, and one that nobody does.
+const DEVICES: &str = "{}, {}";
 
 fn rules(mode: &str, when: &str) -> String {
     format!(
@@ -74,7 +62,7 @@ const LINES: usize = 20;
 fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
     let process = sleeper(&[])?;
     let rules = rules("enforce", "for: 500ms, warn: [500ms]");
-    let setup = Setup::new(&used_by(&[&process]), &rules)?;
+    let setup = Setup::new(&used_by(&[&process], DEVICES), &rules)?;
     let recording = record(&setup, 1.5)?;
     let path = setup.folder().join("whole.jsonl");
     fs::write(&path, &recording)?;
@@ -151,7 +139,7 @@ fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
 fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
     let (stray, idle) = (sleeper(&[])?, sleeper(&[])?);
     let setup = Setup::new(
-        &used_by(&[&stray]),
+        &used_by(&[&stray], DEVICES),
         &rules("enforce", "for: 100ms, warn: [1h]"),
     )?;
     let pid = stray.pid().to_string();
@@ -223,7 +211,7 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
 
     let stray = sleeper(&[])?;
     let setup = Setup::new(
-        &used_by(&[&stray]),
+        &used_by(&[&stray], DEVICES),
         &rules("enforce", "for: 100ms, warn: [1h]"),
     )?;
     fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
@@ -250,7 +238,10 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
 
 #[test]
 fn a_process_that_is_not_there_is_an_error_and_no_pid_is_wrong_usage() -> Result<()> {
-    let setup = Setup::new(&used_by(&[]), &rules("dry-run", "for: 0s, warn: []"))?;
+    let setup = Setup::new(
+        &used_by(&[], DEVICES),
+        &rules("dry-run", "for: 0s, warn: []"),
+    )?;
     let config = format!("--config={}", setup.config().display());
     let gone = {
         let process = sleeper(&[])?;

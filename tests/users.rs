@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::Setup;
-use genv_tests::nvml_sim::Simulation;
+use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::state::{self, Environment};
 
@@ -17,22 +17,6 @@ fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     let mut command = Command::new("/bin/sleep");
     let of_user = command.env_clear().env("GENV_ENVIRONMENT_ID", claim);
     Sleeper::spawn(of_user.uid(uid).gid(uid).arg("1000000"))
-}
-
-fn used_by(processes: &[&Sleeper]) -> String {
-    let uses: Vec<_> = processes
-        .iter()
-        .map(|it| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                it.pid()
-            )
-        })
-        .collect();
-    format!(
-        "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{}]\n",
-        uses.join(", ")
-    )
 }
 
 fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
@@ -53,7 +37,7 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     );
     let (alices, bobs) = (process_of(ALICE, "a")?, process_of(BOB, "b")?);
     let intruder = process_of(BOB, "a")?;
-    let simulation = Simulation::new(&used_by(&[&alices, &bobs, &intruder]));
+    let simulation = Simulation::new(&used_by(&[&alices, &bobs, &intruder], "{}"));
     let setup = Setup::with_driver(&simulation)?;
     let environments = [
         environment("a", ALICE, &alices),
@@ -91,7 +75,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         "this starts processes of other users: run it as root"
     );
     let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
-    let simulation = Simulation::new(&used_by(&[&own, &others]));
+    let simulation = Simulation::new(&used_by(&[&own, &others], "{}"));
     // What alice's exporter reads must be readable for her.
     let folder = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))

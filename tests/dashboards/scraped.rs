@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use genv_tests::dashboard::{Dashboard, Target, text};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive, sleeper};
 use genv_tests::metrics::Labels;
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
@@ -28,16 +29,7 @@ fn rules(mode: &str, signals_per_minute: u32) -> String {
 
 fn scenario(processes: &[&Sleeper]) -> String {
     let alive = processes.iter().filter(|it| is_alive(it.pid()));
-    let uses: Vec<String> = alive
-        .map(|it| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                it.pid()
-            )
-        })
-        .collect();
-    let uses = uses.join(", ");
-    format!("version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{uses}]\n")
+    used_by(&alive.copied().collect::<Vec<_>>(), "{}")
 }
 
 fn scraped(tool: &str, enforcer: &Enforcer) -> Result<Prometheus> {

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use genv_tests::exporter::Setup;
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::Simulation;
+use genv_tests::nvml_sim::{Simulation, on_device_0};
 use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
 
@@ -158,19 +158,8 @@ fn more_processes_between_two_calls_are_all_found() -> Result<()> {
     let real: Vec<_> = (0..5)
         .map(|_| Sleeper::start(&[("PATH", "/bin")]))
         .collect::<Result<_>>()?;
-    let uses: Vec<_> = real
-        .iter()
-        .map(|process| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                process.pid()
-            )
-        })
-        .collect();
-    let processes = format!(
-        "processes: [{}]\n  faults: [{{insufficient_size: 40}}]",
-        uses.join(", ")
-    );
+    let uses = on_device_0(&real.iter().collect::<Vec<_>>());
+    let processes = format!("processes: [{uses}]\n  faults: [{{insufficient_size: 40}}]");
     let simulation = Simulation::new(&two_devices(&processes, ""));
     let exporter = started(&simulation)?;
     exporter.wait_for("all processes", |scrape| {

@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -13,20 +14,7 @@ use serde_json::Value;
 const ENFORCE: [&str; 3] = ["run", "--once", "--genv-1"];
 
 fn setup(processes: &[&Sleeper]) -> Result<Setup> {
-    let uses: Vec<String> = processes
-        .iter()
-        .map(|it| {
-            format!(
-                "{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}",
-                it.pid()
-            )
-        })
-        .collect();
-    let uses = uses.join(", ");
-    Setup::new(
-        &format!("version: 1\nhosts:\n- devices: [{{count: 4}}]\n  processes: [{uses}]\n"),
-        "",
-    )
+    Setup::new(&used_by(processes, "{count: 4}"), "")
 }
 
 fn enforce(setup: &Setup, flags: &[&str]) -> Result<()> {

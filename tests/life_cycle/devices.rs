@@ -1,6 +1,7 @@
 //! Which devices an environment gets, by what the GPUs tell of their use.
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::nvml_sim::on_device_0;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
@@ -30,8 +31,8 @@ fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>>
 fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
     let user = Sleeper::start(&[])?;
     let host = format!(
-        "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]}}",
-        user.pid()
+        "{{devices: [{{count: 3}}], processes: [{}]}}",
+        on_device_0(&[&user])
     );
     let lines = ["genv activate --gpus 2", "genv attach --count 3"];
     let visible = visible(&Account::new()?, &host, &lines)?;

@@ -10,6 +10,7 @@ use genv_enforcer::intents::{Intent, Intents, Outcomes, Rules, VERSION};
 use genv_enforcer::plan::{Outcome, ProcessTarget, StepKind, Target};
 use genv_enforcer::reload::{Rules as InForce, Source, Written};
 use genv_tests::enforcer::{Setup, is_alive, sleeper, target, terminate};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
 
@@ -26,12 +27,8 @@ struct Host {
 impl Host {
     fn new() -> Result<Self> {
         let (user, idle) = (sleeper(&[])?, sleeper(&[])?);
-        let scenario = format!(
-            "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]\n",
-            user.pid()
-        );
         Ok(Self {
-            setup: Setup::new(&scenario, RULES)?,
+            setup: Setup::new(&used_by(&[&user], "{}"), RULES)?,
             user,
             idle,
         })

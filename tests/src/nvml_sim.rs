@@ -7,6 +7,7 @@ use std::process::Command;
 use genv_core::scenario::Measurement;
 use tempfile::TempDir;
 
+use crate::process::Sleeper;
 use crate::tools::build_folder;
 
 /// The simulated library. It is a dependency of this package, so cargo has built it before any test runs.
@@ -79,6 +80,23 @@ impl Simulation {
             .env_remove("GENV_SCENARIO_HOST");
         command
     }
+}
+
+/// A scenario of a host with these devices, as its `devices: [...]` has them, of which processes use device 0.
+#[must_use]
+pub fn used_by(processes: &[&Sleeper], devices: &str) -> String {
+    let uses = on_device_0(processes);
+    format!("version: 1\nhosts:\n- devices: [{devices}]\n  processes: [{uses}]\n")
+}
+
+/// Processes as a scenario's `processes: [...]` has them, each with 1 GiB of device 0.
+#[must_use]
+pub fn on_device_0(processes: &[&Sleeper]) -> String {
+    let uses = processes.iter().map(|process| {
+        let pid = process.pid();
+        format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}")
+    });
+    uses.collect::<Vec<_>>().join(", ")
 }
 
 /// How a scenario names a measurement.
