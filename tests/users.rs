@@ -86,10 +86,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         folder.path().join("scenario.yaml"),
     );
     copy_program("genv-exporter", &program)?;
-    std::fs::copy(
-        simulation.library_folder().join("libnvidia-ml.so.1"),
-        &library,
-    )?;
+    std::fs::copy(simulation.library(), &library)?;
     std::fs::copy(simulation.scenario(), &scenario)?;
     let state = folder.path().join("state");
     state::write(&state, 1, &[environment("a", ALICE, &own)])?;

@@ -65,7 +65,7 @@ impl Lab {
 
     fn command(&self, program: &Path) -> Command {
         let mut command = self.simulation.command(program);
-        let library = self.simulation.library_folder().join("libnvidia-ml.so.1");
+        let library = self.simulation.library();
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.at("bin").display());
         let scenario = self.simulation.scenario();
         let libraries = self.simulation.library_folder();

@@ -16,7 +16,7 @@ use crate::{EVERY_COMMAND, all_done, read, run, run_with, uid, with_environment}
 /// The variables with which the account's programs load a driver that never answers.
 fn hanging_driver(simulation: &Simulation) -> Result<[(&'static str, String); 3]> {
     let path = |path: &Path| path.to_str().map(str::to_owned).context("a path");
-    let library = simulation.library_folder().join("libnvidia-ml.so.1");
+    let library = simulation.library();
     Ok([
         ("GENV_DEVICES", String::new()),
         ("GENV_NVML_LIBRARY", path(&library)?),

@@ -39,7 +39,7 @@ impl Scenario {
 
 /// Loads and initialises the library of a simulation.
 pub(crate) fn open(simulation: &Simulation) -> Result<Nvml, NvmlError> {
-    let library = simulation.library_folder().join("libnvidia-ml.so.1");
+    let library = simulation.library();
     Nvml::builder().lib_path(library.as_os_str()).init()
 }
 

@@ -16,10 +16,7 @@ const TWO: &str = "version: 1\nhosts: [{environments: [], devices: [{count: 2}]}
 
 /// The library as it is loaded, before anyone initialises it.
 fn load(scenario: &Scenario) -> NvmlLib {
-    let library = scenario
-        .simulation
-        .library_folder()
-        .join("libnvidia-ml.so.1");
+    let library = scenario.simulation.library();
     // SAFETY: loading the simulated library runs no code that others must not see.
     unsafe { NvmlLib::new(library) }.expect("the simulated library loads")
 }
@@ -167,11 +164,7 @@ fn the_undocumented_table_is_given_to_who_knows_its_id() {
     const ID: [u8; 16] = 0xc4fe_3e6c_c98f_6c4e_a327_ee69_6e12_f7c4_u128.to_be_bytes();
     const NOT_SUPPORTED: u32 = 3;
     let driver = Driver::new(TWO);
-    let library = driver
-        .scenario
-        .simulation
-        .library_folder()
-        .join("libnvidia-ml.so.1");
+    let library = driver.scenario.simulation.library();
     // SAFETY: loading the simulated library, which is loaded already, runs no code.
     let library = unsafe { libloading::os::unix::Library::new(library) }
         .expect("the simulated library loads");

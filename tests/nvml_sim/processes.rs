@@ -103,11 +103,7 @@ fn list<T: Copy>(
     device: &Device<'_>,
     capacity: u32,
 ) -> (nvmlReturn_t, u32, Vec<T>) {
-    let library = driver
-        .scenario
-        .simulation
-        .library_folder()
-        .join("libnvidia-ml.so.1");
+    let library = driver.scenario.simulation.library();
     // SAFETY: loading the simulated library, which is loaded already, runs no code.
     let library = unsafe { Library::new(library) }.expect("the simulated library loads");
     // SAFETY: NVML's functions of these names have this type.

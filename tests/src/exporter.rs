@@ -64,10 +64,9 @@ impl Setup {
     /// # Errors
     /// As [`Setup::new`].
     pub fn with_driver(simulation: &Simulation) -> Result<Self> {
-        let library = simulation.library_folder().join("libnvidia-ml.so.1");
         Ok(Self::new()?
             .flag("--gpu.source=nvml")
-            .env("GENV_NVML_LIBRARY", library)
+            .env("GENV_NVML_LIBRARY", simulation.library())
             .env("GENV_SCENARIO", simulation.scenario()))
     }
 

@@ -41,9 +41,9 @@ impl Simulation {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let libraries = folder.path().join("lib");
         fs::create_dir(&libraries).expect("the temporary folder is writable");
-        std::os::unix::fs::symlink(library(), libraries.join("libnvidia-ml.so.1"))
-            .expect("the temporary folder is writable");
         let simulation = Self { folder };
+        std::os::unix::fs::symlink(library(), simulation.library())
+            .expect("the temporary folder is writable");
         simulation.rewrite(scenario);
         simulation
     }
@@ -68,6 +68,12 @@ impl Simulation {
     #[must_use]
     pub fn library_folder(&self) -> PathBuf {
         self.folder.path().join("lib")
+    }
+
+    /// That library.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.library_folder().join("libnvidia-ml.so.1")
     }
 
     /// A command that finds this simulation where it looks for a driver.

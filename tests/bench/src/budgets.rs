@@ -38,13 +38,13 @@ pub(crate) fn table() -> Result<Table> {
 fn collection_rows(load: &Load, state: &std::path::Path, table: &mut Table) -> Result<()> {
     let collection = Task::Collection {
         gpu_is_simulated: false,
-        library: load.library(),
+        library: load.simulation.library(),
         scenario: load.simulation.scenario(),
         state_directory: state.to_owned(),
         pace: PACE,
     };
     let floor = Task::Floor {
-        library: load.library(),
+        library: load.simulation.library(),
         state_directory: state.to_owned(),
         pids: load.pids(),
         pace: PACE,
@@ -128,7 +128,7 @@ fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<
     ]);
 
     let library = Task::Library {
-        library: load.library(),
+        library: load.simulation.library(),
     };
     let library = library.run(&load.simulation.scenario())?.bytes;
     let beyond = resident_bytes(exporter.pid())?.saturating_sub(library);

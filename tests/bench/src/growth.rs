@@ -51,7 +51,7 @@ fn along(
             let simulation = Simulation::new(&scenario(step)?);
             let task = Task::Collection {
                 gpu_is_simulated,
-                library: simulation.library_folder().join("libnvidia-ml.so.1"),
+                library: simulation.library(),
                 scenario: simulation.scenario(),
                 state_directory: PathBuf::from("/nonexistent/genv"),
                 pace: PACE,

@@ -1,7 +1,7 @@
 //! The load that the budgets speak of: 8 devices, 100 environments, and 200 real processes on all devices.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use genv_tests::nvml_sim::Simulation;
@@ -87,11 +87,6 @@ impl Load {
     /// Pids of the processes.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Sleeper::pid).collect()
-    }
-
-    /// The simulated driver.
-    pub(crate) fn library(&self) -> PathBuf {
-        self.simulation.library_folder().join("libnvidia-ml.so.1")
     }
 }
 

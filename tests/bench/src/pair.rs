@@ -43,7 +43,7 @@ pub(crate) fn table() -> Result<Table> {
         let mut traced = load.simulation.command(&program("genv-exporter")?);
         traced
             .env("GENV_TMPDIR", peer.state_directory())
-            .env("GENV_NVML_LIBRARY", load.library())
+            .env("GENV_NVML_LIBRARY", load.simulation.library())
             .args(["--interval=1s", "--gpu.source=nvml"])
             .arg(format!(
                 "--web.listen-address=127.0.0.1:{}",

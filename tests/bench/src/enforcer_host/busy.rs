@@ -1,7 +1,7 @@
 //! The busy host: its processes, its driver and its state.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -84,11 +84,6 @@ impl Busy {
             })
             .collect();
         state::write(folder, DEVICES, &environments)
-    }
-
-    /// The simulated driver.
-    pub(super) fn library(&self) -> PathBuf {
-        self.simulation.library_folder().join("libnvidia-ml.so.1")
     }
 }
 

@@ -29,7 +29,7 @@ impl Daemon {
     pub(super) fn start(setup: &Setup, busy: &Busy) -> Result<Self> {
         let log = fs::File::create(setup.folder().join("log"))?;
         let config = format!("--config={}", setup.config().display());
-        let library = format!("--gpu.nvml-library={}", busy.library().display());
+        let library = format!("--gpu.nvml-library={}", busy.simulation.library().display());
         let words = [
             "run",
             "--web.listen-address=127.0.0.1:0",

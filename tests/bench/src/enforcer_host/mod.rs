@@ -103,7 +103,7 @@ pub(crate) fn table() -> Result<Table> {
 fn snapshot(setup: &Setup, busy: &Busy) -> Result<Snapshot> {
     let mut command = setup.program("genv", &["snapshot"])?;
     let output = command
-        .env("GENV_NVML_LIBRARY", busy.library())
+        .env("GENV_NVML_LIBRARY", busy.simulation.library())
         .env("GENV_SCENARIO", busy.simulation.scenario())
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);

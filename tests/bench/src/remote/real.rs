@@ -49,7 +49,7 @@ pub(crate) fn there() -> Result<Table> {
                 shell::installation()?.join("bin").display()
             ),
         )
-        .env("GENV_NVML_LIBRARY", load.library())
+        .env("GENV_NVML_LIBRARY", load.simulation.library())
         .env("GENV_SCENARIO", load.simulation.scenario())
         .env("GENV_TMPDIR", &state);
     let server = SshServer::start(&session, &OPTIONS)?;
