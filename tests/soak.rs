@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::exporter::Setup;
+use genv_tests::footprint::Footprint;
 use genv_tests::http;
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::{
-    Sleeper, anonymous_bytes, has_started_a_process, mapped_bytes, resident_bytes,
-};
+use genv_tests::process::{Sleeper, has_started_a_process, mapped_bytes, resident_bytes};
 use genv_tests::state::{self, Environment};
 
 const DEVICES: usize = 8;
@@ -90,35 +89,6 @@ impl Lab {
     }
 }
 
-/// What must not grow.
-#[derive(Clone, Copy, Debug, Default)]
-struct Size {
-    anonymous: u64,
-    threads: usize,
-    files: usize,
-}
-
-impl Size {
-    fn of(exporter: &Exporter) -> Result<Self> {
-        let count = |folder: &str| -> Result<usize> {
-            Ok(std::fs::read_dir(format!("/proc/{}/{folder}", exporter.pid()))?.count())
-        };
-        Ok(Self {
-            anonymous: anonymous_bytes(exporter.pid())?,
-            threads: count("task")?,
-            files: count("fd")?,
-        })
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self {
-            anonymous: self.anonymous.max(other.anonymous),
-            threads: self.threads.max(other.threads),
-            files: self.files.max(other.files),
-        }
-    }
-}
-
 #[test]
 fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
     let seconds = match std::env::var("GENV_SOAK_SECONDS") {
@@ -141,7 +111,7 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
 
     let began = Instant::now();
     let time = Duration::from_secs(seconds);
-    let (mut early, mut late, mut resident) = (Size::default(), Size::default(), 0);
+    let (mut early, mut late, mut resident) = (Footprint::default(), Footprint::default(), 0);
     let mut in_environments = 0.0_f64;
     while began.elapsed() < time {
         lab.turn()?;
@@ -152,7 +122,7 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         let belonging = scrape.value("genv_processes", &[("state", "environment")]);
         in_environments = in_environments.max(belonging.unwrap_or(0.0));
 
-        let size = Size::of(&exporter)?;
+        let footprint = Footprint::of(exporter.pid())?;
         let library = mapped_bytes(exporter.pid(), "libnvml_sim.so")?;
         resident = resident_bytes(exporter.pid())?
             .saturating_sub(library)
@@ -160,8 +130,8 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         // The first third is for everything to have happened once.
         match began.elapsed().as_secs_f64() / time.as_secs_f64() {
             part if part < 1.0 / 3.0 => {}
-            part if part < 2.0 / 3.0 => early = early.max(size),
-            _ => late = late.max(size),
+            part if part < 2.0 / 3.0 => early = early.max(footprint),
+            _ => late = late.max(footprint),
         }
     }
     ensure!(
@@ -169,7 +139,7 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         "the lab was empty: {in_environments} processes"
     );
     ensure!(
-        late.anonymous <= early.anonymous + FLAT_BYTES,
+        late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES,
         "memory grew from {early:?} to {late:?}"
     );
     ensure!(
@@ -177,8 +147,8 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         "threads: from {early:?} to {late:?}"
     );
     ensure!(
-        late.files <= early.files + 4,
-        "files: from {early:?} to {late:?}"
+        late.descriptors <= early.descriptors + 4,
+        "descriptors: from {early:?} to {late:?}"
     );
     ensure!(
         resident <= BUDGET_BYTES,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::Setup;
+use genv_tests::footprint::Footprint;
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::anonymous_bytes;
+use genv_tests::nvml_sim::{self, Simulation};
 
 use crate::{gpu_is_withdrawn, gpu_works, started, timestamp, two_devices};
 
@@ -21,8 +21,7 @@ fn a_driver_that_is_installed_later_is_found() -> Result<()> {
     let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
     ensure!(scrape.all("genv_device_up", &[]).is_empty());
 
-    let installed = std::fs::canonicalize(simulation.library_folder().join("libnvidia-ml.so.1"))?;
-    std::os::unix::fs::symlink(installed, &library)?;
+    std::os::unix::fs::symlink(nvml_sim::library(), &library)?;
     let scrape = exporter.wait_for("devices", gpu_works)?;
     ensure!(scrape.value("genv_host_simulated", &[])? == 0.0);
     Ok(())
@@ -107,8 +106,7 @@ fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
     let since = timestamp(&hung, "gpu")?;
 
     // 30 more intervals: the other collectors go on, this one stands still, and nothing piles up.
-    let resident = anonymous_bytes(exporter.pid())?;
-    let threads = std::fs::read_dir(format!("/proc/{}/task", exporter.pid()))?.count();
+    let before = Footprint::of(exporter.pid())?;
     let processes = timestamp(&hung, "processes")?;
     let later = exporter.wait_for("30 more publications", |scrape| {
         gpu_is_withdrawn(scrape)
@@ -119,12 +117,11 @@ fn a_call_that_hangs_holds_up_neither_scrapes_nor_memory() -> Result<()> {
         "the hung collector claims fresh values"
     );
     ensure!(later.value("genv_host_up", &[])? == 1.0);
-    let grown = anonymous_bytes(exporter.pid())?.saturating_sub(resident);
-    ensure!(grown < 1 << 20, "{grown} bytes more during the hang");
-    let threads_later = std::fs::read_dir(format!("/proc/{}/task", exporter.pid()))?.count();
+    let after = Footprint::of(exporter.pid())?;
     ensure!(
-        threads_later <= threads,
-        "from {threads} to {threads_later} threads"
+        after.anonymous_bytes < before.anonymous_bytes + (1 << 20)
+            && after.threads <= before.threads,
+        "it grew during the hang from {before:?} to {after:?}"
     );
 
     simulation.rewrite(&two_devices("", ""));

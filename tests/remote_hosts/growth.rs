@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::Exporter;
-use genv_tests::process::anonymous_bytes;
+use genv_tests::footprint::Footprint;
 
 use crate::fleet::Fleet;
 use crate::{is_up, wait};
@@ -20,50 +20,16 @@ const FLAT_BYTES: u64 = 4 << 20;
 const FLAT_DESCRIPTORS: usize = 8;
 const FLAT_THREADS: usize = 4;
 
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    anonymous: u64,
-    descriptors: usize,
-    threads: usize,
-}
-
-impl Size {
-    fn of(exporter: &Exporter) -> Result<Self> {
-        let count = |folder: &str| -> Result<usize> {
-            Ok(std::fs::read_dir(format!("/proc/{}/{folder}", exporter.pid()))?.count())
-        };
-        Ok(Self {
-            anonymous: anonymous_bytes(exporter.pid())?,
-            descriptors: count("fd")?,
-            threads: count("task")?,
-        })
-    }
-
-    /// The middle of each: a flood or a session that is being opened passes, what leaks stays.
-    fn median(sizes: &[Self]) -> Self {
-        fn middle<T: Ord>(values: impl Iterator<Item = T>) -> T {
-            let mut values: Vec<T> = values.collect();
-            values.sort_unstable();
-            values.swap_remove(values.len() / 2)
-        }
-        Self {
-            anonymous: middle(sizes.iter().map(|size| size.anonymous)),
-            descriptors: middle(sizes.iter().map(|size| size.descriptors)),
-            threads: middle(sizes.iter().map(|size| size.threads)),
-        }
-    }
-}
-
-/// What it is most of the time while a host delivers so many snapshots.
-fn usual(exporter: &Exporter, host: &str, cycles: usize) -> Result<Size> {
+/// What it holds most of the time while a host delivers so many snapshots.
+fn usual(exporter: &Exporter, host: &str, cycles: usize) -> Result<Footprint> {
     let mut seen = BTreeSet::new();
-    let mut sizes = Vec::new();
+    let mut footprints = Vec::new();
     let mut failure = None;
     while seen.len() < cycles {
         let before = seen.len();
         wait(exporter, "another cycle", |scrape| {
-            match Size::of(exporter) {
-                Ok(size) => sizes.push(size),
+            match Footprint::of(exporter.pid()) {
+                Ok(footprint) => footprints.push(footprint),
                 Err(error) => failure = Some(error),
             }
             let labels = [("hostname", host)];
@@ -75,7 +41,7 @@ fn usual(exporter: &Exporter, host: &str, cycles: usize) -> Result<Size> {
             return Err(error);
         }
     }
-    Ok(Size::median(&sizes))
+    Ok(Footprint::median(&footprints))
 }
 
 #[test]
@@ -92,7 +58,7 @@ fn a_thousand_cycles_with_hosts_in_trouble_leave_descriptors_threads_and_memory_
     let early = usual(&exporter, &well[0], CYCLES)?;
     let late = usual(&exporter, &well[0], CYCLES)?;
     ensure!(
-        late.anonymous <= early.anonymous + FLAT_BYTES
+        late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES
             && late.descriptors <= early.descriptors + FLAT_DESCRIPTORS
             && late.threads <= early.threads + FLAT_THREADS,
         "it grew from {early:?} to {late:?}"

@@ -6,6 +6,7 @@ pub mod docker;
 pub mod documentation;
 pub mod enforcer;
 pub mod exporter;
+pub mod footprint;
 pub mod history;
 pub mod http;
 pub mod local_commands;
