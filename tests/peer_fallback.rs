@@ -1,23 +1,12 @@
 //! A host with the real genv 1.4.3, polled.
 
-use std::process::Command;
-use std::time::Duration;
-
 use anyhow::{Context, Result};
-use genv_core::collect::CollectOptions;
-use genv_core::model::{Attribution, Snapshot};
-use genv_remote::fallback::Poller;
+use genv_core::model::Attribution;
 use genv_remote::protocol::Answers;
-use genv_tests::local_commands::LocalCommands;
+use genv_tests::local_commands::{poll, poller};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::Peer;
 use genv_tests::process::Sleeper;
-
-fn poll(peer: &Peer, poller: &mut Poller) -> Result<Snapshot> {
-    let commands = LocalCommands(|| -> Command { peer.command("sh") });
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    Ok(runtime.block_on(poller.poll(&commands))?)
-}
 
 #[test]
 fn environments_attachments_and_processes_are_those_that_genv_1_tells() -> Result<()> {
@@ -76,10 +65,8 @@ hosts:
     ])?;
     peer.genv(&["devices", "attach", "--eid", "e1", "--count", "1"])?;
 
-    let options = CollectOptions::default();
-    let patience = Duration::from_secs(60);
-    let mut poller = Poller::new("gpu01", Answers::Genv1, false, &options, patience);
-    let snapshot = poll(&peer, &mut poller)?;
+    let mut poller = poller(Answers::Genv1);
+    let snapshot = poll(&mut poller, || peer.command("sh"))?;
     let wrong = format!("{snapshot:#?}");
     assert!(
         snapshot
@@ -124,7 +111,7 @@ hosts:
     }
 
     // Time with it is accounted, though its utilization is not told.
-    let later = poll(&peer, &mut poller)?;
+    let later = poll(&mut poller, || peer.command("sh"))?;
     let uses = later.counters.user_device_use.iter();
     let mut seconds = uses.filter_map(|it| it.device_seconds.as_ref());
     let used = seconds.find(|it| it.unmeasured > 0.0);
@@ -142,15 +129,7 @@ fn a_genv_1_that_fails_leaves_the_devices() -> Result<()> {
     let peer = Peer::new(&simulation)?;
     peer.genv(&["devices"])?;
     std::fs::write(peer.state_directory().join("envs.json"), "")?;
-    let options = CollectOptions::default();
-    let mut poller = Poller::new(
-        "gpu01",
-        Answers::Genv1,
-        false,
-        &options,
-        Duration::from_secs(60),
-    );
-    let snapshot = poll(&peer, &mut poller)?;
+    let snapshot = poll(&mut poller(Answers::Genv1), || peer.command("sh"))?;
     let state = &snapshot.collectors["state"];
     assert!(!state.success && !state.current, "{snapshot:#?}");
     let error = state.error.as_deref().unwrap_or_default();

@@ -1,14 +1,11 @@
 //! Hosts with no genv, polled through their nvidia-smi: the real one of three generations, on the simulated library.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use genv_core::collect::CollectOptions;
 use genv_core::model::{Attribution, DeviceIndex, Snapshot};
-use genv_remote::fallback::Poller;
 use genv_remote::protocol::Answers;
-use genv_tests::local_commands::LocalCommands;
+use genv_tests::local_commands::{self, poller};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::{Sleeper, write_script};
 use genv_tests::shell::installed;
@@ -49,16 +46,11 @@ fn folder_with(script: &str) -> Result<TempDir> {
 }
 
 fn poll(shell: &str, prepare: impl Fn(&mut Command) + Sync) -> Result<Snapshot> {
-    let commands = LocalCommands(|| {
+    local_commands::poll(&mut poller(Answers::NvidiaSmi), || {
         let mut command = Command::new(installed(shell));
         prepare(&mut command);
         command
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let options = CollectOptions::default();
-    let patience = Duration::from_secs(60);
-    let mut poller = Poller::new("gpu01", Answers::NvidiaSmi, false, &options, patience);
-    Ok(runtime.block_on(poller.poll(&commands))?)
+    })
 }
 
 #[test]

@@ -2,14 +2,34 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use genv_remote::fallback::Commands;
+use anyhow::Result;
+use genv_core::collect::CollectOptions;
+use genv_core::model::Snapshot;
+use genv_remote::fallback::{Commands, Poller};
+use genv_remote::protocol::Answers;
 use genv_remote::session::{CommandEnd, CommandOutput, RunLimits};
 use genv_remote::{FailureKind, HostFailure};
 
+/// Who polls the host `gpu01`, which has what answers so.
+#[must_use]
+pub fn poller(answers: Answers) -> Poller {
+    let options = CollectOptions::default();
+    Poller::new("gpu01", answers, false, &options, Duration::from_secs(60))
+}
+
+/// Polls a user of this machine, whose login shell is this command.
+///
+/// # Errors
+/// The host does not answer.
+pub fn poll(poller: &mut Poller, shell: impl Fn() -> Command + Sync) -> Result<Snapshot> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    Ok(runtime.block_on(poller.poll(&LocalCommands(shell)))?)
+}
+
 /// A user of this machine whose login shell runs commands.
-#[derive(Debug)]
-pub struct LocalCommands<F>(pub F);
+struct LocalCommands<F>(F);
 
 impl<F: Fn() -> Command + Sync> LocalCommands<F> {
     fn output(&self, command: &str, stdin: &[u8]) -> std::io::Result<CommandOutput> {
@@ -22,7 +42,7 @@ impl<F: Fn() -> Command + Sync> LocalCommands<F> {
         let input = child.stdin.take();
         let (mut stdout, mut stderr) = (Vec::new(), String::new());
         std::thread::scope(|scope| {
-            // Who does not read his input has ended.
+            // Who does not read their input has ended.
             scope.spawn(move || input.map(|mut input| input.write_all(stdin)));
             let complaint = child.stderr.take();
             let complaint = scope.spawn(move || {
