@@ -11,7 +11,16 @@ use genv_remote::{FailureKind, Session, Timeouts};
 use genv_tests::shell::search_path;
 use genv_tests::ssh::{SshClient, SshServer};
 
-use crate::support::{block_on, ensure_failure, session};
+use crate::support::{block_on, connect, ensure_failure, server, session, target};
+
+/// Commands run through a session as before.
+async fn lives_on(session: Session) -> Result<()> {
+    let limits = RunLimits::default();
+    let output = session.run("echo still here", b"", &limits).await?;
+    ensure!(output.stdout == b"still here\n");
+    session.close().await;
+    Ok(())
+}
 
 #[test]
 fn a_command_reads_writes_and_ends() -> Result<()> {
@@ -70,12 +79,7 @@ fn a_command_that_does_not_end_in_time_is_given_up_and_the_session_lives_on() ->
         let failure = session.run("sleep 600", b"", &limits).await;
         let failure = failure.expect_err("it sleeps");
         ensure!(failure.kind == FailureKind::TimedOut, "{failure}");
-        let output = session
-            .run("echo still here", b"", &RunLimits::default())
-            .await?;
-        ensure!(output.stdout == b"still here\n");
-        session.close().await;
-        Ok(())
+        lives_on(session).await
     })
 }
 
@@ -145,12 +149,7 @@ fn endless_output_and_endless_lines_are_cut_off_and_the_session_lives_on() -> Re
         ensure_failure(&failure, FailureKind::Protocol, &["a line of more than"])?;
         ensure!(channel.next_line().await.expect_err("it is of no more use") == failure);
         drop(channel);
-        let output = session
-            .run("echo still here", b"", &RunLimits::default())
-            .await?;
-        ensure!(output.stdout == b"still here\n");
-        session.close().await;
-        Ok(())
+        lives_on(session).await
     })
 }
 
@@ -181,9 +180,9 @@ fn lines_of_any_bytes_and_lengths_come_whole() -> Result<()> {
 #[test]
 fn a_command_that_reads_nothing_blocks_nobody() -> Result<()> {
     block_on(async {
-        let server = crate::support::server(&[])?;
+        let server = server(&[])?;
         let client = SshClient::new(&[("host", &server)])?;
-        let target = crate::support::target(&client, "host").await?;
+        let target = target(&client, "host").await?;
         let timeouts = Timeouts {
             answer: Duration::from_millis(500),
             ..Timeouts::default()
@@ -210,12 +209,12 @@ fn a_command_that_reads_nothing_blocks_nobody() -> Result<()> {
 #[test]
 fn a_forced_command_answers_whatever_is_asked_for() -> Result<()> {
     block_on(async {
-        let server = crate::support::server(&[])?;
+        let server = server(&[])?;
         let key = std::fs::read_to_string(server.authorized_keys())?;
         let forced = format!("restrict,command=\"echo forced: $SSH_ORIGINAL_COMMAND\" {key}");
         std::fs::write(server.authorized_keys(), forced)?;
         let client = SshClient::new(&[("host", &server)])?;
-        let session = crate::support::connect(&client, "host").await?;
+        let session = connect(&client, "host").await?;
         let output = session
             .run("rm -rf nothing", b"", &RunLimits::default())
             .await?;
@@ -244,7 +243,7 @@ fn the_documented_forced_command_tells_of_the_host_and_runs_nothing_else() -> Re
         let key = std::fs::read_to_string(server.authorized_keys())?;
         std::fs::write(server.authorized_keys(), format!("{options} {key}"))?;
         let client = SshClient::new(&[("host", &server)])?;
-        let session = crate::support::connect(&client, "host").await?;
+        let session = connect(&client, "host").await?;
         let options = ServeOptions {
             sudo: false,
             enforce: false,

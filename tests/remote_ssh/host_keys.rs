@@ -9,15 +9,13 @@ use genv_tests::shell::installed;
 use genv_tests::ssh::{SshClient, SshServer};
 use tempfile::tempdir;
 
-use crate::support::{block_on, client, connect, ensure_failure, failure, new_key, public, server};
+use crate::support::{
+    block_on, client, ensure_failure, failure, identity, is_let_in, new_key, public, server,
+};
 
 /// A client that knows a server's key only by these lines.
 fn knowing(server: &SshServer, lines: &str) -> Result<SshClient> {
-    let options = format!(
-        "IdentityFile {}\n  IdentityAgent none",
-        server.identity().display()
-    );
-    let client = client(server, &options)?;
+    let client = client(server, &identity(&server.identity()))?;
     fs::write(client.known_hosts(), lines)?;
     Ok(client)
 }
@@ -45,7 +43,7 @@ fn an_unknown_key_is_refused_and_the_advice_lets_it_in() -> Result<()> {
         // As who says yes.
         let mut ssh = Command::new(client.program());
         run(ssh.args(["-o", "StrictHostKeyChecking=accept-new", "host", "true"]))?;
-        connect(&client, "host").await?.close().await;
+        is_let_in(&client).await?;
         // Hashed, it is found all the same.
         run(Command::new(installed("ssh-keygen"))
             .arg("-q")
@@ -53,7 +51,7 @@ fn an_unknown_key_is_refused_and_the_advice_lets_it_in() -> Result<()> {
             .arg("-f")
             .arg(&known_hosts))?;
         ensure!(fs::read_to_string(&known_hosts)?.starts_with("|1|"));
-        connect(&client, "host").await?.close().await;
+        is_let_in(&client).await?;
         Ok(())
     })
 }
@@ -114,7 +112,7 @@ fn of_several_keys_a_server_shows_the_one_that_is_known() -> Result<()> {
         let name = format!("[127.0.0.1]:{}", server.port());
         for key in [&rsa, &ecdsa, &server.host_key()] {
             let client = knowing(&server, &format!("{name} {}", public(key)?))?;
-            connect(&client, "host").await?.close().await;
+            is_let_in(&client).await?;
         }
         Ok(())
     })
@@ -143,10 +141,7 @@ fn an_alias_is_looked_for_instead_of_the_address() -> Result<()> {
     block_on(async {
         let server = server(&[])?;
         let key = public(&server.host_key())?;
-        let options = format!(
-            "IdentityFile {}\n  IdentityAgent none\n  HostKeyAlias rack7",
-            server.identity().display()
-        );
+        let options = format!("{}\n  HostKeyAlias rack7", identity(&server.identity()));
         let client = client(&server, &options)?;
         ensure_failure(
             &failure(&client, "host").await,
@@ -154,7 +149,7 @@ fn an_alias_is_looked_for_instead_of_the_address() -> Result<()> {
             &["rack7 is looked for"],
         )?;
         fs::write(client.known_hosts(), format!("rack? {key}"))?;
-        connect(&client, "host").await?.close().await;
+        is_let_in(&client).await?;
         Ok(())
     })
 }

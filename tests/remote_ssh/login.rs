@@ -11,7 +11,8 @@ use genv_tests::ssh::SshServer;
 use tempfile::tempdir;
 
 use crate::support::{
-    Agent, block_on, client, connect, ensure_failure, failure, new_key, public, server,
+    Agent, block_on, client, connect, ensure_failure, failure, identity, is_let_in, new_key,
+    public, server,
 };
 
 /// Lets the holder of a key in.
@@ -23,10 +24,6 @@ fn authorize(server: &SshServer, key: &Path) -> Result<()> {
     Ok(())
 }
 
-fn identity(key: &Path) -> String {
-    format!("IdentityFile {}\n  IdentityAgent none", key.display())
-}
-
 #[test]
 fn keys_of_each_kind_are_let_in_from_files_and_from_the_agent() -> Result<()> {
     block_on(async {
@@ -35,19 +32,13 @@ fn keys_of_each_kind_are_let_in_from_files_and_from_the_agent() -> Result<()> {
         for kind in ["ed25519", "ecdsa", "rsa"] {
             let key = new_key(folder.path(), kind, "")?;
             authorize(&server, &key)?;
-            connect(&client(&server, &identity(&key))?, "host")
-                .await?
-                .close()
-                .await;
+            is_let_in(&client(&server, &identity(&key))?).await?;
             let agent = Agent::start(&[&key])?;
             let options = format!(
                 "IdentityFile none\n  IdentityAgent {}",
                 agent.socket().display()
             );
-            connect(&client(&server, &options)?, "host")
-                .await?
-                .close()
-                .await;
+            is_let_in(&client(&server, &options)?).await?;
         }
         Ok(())
     })
@@ -76,10 +67,7 @@ fn an_encrypted_key_is_used_from_the_agent_and_named_without_it() -> Result<()> 
             key.display(),
             agent.socket().display()
         );
-        connect(&client(&server, &options)?, "host")
-            .await?
-            .close()
-            .await;
+        is_let_in(&client(&server, &options)?).await?;
         Ok(())
     })
 }
@@ -115,10 +103,7 @@ fn only_the_configured_keys_of_an_agent_are_offered_where_that_is_configured() -
             agent.socket().display(),
             right.display()
         );
-        connect(&client(&server, &options)?, "host")
-            .await?
-            .close()
-            .await;
+        is_let_in(&client(&server, &options)?).await?;
         Ok(())
     })
 }
@@ -207,10 +192,7 @@ fn an_agent_that_is_gone_is_told_and_files_are_used() -> Result<()> {
         let server = server(&[])?;
         let gone = "IdentityAgent /nonexistent/agent";
         let options = format!("{gone}\n  IdentityFile {}", server.identity().display());
-        connect(&client(&server, &options)?, "host")
-            .await?
-            .close()
-            .await;
+        is_let_in(&client(&server, &options)?).await?;
         let options = format!("{gone}\n  IdentityFile none");
         ensure_failure(
             &failure(&client(&server, &options)?, "host").await,

@@ -52,6 +52,12 @@ pub(crate) async fn session(options: &[&str]) -> Result<(SshServer, Session)> {
     Ok((server, session))
 }
 
+/// Connects to `host`, and leaves again.
+pub(crate) async fn is_let_in(client: &SshClient) -> Result<()> {
+    connect(client, "host").await?.close().await;
+    Ok(())
+}
+
 /// The failure of a connection that must not come about.
 pub(crate) async fn failure(client: &SshClient, host: &str) -> HostFailure {
     match connect(client, host).await {
@@ -110,6 +116,11 @@ pub(crate) fn new_key(folder: &Path, kind: &str, passphrase: &str) -> Result<Pat
 /// The public key of a private one.
 pub(crate) fn public(key: &Path) -> Result<String> {
     Ok(fs::read_to_string(format!("{}.pub", key.display()))?)
+}
+
+/// What a configuration says of a host for which there is this private key alone.
+pub(crate) fn identity(key: &Path) -> String {
+    format!("IdentityFile {}\n  IdentityAgent none", key.display())
 }
 
 /// A configuration of one host, `host`, whose key is known; all else is to be said.

@@ -6,7 +6,8 @@ use genv_remote::{FailureKind, Session, Timeouts};
 use genv_tests::ssh::SshClient;
 
 use crate::support::{
-    block_on, client, connect, ensure_failure, failure, server, session, target, tasks,
+    block_on, client, connect, ensure_failure, eventually, failure, identity, is_let_in, server,
+    session, target, tasks,
 };
 
 #[test]
@@ -117,7 +118,7 @@ fn hosts_on_the_way_are_passed_and_left_with_the_session() -> Result<()> {
             let output = session.run("cat", &much, &RunLimits::default()).await?;
             ensure!(output.stdout == much);
             session.close().await;
-            crate::support::eventually("its tasks end", || tasks() == before).await?;
+            eventually("its tasks end", || tasks() == before).await?;
         }
         // A fault on the way is told with its place.
         drop(second);
@@ -183,17 +184,12 @@ fn a_name_that_means_nothing_is_told() -> Result<()> {
 fn only_configured_algorithms_are_offered() -> Result<()> {
     block_on(async {
         let server = server(&["Ciphers aes256-ctr", "LogLevel DEBUG1"])?;
-        let identity = format!(
-            "IdentityFile {}\n  IdentityAgent none",
-            server.identity().display()
-        );
-        connect(
-            &client(&server, &format!("{identity}\n  Ciphers aes256-ctr"))?,
-            "host",
-        )
-        .await?
-        .close()
-        .await;
+        let identity = identity(&server.identity());
+        is_let_in(&client(
+            &server,
+            &format!("{identity}\n  Ciphers aes256-ctr"),
+        )?)
+        .await?;
         ensure_failure(
             &failure(
                 &client(&server, &format!("{identity}\n  Ciphers aes128-ctr"))?,
@@ -225,13 +221,13 @@ fn a_session_that_is_dropped_or_closed_leaves_nothing() -> Result<()> {
         let (server, one) = session(&[]).await?;
         one.close().await;
         // What has ended is counted until its thread has put it away.
-        crate::support::eventually("tasks of a closed session end", || tasks() == before).await?;
+        eventually("tasks of a closed session end", || tasks() == before).await?;
         let client = SshClient::new(&[("host", &server)])?;
         let other = connect(&client, "host").await?;
         let _channel = other.open("while :; do echo x; done").await?;
         drop(other);
         drop(_channel);
-        crate::support::eventually("tasks end", || tasks() == before).await?;
-        crate::support::eventually("connections end", || server.connections().is_empty()).await
+        eventually("tasks end", || tasks() == before).await?;
+        eventually("connections end", || server.connections().is_empty()).await
     })
 }
