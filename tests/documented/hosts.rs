@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use genv_tests::documentation::{Page, Place};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::root;
@@ -75,21 +75,11 @@ fn follow(page: &Page) -> Result<()> {
 
 #[test]
 fn every_command_about_other_hosts_does_what_the_page_says() -> Result<()> {
-    let pages = Page::all()?;
-    let pages = pages
-        .iter()
-        .filter(|page| !page.runs(Place::Hosts).is_empty());
-    let follow_all = || -> Result<Vec<String>> {
+    root::apart(|| {
         if rustix::process::geteuid().is_root() {
             // The ports that pages name are free there.
             root::own_network()?;
         }
-        Ok(pages
-            .filter_map(|page| follow(page).err())
-            .map(|fault| format!("{fault:#}"))
-            .collect())
-    };
-    let faults = root::apart(follow_all)?;
-    ensure!(faults.is_empty(), "{}", faults.join("\n\n"));
-    Ok(())
+        Page::each_with(Place::Hosts, follow)
+    })
 }

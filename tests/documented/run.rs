@@ -23,8 +23,7 @@ const BUILD: &str = "build --release --locked --package genv-exporter --manifest
 fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
     let _alone = crate::alone();
     let pages = Page::all()?;
-    let runs = pages.iter().flat_map(|page| page.runs(Place::Source));
-    let mut lines = runs.flat_map(|run| run.lines);
+    let mut lines = pages.iter().flat_map(|page| page.typed(Place::Source));
     let url = format!("http://127.0.0.1:{PORT}/metrics");
     let documented = lines.any(|it| it.text.starts_with("scripts/run ") && it.text.contains(&url));
     ensure!(documented, "no page says that scripts/run serves {url}");

@@ -28,12 +28,8 @@ fn every_command_for_the_source_folder_succeeds() -> Result<()> {
         let mut bash = Command::new(installed("bash"));
         bash.current_dir(repository());
         let mut session = Session::start(bash, Shell::Bash)?;
-        for line in page
-            .runs(Place::Source)
-            .into_iter()
-            .flat_map(|run| run.lines)
-        {
-            let at = format!("{}:{}: {}", page.name, line.number, line.text);
+        for line in page.typed(Place::Source) {
+            let at = page.place_of(&line);
             let command = line.text.split('#').next().unwrap_or_default().trim();
             match ELSEWHERE
                 .iter()
@@ -58,37 +54,26 @@ fn packages_and_tests_that_a_page_names_for_cargo_are_there() -> Result<()> {
     let metadata = output(cargo.current_dir(repository()))?;
     let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
     let packages = metadata["packages"].as_array().context("no packages")?;
-    let mut faults = Vec::new();
-    let mut known = 0;
-    for page in Page::all()? {
-        for line in page
-            .spans()
-            .into_iter()
-            .filter(|line| line.text.contains("cargo "))
-        {
-            let words: Vec<&str> = line.text.split_whitespace().collect();
-            for pair in words.windows(2) {
-                let named = |of: &Value| of["name"] == pair[1];
-                let is_there = match pair[0] {
-                    "-p" => packages.iter().any(named),
-                    "--test" => packages.iter().any(|package| {
-                        package["targets"]
-                            .as_array()
-                            .is_some_and(|targets| targets.iter().any(named))
-                    }),
-                    _ => continue,
-                };
-                known += 1;
-                if !is_there {
-                    faults.push(format!(
-                        "{}:{}: `{}`: there is no {}",
-                        page.name, line.number, line.text, pair[1]
-                    ));
-                }
-            }
+    let is_there = |kind: &str, name: &str| {
+        let named = |of: &Value| of["name"] == name;
+        let has_target = |package: &Value| {
+            let targets = package["targets"].as_array();
+            targets.is_some_and(|targets| targets.iter().any(named))
+        };
+        match kind {
+            "-p" => packages.iter().any(named),
+            "--test" => packages.iter().any(has_target),
+            _ => true,
         }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    ensure!(known > 3, "only {known} names");
-    Ok(())
+    };
+    Page::judge_spans(
+        4,
+        |text| text.contains("cargo ") && (text.contains(" -p ") || text.contains(" --test ")),
+        |_, text| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let mut pairs = words.windows(2);
+            let missing = pairs.find(|pair| !is_there(pair[0], pair[1]));
+            Ok(missing.map(|pair| format!("there is no {}", pair[1])))
+        },
+    )
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use genv_tests::documentation::{Line, Page};
+use anyhow::{Context as _, Result};
+use genv_tests::documentation::Page;
 use genv_tests::patience::output;
 use genv_tests::process::program;
 use genv_tests::shell::Shell;
@@ -33,23 +33,25 @@ const ENDLESS: [&str; 1] = ["genv snapshot --follow"];
 /// Wrong usage.
 const USAGE: i32 = 2;
 
-/// The command lines of a page that begin with this, without variables in front.
-fn lines(page: &Page, program: &str) -> Vec<Line> {
-    let spans = page.spans().into_iter().map(|mut span| {
-        while let Some((word, rest)) = span.text.split_once(' ')
-            && word.contains('=')
-            && word.starts_with(|first: char| first.is_ascii_uppercase())
-        {
-            span.text = rest.to_owned();
-        }
-        span
-    });
-    let begins = |span: &Line| {
-        span.text.split_whitespace().next() == Some(program)
-            && !OF_GENV_1.contains(&&*span.text)
-            && !SAID.iter().any(|said| span.text.starts_with(said))
-    };
-    spans.filter(begins).collect()
+/// A command line without variables in front.
+fn bare(text: &str) -> &str {
+    let mut bare = text;
+    while let Some((word, rest)) = bare.split_once(' ')
+        && word.contains('=')
+        && word.starts_with(|first: char| first.is_ascii_uppercase())
+    {
+        bare = rest;
+    }
+    bare
+}
+
+/// The program whose command line this is.
+fn program_of(text: &str) -> Option<&'static str> {
+    let line = bare(text);
+    let named = line.split_whitespace().next();
+    let ours = !OF_GENV_1.contains(&line) && !SAID.iter().any(|said| line.starts_with(said));
+    let program = PROGRAMS.into_iter().find(|name| named == Some(name));
+    program.filter(|_| ours)
 }
 
 /// Whether a line can be typed as it is: no word of it stands for another, it says more than which command is meant, and it
@@ -73,118 +75,82 @@ fn programs_know_every_command_and_flag_that_a_page_names() -> Result<()> {
             .success()
             .then(|| String::from_utf8_lossy(&printed.stdout).into_owned()))
     });
-    let (mut faults, mut known) = (Vec::new(), 0);
-    for page in Page::all()? {
-        for name in PROGRAMS {
-            for line in lines(&page, name) {
-                known += 1;
-                let fault = helps.know(&line.text, name).err();
-                faults.extend(fault.map(|fault| {
-                    format!("{}:{}: `{}`: {fault}", page.name, line.number, line.text)
-                }));
-            }
-        }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    ensure!(known > 100, "only {known} command lines");
-    Ok(())
+    Page::judge_spans(
+        101,
+        |text| program_of(text).is_some(),
+        |_, text| {
+            let program = program_of(text).context("no program")?;
+            let fault = helps.know(bare(text), program).err();
+            Ok(fault.map(|fault| fault.to_string()))
+        },
+    )
 }
 
 #[test]
 fn command_lines_within_sentences_are_no_wrong_usage() -> Result<()> {
     let _alone = crate::alone();
-    let mut faults = Vec::new();
-    for page in Page::all()? {
-        for line in PROGRAMS.iter().flat_map(|name| lines(&page, name)) {
-            if !is_complete(&line.text) {
-                continue;
-            }
-            let shell = if line.text.ends_with("| source") {
+    Page::judge_spans(
+        1,
+        |text| program_of(text).is_some() && is_complete(bare(text)),
+        |page, text| {
+            let line = bare(text);
+            let shell = if line.ends_with("| source") {
                 Shell::Fish
             } else {
                 Shell::Bash
             };
             let lab = Lab::new()?;
-            lab.lay_out(&page)?;
+            lab.lay_out(page)?;
             let mut session = lab.session(shell)?;
             session.succeed(shell.setup())?;
             session.succeed("genv activate --gpus 1")?;
-            let once = if ENDLESS.contains(&&*line.text) {
+            let once = if ENDLESS.contains(&line) {
                 " | head -n 1"
             } else {
                 ""
             };
-            let (code, printed) = session.run(&format!("{}{once}", line.text))?;
-            let refused = REFUSED.iter().find(|(refused, _)| *refused == line.text);
+            let (code, printed) = session.run(&format!("{line}{once}"))?;
+            let refused = REFUSED.iter().find(|(refused, _)| *refused == line);
             let fine = refused.map_or(code != USAGE && code < 126, |(_, wanted)| code == *wanted);
-            if !fine {
-                faults.push(format!(
-                    "{}:{}: `{}` ended with {code}: {printed}",
-                    page.name, line.number, line.text
-                ));
-            }
-        }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+            Ok((!fine).then(|| format!("ended with {code}: {printed}")))
+        },
+    )
 }
 
 #[test]
 fn scripts_that_a_page_names_are_there_and_know_their_words() -> Result<()> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut faults = Vec::new();
-    for page in Page::all()? {
-        for line in page.spans() {
-            let mut words = line.text.split_whitespace();
-            let Some(script) = words.next().filter(|word| word.starts_with("scripts/")) else {
-                continue;
-            };
-            let at = format!("{}:{}: `{}`", page.name, line.number, line.text);
-            let help =
-                output(Command::new(repository.join(script)).arg("--help")).context(at.clone())?;
+    Page::judge_spans(
+        1,
+        |text| text.starts_with("scripts/"),
+        |_, text| {
+            let mut words = text.split_whitespace();
+            let script = repository.join(words.next().context("no script")?);
+            let help = output(Command::new(script).arg("--help"))?;
             let help = String::from_utf8(help.stdout)?;
-            let mut unknown = words.filter(|word| {
+            let unknown = words.find(|word| {
                 !stands_for_another(word) && *word != "--help" && !help.contains(word)
             });
-            faults.extend(
-                unknown
-                    .next()
-                    .map(|word| format!("{at}: its --help knows no {word}")),
-            );
-        }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
+            Ok(unknown.map(|word| format!("its --help knows no {word}")))
+        },
+    )
 }
 
 #[test]
 fn units_that_a_page_names_for_systemd_are_packaged() -> Result<()> {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
-    let mut faults = Vec::new();
-    let mut known = 0;
-    for page in Page::all()? {
-        for line in page
-            .spans()
-            .into_iter()
-            .filter(|line| line.text.starts_with("systemctl "))
-        {
-            for unit in line
-                .text
+    Page::judge_spans(
+        3,
+        |text| text.starts_with("systemctl ") && text.contains(" genv-"),
+        |_, text| {
+            let mut named = text
                 .split_whitespace()
-                .filter(|word| word.starts_with("genv-"))
-            {
-                known += 1;
-                let files = [unit.to_owned(), format!("{unit}.service")];
-                if !files.iter().any(|file| units.join(file).exists()) {
-                    faults.push(format!(
-                        "{}:{}: `{}`: there is no {unit}",
-                        page.name, line.number, line.text
-                    ));
-                }
-            }
-        }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    ensure!(known > 2, "only {known} units");
-    Ok(())
+                .filter(|word| word.starts_with("genv-"));
+            let missing = named.find(|unit| {
+                let files = [(*unit).to_owned(), format!("{unit}.service")];
+                !files.iter().any(|file| units.join(file).exists())
+            });
+            Ok(missing.map(|unit| format!("there is no {unit}")))
+        },
+    )
 }

@@ -108,6 +108,50 @@ impl Page {
         names.into_iter().map(read).collect()
     }
 
+    /// Does something with each page that has commands for a place.
+    ///
+    /// # Errors
+    /// A page cannot be read, or something went wrong with one: all that did.
+    pub fn each_with(place: Place, mut run: impl FnMut(&Self) -> Result<()>) -> Result<()> {
+        let mut faults = Vec::new();
+        for page in Self::all()? {
+            if !page.runs(place).is_empty() {
+                faults.extend(run(&page).err().map(|fault| format!("{fault:#}")));
+            }
+        }
+        ensure!(faults.is_empty(), "{}", faults.join("\n\n"));
+        Ok(())
+    }
+
+    /// Judges the inline code of all pages that is `meant`: `fault` tells what is wrong with a piece of it, if anything.
+    ///
+    /// # Errors
+    /// A page cannot be read, something is wrong: all that is; or hardly anything is meant: fewer than `least` pieces.
+    pub fn judge_spans(
+        least: usize,
+        meant: impl Fn(&str) -> bool,
+        mut fault: impl FnMut(&Self, &str) -> Result<Option<String>>,
+    ) -> Result<()> {
+        let (mut faults, mut judged) = (Vec::new(), 0);
+        for page in Self::all()? {
+            for span in page.spans().iter().filter(|span| meant(&span.text)) {
+                judged += 1;
+                let at = page.place_of(span);
+                let found = fault(&page, &span.text).with_context(|| at.clone())?;
+                faults.extend(found.map(|fault| format!("{at}: {fault}")));
+            }
+        }
+        ensure!(faults.is_empty(), "{}", faults.join("\n"));
+        ensure!(judged >= least, "only {judged} of at least {least}");
+        Ok(())
+    }
+
+    /// Where a line stands, and what it is: how faults are told.
+    #[must_use]
+    pub fn place_of(&self, line: &Line) -> String {
+        format!("{}:{}: {}", self.name, line.number, line.text)
+    }
+
     /// Its fenced blocks, in their order.
     #[must_use]
     pub fn blocks(&self) -> Vec<Block> {
@@ -166,6 +210,13 @@ impl Page {
         typed.map(run).collect()
     }
 
+    /// The lines of [`Page::runs`].
+    #[must_use]
+    pub fn typed(&self, place: Place) -> Vec<Line> {
+        let runs = self.runs(place).into_iter();
+        runs.flat_map(|run| run.lines).collect()
+    }
+
     /// Types all that the page has for one place into a shell; every line has to succeed, and to print what is shown.
     /// What is started in the background has been ended then. `before` is called with each line.
     ///
@@ -181,7 +232,7 @@ impl Page {
             let mut printed = String::new();
             let mut at = String::new();
             for line in &run.lines {
-                at = format!("{}:{}: {}", self.name, line.number, line.text);
+                at = self.place_of(line);
                 before(line).with_context(|| at.clone())?;
                 printed += &session.succeed(&line.text).with_context(|| at.clone())?;
             }
