@@ -10,7 +10,7 @@ use anyhow::Result;
 use genv_tests::enforcer::{is_alive, sleeper, victim};
 use genv_tests::nvml_sim::on_device_0;
 use genv_tests::patience::{output, until};
-use genv_tests::process::{Sleeper, program};
+use genv_tests::process::program;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -33,8 +33,8 @@ impl Lab {
     }
 
     /// On device 0, real processes.
-    fn used_by(processes: &[&Sleeper]) -> Self {
-        Self::new(&on_device_0(processes))
+    fn used_by(pids: &[u32]) -> Self {
+        Self::new(&on_device_0(pids))
     }
 
     fn scenario(&self, text: &str) {
@@ -130,7 +130,7 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
         sleeper(&[("GENV_ENVIRONMENT_ID", "E")])?,
     );
     let outside = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&inside, &outside]);
+    let lab = Lab::used_by(&[inside.pid(), outside.pid()]);
     lab.environment("E", member.pid());
     let report = report(
         &[(inside.pid(), Some("E")), (outside.pid(), None)],
@@ -186,7 +186,7 @@ fn a_simulated_process_never_leads_to_the_real_one_with_its_pid() -> Result<()> 
 #[test]
 fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&process]);
+    let lab = Lab::used_by(&[process.pid()]);
     let gone = sleeper(&[("A", "1")])?;
     let pid = gone.pid();
     drop(gone);
@@ -217,7 +217,7 @@ fn pids_that_a_report_makes_up_harm_nobody() -> Result<()> {
 #[test]
 fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&process]);
+    let lab = Lab::used_by(&[process.pid()]);
     let config = lab.path("enforcer.yaml");
     let flag = format!("--config={}", config.display());
     let report = report(&[(process.pid(), None)], None);
@@ -248,7 +248,7 @@ fn promise_06_the_configuration_says_who_is_out_of_reach() -> Result<()> {
 #[test]
 fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&process]);
+    let lab = Lab::used_by(&[process.pid()]);
     let whole = report(&[(process.pid(), None)], None);
     for torn in ["", "null", &whole[..whole.len() / 2], &format!("{whole} x")] {
         let (_, err) = ended(&lab.execute(&[], torn), 1);
@@ -273,7 +273,7 @@ fn what_cannot_be_acted_upon_harms_nobody() -> Result<()> {
 #[test]
 fn promise_12_a_disk_that_takes_no_record_spares_everybody() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&process]);
+    let lab = Lab::used_by(&[process.pid()]);
     let report = report(&[(process.pid(), None)], None);
     fs::create_dir(lab.path("own"))?;
     fs::write(lab.path("own/audit.jsonl"), [b'\n'; 4096])?;
@@ -292,7 +292,7 @@ fn promise_12_a_disk_that_takes_no_record_spares_everybody() -> Result<()> {
 #[test]
 fn genvs_variable_keeps_every_process_alive() -> Result<()> {
     let process = sleeper(&[("A", "1")])?;
-    let lab = Lab::used_by(&[&process]);
+    let lab = Lab::used_by(&[process.pid()]);
     let report = report(&[(process.pid(), None)], None);
     let script = r#"GENV_TERMINATE_PROCESSES=0 exec "$@" <"$REPORT""#;
     let enforcer = program("genv-enforcer")?;

@@ -4,20 +4,10 @@ use std::fs::{self, File};
 use std::process::Output;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, sleeper};
+use genv_tests::enforcer::{Setup, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{self, until};
 use serde_json::Value;
-
-/// One that processes use, and one that nobody does.
-const DEVICES: &str = "{}, {}";
-
-fn rules(mode: &str, when: &str) -> String {
-    format!(
-        "version: 1\nmode: {mode}\nbreaker: {{share_of_users: 1}}\n\
-         rules:\n- {{kind: non-env-processes, action: terminate, {when}}}\n"
-    )
-}
 
 fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -61,8 +51,8 @@ const LINES: usize = 20;
 #[test]
 fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
     let process = sleeper(&[])?;
-    let rules = rules("enforce", "for: 500ms, warn: [500ms]");
-    let setup = Setup::new(&used_by(&[&process], DEVICES), &rules)?;
+    let rules = ends_outsiders("enforce", "for: 500ms, warn: [500ms]");
+    let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
     let recording = record(&setup, 1.5)?;
     let path = setup.folder().join("whole.jsonl");
     fs::write(&path, &recording)?;
@@ -139,8 +129,8 @@ fn a_real_recording_is_replayed_and_its_damage_is_placed() -> Result<()> {
 fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
     let (stray, idle) = (sleeper(&[])?, sleeper(&[])?);
     let setup = Setup::new(
-        &used_by(&[&stray], DEVICES),
-        &rules("enforce", "for: 100ms, warn: [1h]"),
+        &used_by(&[stray.pid()]),
+        &ends_outsiders("enforce", "for: 100ms, warn: [1h]"),
     )?;
     let pid = stray.pid().to_string();
     let unknown = setup.output(&["explain", &pid])?;
@@ -211,8 +201,8 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
 
     let stray = sleeper(&[])?;
     let setup = Setup::new(
-        &used_by(&[&stray], DEVICES),
-        &rules("enforce", "for: 100ms, warn: [1h]"),
+        &used_by(&[stray.pid()]),
+        &ends_outsiders("enforce", "for: 100ms, warn: [1h]"),
     )?;
     fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
     let enforcer = setup.start()?;
@@ -239,8 +229,8 @@ fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> R
 #[test]
 fn a_process_that_is_not_there_is_an_error_and_no_pid_is_wrong_usage() -> Result<()> {
     let setup = Setup::new(
-        &used_by(&[], DEVICES),
-        &rules("dry-run", "for: 0s, warn: []"),
+        &used_by(&[]),
+        &ends_outsiders("dry-run", "for: 0s, warn: []"),
     )?;
     let config = format!("--config={}", setup.config().display());
     let gone = {

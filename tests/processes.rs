@@ -8,20 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use genv_tests::exporter::{Exporter, PATIENCE, Setup};
-use genv_tests::nvml_sim::Simulation;
+use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
-
-const NO_PROCESS: &str = "version: 1\nhosts:\n- devices: [{}]\n";
-
-/// One device that these processes use.
-fn used_by(pids: impl IntoIterator<Item = u32>) -> String {
-    let uses: Vec<_> = pids
-        .into_iter()
-        .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"))
-        .collect();
-    format!("{NO_PROCESS}  processes: [{}]\n", uses.join(", "))
-}
 
 /// Where each process is, in the words of the snapshot: state, then environment or reason.
 fn attributions(exporter: &Exporter) -> Result<BTreeMap<u64, String>> {
@@ -127,10 +116,10 @@ fn each_process_is_where_its_evidence_puts_it() -> Result<()> {
     ];
     let pids = cases.iter().map(|(process, _)| process.pid());
     let pids: Vec<u32> = pids.chain([member.pid(), child.0, gone_pid]).collect();
-    let simulation = Simulation::new(&used_by(pids.iter().copied()));
+    let simulation = Simulation::new(&used_by(&pids));
     let setup = Setup::with_driver(&simulation)?;
     let environments = [environment("e1", &member), environment("e2", &parent)];
-    state::write(&setup.folder().join("state"), 1, &environments)?;
+    state::write(&setup.folder().join("state"), 2, &environments)?;
     let exporter = setup.start()?;
     drop(gone);
     exporter.wait_for("the end of a process", |_| {
@@ -162,14 +151,16 @@ fn each_process_is_where_its_evidence_puts_it() -> Result<()> {
 
 #[test]
 fn processes_that_come_and_go_all_the_time_do_not_end_the_exporter() -> Result<()> {
-    let simulation = Simulation::new(NO_PROCESS);
+    let simulation = Simulation::new(&used_by(&[]));
     let setup = Setup::with_driver(&simulation)?;
     let mut exporter = setup.start()?;
     for round in 0..100 {
         let processes: Vec<_> = (0..10)
             .map(|_| Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")]))
             .collect::<Result<_>>()?;
-        simulation.rewrite(&used_by(processes.iter().map(Sleeper::pid)));
+        simulation.rewrite(&used_by(
+            &processes.iter().map(Sleeper::pid).collect::<Vec<_>>(),
+        ));
         let scrape = exporter.scrape()?;
         ensure!(
             scrape.value("genv_host_up", &[])? == 1.0,
@@ -177,7 +168,7 @@ fn processes_that_come_and_go_all_the_time_do_not_end_the_exporter() -> Result<(
         );
     }
     // The last ten are gone, and so is what was said of them.
-    simulation.rewrite(NO_PROCESS);
+    simulation.rewrite(&used_by(&[]));
     exporter.wait_for("an idle device", |scrape| {
         scrape
             .all("genv_device_processes", &[])

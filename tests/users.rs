@@ -37,13 +37,13 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     );
     let (alices, bobs) = (process_of(ALICE, "a")?, process_of(BOB, "b")?);
     let intruder = process_of(BOB, "a")?;
-    let simulation = Simulation::new(&used_by(&[&alices, &bobs, &intruder], "{}"));
+    let simulation = Simulation::new(&used_by(&[alices.pid(), bobs.pid(), intruder.pid()]));
     let setup = Setup::with_driver(&simulation)?;
     let environments = [
         environment("a", ALICE, &alices),
         environment("b", BOB, &bobs),
     ];
-    state::write(&setup.folder().join("state"), 1, &environments)?;
+    state::write(&setup.folder().join("state"), 2, &environments)?;
     let exporter = setup.start()?;
 
     let scrape = exporter.wait_for("three processes", |scrape| {
@@ -75,7 +75,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         "this starts processes of other users: run it as root"
     );
     let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
-    let simulation = Simulation::new(&used_by(&[&own, &others], "{}"));
+    let simulation = Simulation::new(&used_by(&[own.pid(), others.pid()]));
     // What alice's exporter reads must be readable for her.
     let folder = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -89,7 +89,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
     std::fs::copy(simulation.library(), &library)?;
     std::fs::copy(simulation.scenario(), &scenario)?;
     let state = folder.path().join("state");
-    state::write(&state, 1, &[environment("a", ALICE, &own)])?;
+    state::write(&state, 2, &[environment("a", ALICE, &own)])?;
 
     let exporter = Setup::with_driver(&simulation)?
         .program(&program)

@@ -28,8 +28,8 @@ fn rules(mode: &str, signals_per_minute: u32) -> String {
 }
 
 fn scenario(processes: &[&Sleeper]) -> String {
-    let alive = processes.iter().filter(|it| is_alive(it.pid()));
-    used_by(&alive.copied().collect::<Vec<_>>(), "{}")
+    let pids = processes.iter().map(|process| process.pid());
+    used_by(&pids.filter(|pid| is_alive(*pid)).collect::<Vec<_>>())
 }
 
 fn scraped(tool: &str, enforcer: &Enforcer) -> Result<Prometheus> {

@@ -5,12 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, is_alive, sleeper};
+use genv_tests::enforcer::{Setup, as_victim, ends_outsiders, is_alive, sleeper};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use serde_json::Value;
-
-use super::{outside, used_by};
 
 const RULE: &str = "non-env-processes";
 const AT_ONCE: &str = "for: 0s, warn: []";
@@ -68,7 +67,7 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
 #[test]
 fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<()> {
     let process = sleeper(&[])?;
-    let config = outside("enforce", "for: 300ms, warn: [2s]");
+    let config = ends_outsiders("enforce", "for: 300ms, warn: [2s]");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let status = enforcer.wait_for_status("it is warned of", |status| {
         status["violations"][0]["stage"] == "warned"
@@ -109,12 +108,14 @@ fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<(
 fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     let process = sleeper(&[])?;
     let when = "for: 0s, warn: [3s]";
-    let setup = Setup::new(&used_by(&[process.pid()]), &outside("dry-run", when))?;
+    let setup = Setup::new(&used_by(&[process.pid()]), &ends_outsiders("dry-run", when))?;
     let enforcer = setup.start()?;
     enforcer.wait_for_metrics("it would have been ended", |scrape| {
         count(scrape, "would") == 1.0
     })?;
-    enforcer.setup().rewrite_config(&outside("enforce", when))?;
+    enforcer
+        .setup()
+        .rewrite_config(&ends_outsiders("enforce", when))?;
     let status = enforcer.wait_for_status("it is warned of anew", |status| {
         status["mode"] == "enforce" && status["violations"][0]["stage"] == "warned"
     })?;
@@ -139,7 +140,7 @@ fn what_was_done_is_not_done_again_after_a_restart() -> Result<()> {
     until("it waits for signals", || {
         Ok(folder.path().join("ready").exists())
     })?;
-    let config = outside("enforce", AT_ONCE);
+    let config = ends_outsiders("enforce", AT_ONCE);
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let signals = || -> usize {
         let text = fs::read_to_string(&told).unwrap_or_default();
@@ -172,17 +173,17 @@ fn one_cycle_acts_remembers_and_prints_what_it_found() -> Result<()> {
         let config = format!("--config={}", config.display());
         setup.said(&["run", "--once", &config])
     };
-    let young = run(&outside("enforce", "for: 1h, warn: []"))?;
+    let young = run(&ends_outsiders("enforce", "for: 1h, warn: []"))?;
     ensure!(
         young.contains("nothing follows if it is over by"),
         "{young}"
     );
     ensure!(is_alive(process.pid()));
-    let due = run(&outside("enforce", AT_ONCE))?;
+    let due = run(&ends_outsiders("enforce", AT_ONCE))?;
     ensure!(due.contains("it is ended"), "{due}");
     until("it has ended", || Ok(!is_alive(process.pid())))?;
     setup.rewrite_scenario(&used_by(&[]))?;
-    let nothing = run(&outside("enforce", AT_ONCE))?;
+    let nothing = run(&ends_outsiders("enforce", AT_ONCE))?;
     ensure!(nothing.contains("Nobody breaks a rule"), "{nothing}");
     Ok(())
 }

@@ -1,17 +1,16 @@
 //! What administrators tell a running daemon, and what they learn from it.
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
 use rustix::process::Signal;
 
-use super::{outside, used_by};
-
 /// A process that is ended soon, and who would end it.
 fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
     let process = sleeper(&[])?;
-    let config = outside("enforce", when);
+    let config = ends_outsiders("enforce", when);
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     Ok((process, enforcer))
 }
@@ -79,7 +78,7 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
 #[test]
 fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
     let process = sleeper(&[])?;
-    let rules = outside("enforce", "for: 0s, warn: [1h]");
+    let rules = ends_outsiders("enforce", "for: 0s, warn: [1h]");
     let setup = Setup::new(&used_by(&[process.pid()]), &rules)?;
     let commands = [
         &["pause", "--for=1h"][..],
@@ -122,7 +121,7 @@ fn what_is_told_where_no_enforcer_runs_says_so() -> Result<()> {
 fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let processes: Vec<_> = (0..3).map(|_| sleeper(&[])).collect::<Result<_>>()?;
     let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
-    let config = outside("enforce", "for: 0s, warn: []").replace(
+    let config = ends_outsiders("enforce", "for: 0s, warn: []").replace(
         "{share_of_users: 1}",
         "{signals_per_minute: 2, share_of_users: 1}",
     );
@@ -175,7 +174,7 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
 #[test]
 fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere() -> Result<()> {
     let process = sleeper(&[])?;
-    let good = outside("dry-run", "for: 1h, warn: []");
+    let good = ends_outsiders("dry-run", "for: 1h, warn: []");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &good)?.start()?;
     let hash = enforcer.status()?["config"]["hash"].clone();
     enforcer.setup().rewrite_config("version: 1\nrulez: []\n")?;
@@ -211,7 +210,7 @@ fn promise_10_a_bad_configuration_keeps_the_last_good_one_and_says_so_everywhere
     until("it is said again", || Ok(refusals() == 2))?;
     enforcer
         .setup()
-        .rewrite_config(&outside("dry-run", "for: 2h, warn: []"))?;
+        .rewrite_config(&ends_outsiders("dry-run", "for: 2h, warn: []"))?;
     enforcer.signal(Signal::HUP)?;
     let status = enforcer.wait_for_status("another one is in force", |status| {
         status["config"]["error"].is_null()

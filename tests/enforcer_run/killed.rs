@@ -7,11 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use genv_tests::enforcer::{Setup, as_victim, is_alive};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{self, until};
 use genv_tests::process::Sleeper;
 use serde_json::Value;
-
-use super::used_by;
 
 /// A process that does not end by SIGTERM.
 fn stubborn() -> Result<Sleeper> {

@@ -6,11 +6,10 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, sleeper};
+use genv_tests::enforcer::{Setup, ends_outsiders, sleeper};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::PATIENCE;
 use genv_tests::tools;
-
-use super::{outside, used_by};
 
 #[test]
 fn the_service_manager_is_told_how_it_goes() -> Result<()> {
@@ -87,7 +86,7 @@ fn metrics_are_served_on_a_socket_of_the_service_manager() -> Result<()> {
 #[test]
 fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let process = sleeper(&[])?;
-    let config = outside("enforce", "for: 1h, warn: []");
+    let config = ends_outsiders("enforce", "for: 1h, warn: []");
     let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
     let page = enforcer.get("/metrics")?;
     assert_eq!(

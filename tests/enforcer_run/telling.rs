@@ -5,10 +5,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends_outsiders, is_alive};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{PATIENCE, until};
-
-use super::{outside, used_by};
 
 /// A process in a terminal of its own that belongs to the victim; it ends with the value.
 struct InTerminal {
@@ -122,7 +121,7 @@ impl Drop for InTerminal {
 }
 
 fn enforcer(process: &InTerminal, mode: &str, when: &str) -> Result<Enforcer> {
-    Setup::new(&used_by(&[process.pid]), &outside(mode, when))?.start()
+    Setup::new(&used_by(&[process.pid]), &ends_outsiders(mode, when))?.start()
 }
 
 /// Messages are taken, also where terminals are made without that right.

@@ -7,12 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Setup, as_victim, ends_outsiders, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
-
-use super::{outside, used_by};
 
 const AT_ONCE: &str = "for: 0s, warn: []";
 
@@ -22,7 +21,7 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
     let process = sleeper(&[])?;
     let healthy = used_by(&[process.pid()]);
     let hanging = format!("{healthy}  faults: [{{hang: all}}]\n");
-    let setup = Setup::new(&healthy, &outside("enforce", "for: 3s, warn: []"))?;
+    let setup = Setup::new(&healthy, &ends_outsiders("enforce", "for: 3s, warn: []"))?;
     let enforcer = setup.start()?;
     let status = enforcer.wait_for_status("a rule is broken", |status| {
         status["violations"][0]["stage"] == "pending"
@@ -90,7 +89,10 @@ fn a_damaged_environment_stops_nothing_else() -> Result<()> {
 #[test]
 fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
     let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &outside("enforce", AT_ONCE))?;
+    let setup = Setup::new(
+        &used_by(&[process.pid()]),
+        &ends_outsiders("enforce", AT_ONCE),
+    )?;
     fs::write(setup.state_directory().join("history.json"), "{\"ver")?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
@@ -113,7 +115,10 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
 #[test]
 fn what_stays_wrong_is_said_once() -> Result<()> {
     let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &outside("dry-run", AT_ONCE))?;
+    let setup = Setup::new(
+        &used_by(&[process.pid()]),
+        &ends_outsiders("dry-run", AT_ONCE),
+    )?;
     fs::write(setup.state_directory().join("control.json"), "{")?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(1)?;
@@ -148,7 +153,10 @@ fn hostile_names_break_no_line() -> Result<()> {
     let mut command = Command::new(&program);
     command.env_clear().env("PATH", "/bin").arg("1000000");
     let process = Sleeper::spawn(as_victim(&mut command))?;
-    let setup = Setup::new(&used_by(&[process.pid()]), &outside("enforce", AT_ONCE))?;
+    let setup = Setup::new(
+        &used_by(&[process.pid()]),
+        &ends_outsiders("enforce", AT_ONCE),
+    )?;
     let enforcer = setup.flag("--log.format=json").start()?;
     until("it has ended", || Ok(!is_alive(process.pid())))?;
     enforcer.wait_for_cycles(1)?;
@@ -177,7 +185,7 @@ fn hostile_names_break_no_line() -> Result<()> {
 #[test]
 fn a_signal_that_is_not_permitted_is_told_and_counted_once_and_never_tried_again() -> Result<()> {
     let process = sleeper(&[])?;
-    let setup = Setup::new(&used_by(&[]), &outside("enforce", AT_ONCE))?;
+    let setup = Setup::new(&used_by(&[]), &ends_outsiders("enforce", AT_ONCE))?;
     let enforcer = setup.flag("--log.format=json").start()?;
     // The kernel answers as to a program without CAP_KILL.
     let mut denying = Command::new("strace")

@@ -158,7 +158,7 @@ fn more_processes_between_two_calls_are_all_found() -> Result<()> {
     let real: Vec<_> = (0..5)
         .map(|_| Sleeper::start(&[("PATH", "/bin")]))
         .collect::<Result<_>>()?;
-    let uses = on_device_0(&real.iter().collect::<Vec<_>>());
+    let uses = on_device_0(&real.iter().map(Sleeper::pid).collect::<Vec<_>>());
     let processes = format!("processes: [{uses}]\n  faults: [{{insufficient_size: 40}}]");
     let simulation = Simulation::new(&two_devices(&processes, ""));
     let exporter = started(&simulation)?;

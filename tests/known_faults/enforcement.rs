@@ -13,10 +13,6 @@ use serde_json::Value;
 /// The flags of genv 1.4.3, in mode enforce; one look.
 const ENFORCE: [&str; 3] = ["run", "--once", "--genv-1"];
 
-fn setup(processes: &[&Sleeper]) -> Result<Setup> {
-    Setup::new(&used_by(processes, "{count: 4}"), "")
-}
-
 fn enforce(setup: &Setup, flags: &[&str]) -> Result<()> {
     setup.said(&[&ENFORCE, flags].concat())?;
     Ok(())
@@ -26,7 +22,7 @@ fn enforce(setup: &Setup, flags: &[&str]) -> Result<()> {
 fn a_forged_or_an_empty_id_protects_nobody() -> Result<()> {
     let forged = sleeper(&[("GENV_ENVIRONMENT_ID", "nosuch")])?;
     let empty = sleeper(&[("GENV_ENVIRONMENT_ID", "")])?;
-    let setup = setup(&[&forged, &empty])?;
+    let setup = Setup::new(&used_by(&[forged.pid(), empty.pid()]), "")?;
     enforce(&setup, &["--non-env-processes"])?;
     until("both have ended", || {
         Ok(!is_alive(forged.pid()) && !is_alive(empty.pid()))
@@ -39,7 +35,7 @@ fn a_process_that_shows_nothing_of_where_it_belongs_is_spared() -> Result<()> {
     command.env_clear().arg("1000000");
     let bare = Sleeper::spawn(genv_tests::enforcer::as_victim(&mut command))?;
     let other = sleeper(&[])?;
-    let setup = setup(&[&bare, &other])?;
+    let setup = Setup::new(&used_by(&[bare.pid(), other.pid()]), "")?;
     enforce(&setup, &["--non-env-processes"])?;
     until("the other has ended", || Ok(!is_alive(other.pid())))?;
     ensure!(is_alive(bare.pid()));
@@ -54,7 +50,7 @@ fn a_process_that_shows_nothing_of_where_it_belongs_is_spared() -> Result<()> {
 #[test]
 fn a_maximum_of_single_users_holds_without_one_for_everybody() -> Result<()> {
     let member = sleeper(&[])?;
-    let setup = setup(&[])?;
+    let setup = Setup::new(&used_by(&[]), "")?;
     let environment = Environment {
         eid: "e1".to_owned(),
         uid: victim(),
@@ -62,7 +58,7 @@ fn a_maximum_of_single_users_holds_without_one_for_everybody() -> Result<()> {
         devices: vec![0, 1],
         gpu_memory: None,
     };
-    state::write(&setup.genv_directory(), 4, &[environment])?;
+    state::write(&setup.genv_directory(), 2, &[environment])?;
     let attachments = || -> Result<usize> {
         let devices = fs::read(setup.genv_directory().join("devices.json"))?;
         let devices: Value = serde_json::from_slice(&devices)?;

@@ -32,7 +32,7 @@ fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
     let user = Sleeper::start(&[])?;
     let host = format!(
         "{{devices: [{{count: 3}}], processes: [{}]}}",
-        on_device_0(&[&user])
+        on_device_0(&[user.pid()])
     );
     let lines = ["genv activate --gpus 2", "genv attach --count 3"];
     let visible = visible(&Account::new()?, &host, &lines)?;

@@ -28,7 +28,7 @@ impl Host {
     fn new() -> Result<Self> {
         let (user, idle) = (sleeper(&[])?, sleeper(&[])?);
         Ok(Self {
-            setup: Setup::new(&used_by(&[&user], "{}"), RULES)?,
+            setup: Setup::new(&used_by(&[user.pid()]), RULES)?,
             user,
             idle,
         })

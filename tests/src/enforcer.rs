@@ -16,6 +16,15 @@ use crate::patience::{self, until};
 use crate::process;
 pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, target, terminate, victim};
 
+/// A configuration of one rule, which ends processes outside of environments, with this said of when.
+#[must_use]
+pub fn ends_outsiders(mode: &str, when: &str) -> String {
+    format!(
+        "version: 1\nmode: {mode}\nbreaker: {{share_of_users: 1}}\n\
+         rules:\n- {{kind: non-env-processes, action: terminate, {when}}}\n"
+    )
+}
+
 /// How an enforcer is to be started.
 #[derive(Debug)]
 pub struct Setup {

@@ -189,13 +189,7 @@ impl Machine {
     /// # Errors
     /// The scenario cannot be written.
     pub fn use_devices(&self, pids: &[u32]) -> Result<()> {
-        let process = |pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}");
-        let processes: Vec<_> = pids.iter().map(process).collect();
-        let processes = processes.join(", ");
-        self.write(
-            SCENARIO,
-            &format!("version: 1\nhosts:\n- devices: [{{}}, {{}}]\n  processes: [{processes}]\n"),
-        )
+        self.write(SCENARIO, &used_by(pids))
     }
 
     /// Starts a command of [`USER`] as a service of its own; the pid, as that machine numbers it, of the process of this

@@ -7,7 +7,6 @@ use std::process::Command;
 use genv_core::scenario::Measurement;
 use tempfile::TempDir;
 
-use crate::process::Sleeper;
 use crate::tools::build_folder;
 
 /// The simulated library. It is a dependency of this package, so cargo has built it before any test runs.
@@ -88,20 +87,19 @@ impl Simulation {
     }
 }
 
-/// A scenario of a host with these devices, as its `devices: [...]` has them, of which processes use device 0.
+/// A scenario of a host with two devices, of which processes use the first one.
 #[must_use]
-pub fn used_by(processes: &[&Sleeper], devices: &str) -> String {
-    let uses = on_device_0(processes);
-    format!("version: 1\nhosts:\n- devices: [{devices}]\n  processes: [{uses}]\n")
+pub fn used_by(pids: &[u32]) -> String {
+    let uses = on_device_0(pids);
+    format!("version: 1\nhosts:\n- devices: [{{}}, {{}}]\n  processes: [{uses}]\n")
 }
 
-/// Processes as a scenario's `processes: [...]` has them, each with 1 GiB of device 0.
+/// Processes as the list `processes` of a scenario's host has them, each with 1 GiB of device 0.
 #[must_use]
-pub fn on_device_0(processes: &[&Sleeper]) -> String {
-    let uses = processes.iter().map(|process| {
-        let pid = process.pid();
-        format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}")
-    });
+pub fn on_device_0(pids: &[u32]) -> String {
+    let uses = pids
+        .iter()
+        .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     uses.collect::<Vec<_>>().join(", ")
 }
 

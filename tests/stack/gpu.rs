@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use genv_tests::docker::{Container, HOSTNAME, Stack, eventually};
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::{self, Simulation};
+use genv_tests::nvml_sim::{self, Simulation, on_device_0};
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
@@ -72,11 +72,7 @@ impl Machine {
 
     /// Has these processes use the GPU.
     fn used_by(&self, pids: &[u32]) {
-        let uses: Vec<_> = pids
-            .iter()
-            .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"))
-            .collect();
-        let processes = uses.join(", ");
+        let processes = on_device_0(pids);
         self.simulation.rewrite(&format!(
             "version: 1\nhosts:\n- devices: [{{}}]\n  processes: [{processes}]\n"
         ));
