@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, is_alive};
-use genv_tests::patience::{Lines, until};
-use genv_tests::process::{Sleeper, children, signal};
+use genv_tests::patience::{Lines, ended, until};
+use genv_tests::process::{Running, Sleeper, children, signal};
 use genv_tests::root::FIRST_UID;
 use genv_tests::shell::{installed, search_path};
 use rustix::process::Signal;
@@ -58,7 +58,7 @@ pub(crate) fn genv_command(user: &str, program: &str, setup: &Setup) -> Result<C
 /// A user's shell with genv in it; it ends with the value.
 #[derive(Debug)]
 pub(crate) struct Shell {
-    child: Child,
+    child: Running,
     input: ChildStdin,
     lines: Lines,
     complaints: PathBuf,
@@ -69,12 +69,12 @@ impl Shell {
     pub(crate) fn activated(user: &str, flags: &str, setup: &Setup) -> Result<Self> {
         let complaints = tempfile::NamedTempFile::new_in(setup.folder())?;
         let (complaints, path) = complaints.keep()?;
-        let mut child = genv_command(user, "bash", setup)?
-            .args(["--norc", "--noprofile", "-s"])
+        let mut bash = genv_command(user, "bash", setup)?;
+        bash.args(["--norc", "--noprofile", "-s"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(complaints)
-            .spawn()?;
+            .stderr(complaints);
+        let mut child = Running::spawn(&mut bash)?;
         let mut shell = Self {
             input: child.stdin.take().context("no input")?,
             lines: Lines::of(child.stdout.take().context("no output")?),
@@ -134,8 +134,6 @@ impl Drop for Shell {
         for pid in children(self.child.id()) {
             let _ = signal(pid, Signal::KILL);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -154,7 +152,7 @@ fn indices(text: &str) -> Result<Vec<u32>> {
 /// `genv exec`, and the program in its environment.
 #[derive(Debug)]
 pub(crate) struct Executed {
-    pub(crate) genv: Sleeper,
+    pub(crate) genv: Running,
     pub(crate) pid: u32,
     pub(crate) eid: String,
     pub(crate) devices: Vec<u32>,
@@ -171,7 +169,7 @@ impl Executed {
             .args(["--", "sh", "-c", script])
             .stdin(Stdio::null())
             .stdout(File::create(&path)?);
-        let genv = Sleeper::spawn_as_it_is(&mut command)?;
+        let genv = Running::spawn(&mut command)?;
         let mut printed = String::new();
         until("the command runs", || {
             printed = fs::read_to_string(&path)?;
@@ -258,7 +256,7 @@ impl Actor {
                 .context("no such shell")?
                 .signal_of(self.pid)?,
             Parent::Genv(genv) => {
-                let code = genv.ended()?.code().unwrap_or_default();
+                let code = ended(genv)?.code().unwrap_or_default();
                 Signal::from_named_raw(code - 128)
             }
         })

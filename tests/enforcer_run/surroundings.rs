@@ -74,7 +74,7 @@ fn metrics_are_served_on_a_socket_of_the_service_manager() -> Result<()> {
             folder.join("scenario.yaml").display()
         ))
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
-    let process = genv_tests::process::Sleeper::spawn_as_it_is(&mut shell)?;
+    let process = genv_tests::process::Running::spawn(&mut shell)?;
     genv_tests::patience::until("it answers", || {
         let page = genv_tests::http::get(port, "/-/ready");
         Ok(page.is_ok_and(|page| page.status == 200))

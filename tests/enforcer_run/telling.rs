@@ -1,19 +1,19 @@
 //! What users read in their terminals.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends_outsiders, is_alive};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience::{PATIENCE, until};
+use genv_tests::patience::{Lines, until};
+use genv_tests::process::{Running, signal};
 
 /// A process in a terminal of its own that belongs to the victim; it ends with the value.
 struct InTerminal {
-    script: Child,
+    _script: Running,
     pid: u32,
-    shown: Option<Receiver<String>>,
+    shown: Option<Lines>,
     _output: Option<ChildStdout>,
 }
 
@@ -44,7 +44,7 @@ impl InTerminal {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut script = script.spawn().context("script, of the package bsdutils")?;
+        let mut script = Running::spawn(script).context("script, of the package bsdutils")?;
         let mut output = BufReader::new(script.stdout.take().context("no stdout")?);
         let mut pid = None;
         while pid.is_none() {
@@ -57,21 +57,12 @@ impl InTerminal {
         }
         let (mut shown, mut kept) = (None, None);
         if read {
-            let (sender, receiver) = channel();
-            std::thread::spawn(move || {
-                for line in output.lines() {
-                    let Ok(line) = line else { return };
-                    if sender.send(line).is_err() {
-                        return;
-                    }
-                }
-            });
-            shown = Some(receiver);
+            shown = Some(Lines::of(output));
         } else {
             kept = Some(output.into_inner());
         }
         Ok(Self {
-            script,
+            _script: script,
             pid: pid.context("no pid")?,
             shown,
             _output: kept,
@@ -83,9 +74,8 @@ impl InTerminal {
         let shown = self.shown.as_ref().context("nobody reads")?;
         let mut text = String::new();
         loop {
-            let line = shown.recv_timeout(PATIENCE);
-            let line =
-                line.with_context(|| format!("waited in vain for {part:?} after {text:?}"))?;
+            let line = shown.next_line();
+            let line = line.with_context(|| format!("no {part:?} after {text:?}"))?;
             text += &line;
             text += "\n";
             if line.contains(part) {
@@ -102,7 +92,7 @@ impl InTerminal {
     }
 
     fn has_shown(&self, part: &str) -> bool {
-        let mut shown = self.shown.iter().flat_map(|it| it.try_iter());
+        let mut shown = self.shown.iter().flat_map(Lines::come);
         shown.any(|line| line.contains(part))
     }
 }
@@ -114,9 +104,7 @@ fn about(pid: u32) -> String {
 
 impl Drop for InTerminal {
     fn drop(&mut self) {
-        let _ = genv_tests::process::signal(self.pid, rustix::process::Signal::KILL);
-        let _ = self.script.kill();
-        let _ = self.script.wait();
+        let _ = signal(self.pid, rustix::process::Signal::KILL);
     }
 }
 

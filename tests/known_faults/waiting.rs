@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::PATIENCE;
 use genv_tests::nvml_sim::Simulation;
+use genv_tests::process::Running;
 use genv_tests::shell::{Account, Shell};
 use rustix::fs::{FlockOperation, flock};
 
@@ -22,17 +23,6 @@ fn hanging_driver(simulation: &Simulation) -> Result<[(&'static str, String); 3]
         ("GENV_NVML_LIBRARY", path(&library)?),
         ("GENV_SCENARIO", path(&simulation.scenario())?),
     ])
-}
-
-/// A program that is killed with the value.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Waits until a program has a thread that asks the GPUs.
@@ -69,8 +59,8 @@ fn a_driver_that_hangs_does_not_hold_the_lock() -> Result<()> {
         .envs(variables)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    let mut asking = Killed(asking.spawn()?);
-    wait_until_it_asks(&mut asking.0)?;
+    let mut asking = Running::spawn(&mut asking)?;
+    wait_until_it_asks(&mut asking)?;
     let commands = [
         "genv activate",
         "genv config gpus 2",

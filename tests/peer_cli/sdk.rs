@@ -1,16 +1,16 @@
 //! Programs that use the Python SDK of genv 1.4.3, beside and within our environments.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::process::wait_for_lock;
+use genv_tests::process::{Running, wait_for_lock};
 
 use crate::lab::{file, holders, lab, members, peer_reads};
 
 /// A Python program that evaluates one expression after another; it ends with the value.
 struct Python {
-    child: Child,
+    child: Running,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -29,11 +29,8 @@ for line in sys.stdin:
 
 impl Python {
     fn start(mut command: Command) -> Result<Self> {
-        let mut child = command
-            .args(["-c", LOOP])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let command = command.args(["-c", LOOP]).stdin(Stdio::piped());
+        let mut child = Running::spawn(command.stdout(Stdio::piped()))?;
         let input = child.stdin.take().context("no stdin")?;
         let output = BufReader::new(child.stdout.take().context("no stdout")?);
         Ok(Self {
@@ -59,14 +56,6 @@ impl Python {
         let answer = self.answer()?;
         ensure!(answer == expected, "{expression}: {answer}");
         Ok(())
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

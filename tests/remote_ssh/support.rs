@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +10,7 @@ use genv_remote::hosts::HostList;
 use genv_remote::resolve::{Target, resolve_with};
 use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
 use genv_tests::exporter::PATIENCE;
+use genv_tests::process::{Running, write_script};
 use genv_tests::shell::installed;
 use genv_tests::ssh::{SshClient, SshServer};
 use tempfile::TempDir;
@@ -131,7 +132,7 @@ pub(crate) fn client(server: &SshServer, options: &str) -> Result<SshClient> {
 
 /// An agent with these keys, which ends with the value.
 pub(crate) struct Agent {
-    child: Child,
+    _child: Running,
     folder: TempDir,
 }
 
@@ -140,8 +141,10 @@ impl Agent {
         let folder = tempfile::tempdir()?;
         let mut agent = Command::new(installed("ssh-agent"));
         agent.arg("-D").arg("-a").arg(folder.path().join("agent"));
-        let child = agent.stdout(Stdio::null()).spawn()?;
-        let agent = Self { child, folder };
+        let agent = Self {
+            _child: Running::spawn(agent.stdout(Stdio::null()))?,
+            folder,
+        };
         let deadline = Instant::now() + PATIENCE;
         while !agent.socket().exists() {
             ensure!(Instant::now() < deadline, "ssh-agent never listened");
@@ -165,14 +168,7 @@ impl Agent {
 
     fn askpass(&self) -> Result<PathBuf> {
         let path = self.folder.path().join("askpass");
-        genv_tests::process::write_script(&path, "#!/bin/sh\necho secret\n")?;
+        write_script(&path, "#!/bin/sh\necho secret\n")?;
         Ok(path)
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use crate::exporter::free_port;
 use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::patience::{self, until};
-use crate::process;
+use crate::process::{self, Running};
 pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, target, terminate, victim};
 
 /// A configuration of one rule, which ends processes outside of environments, with this said of when.
@@ -37,7 +37,7 @@ pub struct Setup {
 /// A running enforcer; it ends with the value.
 #[derive(Debug)]
 pub struct Enforcer {
-    child: Child,
+    child: Running,
     setup: Setup,
 }
 
@@ -208,7 +208,7 @@ impl Setup {
         if !given.any(|flag| flag.starts_with("--host=")) {
             command.arg("--gpu.source=simulated");
         }
-        let child = command.spawn().context("starting genv-enforcer")?;
+        let child = Running::spawn(&mut command)?;
         let mut enforcer = Enforcer { child, setup: self };
         let port = enforcer.setup.port;
         until("a first cycle has ended", || {
@@ -339,7 +339,7 @@ impl Enforcer {
     pub fn terminate(mut self) -> Result<(ExitStatus, Setup)> {
         self.signal(Signal::TERM)?;
         let status = patience::ended(&mut self.child)?;
-        Ok((status, self.into_setup()?))
+        Ok((status, self.setup))
     }
 
     /// Kills it, so that it can do nothing more; what it was started with can be started again.
@@ -349,24 +349,6 @@ impl Enforcer {
     pub fn kill(mut self) -> Result<Setup> {
         self.child.kill()?;
         patience::ended(&mut self.child)?;
-        self.into_setup()
-    }
-
-    fn into_setup(mut self) -> Result<Setup> {
-        let next = Setup {
-            folder: tempfile::tempdir()?,
-            port: free_port()?,
-            flags: self.setup.flags.clone(),
-            variables: self.setup.variables.clone(),
-        };
-        Ok(std::mem::replace(&mut self.setup, next))
-    }
-}
-
-impl Drop for Enforcer {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(self.setup)
     }
 }

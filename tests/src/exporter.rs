@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::http::{self, Response};
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
-use crate::process;
+use crate::process::{self, Running};
 
 /// How long anything may take to happen before a test is given up: much longer than it takes.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub struct Setup {
 /// A running exporter; it ends with the value.
 #[derive(Debug)]
 pub struct Exporter {
-    child: Child,
+    child: Running,
     port: u16,
     folder: tempfile::TempDir,
 }
@@ -140,7 +140,7 @@ impl Setup {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = self.command.spawn().context("starting genv-exporter")?;
+        let child = Running::spawn(&mut self.command)?;
         let mut exporter = Exporter {
             child,
             port: self.port,
@@ -308,14 +308,6 @@ impl Exporter {
     /// The kernel does not tell.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::http::{self, Response};
 use crate::metrics::Scrape;
+use crate::nvml_sim::used_by;
 use crate::patience::{self, until};
 use crate::tools::{self, build_folder};
 

@@ -109,6 +109,11 @@ impl Lines {
         Self(receiver)
     }
 
+    /// Those that have come.
+    pub fn come(&self) -> impl Iterator<Item = String> {
+        self.0.try_iter()
+    }
+
     /// Waits for the next one.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use crate::exporter::{PATIENCE, free_port};
 use crate::http;
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
+use crate::process::Running;
 use crate::{shell, tools};
 
 /// genv 1.4.3 on a simulated machine, with a state directory of its own.
@@ -248,7 +249,7 @@ impl Drop for Shell {
 /// A running `genv monitor`; it ends with the value.
 #[derive(Debug)]
 pub struct Monitor {
-    child: Child,
+    child: Running,
     port: u16,
 }
 
@@ -260,11 +261,8 @@ impl Monitor {
     pub fn start(command: &mut Command, port: u16, folder: &Path) -> Result<Self> {
         let path = folder.join("monitor.log");
         let log = File::create(&path)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let child = Running::spawn(command.stderr(log))?;
         let monitor = Self { child, port };
         let deadline = Instant::now() + PATIENCE;
         while http::get(port, "/metrics").is_err() {
@@ -301,13 +299,5 @@ impl Monitor {
             .retain(|(name, _), _| name.starts_with("genv_"));
         scrape.types.retain(|name, _| name.starts_with("genv_"));
         Ok(scrape)
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

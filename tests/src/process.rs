@@ -1,5 +1,6 @@
 //! What the kernel says of the programs under test.
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -226,9 +227,47 @@ pub fn wait_for_lock(child: &mut Child) -> Result<()> {
     }
 }
 
+/// A program that was started; it is killed with the value.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let child = command.spawn();
+        let child = child.with_context(|| format!("starting {}", command.get_program().display()));
+        Ok(Self(child?))
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A process that sleeps, to be seen using a device; it ends with the value.
 #[derive(Debug)]
-pub struct Sleeper(Child);
+pub struct Sleeper(Running);
 
 impl Sleeper {
     /// Starts one with exactly these environment variables.
@@ -247,15 +286,7 @@ impl Sleeper {
     /// It cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
-        Ok(Self(quiet.spawn().context("starting a process")?))
-    }
-
-    /// Starts one that keeps its own input and output.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn spawn_as_it_is(command: &mut Command) -> Result<Self> {
-        Ok(Self(command.spawn().context("starting a process")?))
+        Ok(Self(Running::spawn(quiet)?))
     }
 
     /// Its pid.
@@ -270,14 +301,6 @@ impl Sleeper {
     /// It does not.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         patience::ended(&mut self.0)
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

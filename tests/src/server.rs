@@ -1,18 +1,19 @@
 //! A server that is not ours and runs for a test.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
 use crate::exporter::PATIENCE;
 use crate::http;
+use crate::process::Running;
 
 /// A server of the Prometheus project; it ends with the value.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Child,
+    child: Running,
     /// Holds its log, and what else it writes.
     folder: tempfile::TempDir,
 }
@@ -28,11 +29,8 @@ impl Server {
         folder: tempfile::TempDir,
     ) -> Result<Self> {
         let log = File::create(folder.path().join("log"))?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let child = Running::spawn(command.stderr(log))?;
         let mut server = Self { child, folder };
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -53,13 +51,5 @@ impl Server {
     /// All that it logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

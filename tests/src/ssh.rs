@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -13,14 +13,14 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::exporter::{PATIENCE, free_port};
-use crate::process::{children, signal, write_script};
+use crate::process::{Running, children, signal, write_script};
 use crate::shell::installed;
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
 /// its connections with it.
 #[derive(Debug)]
 pub struct SshServer {
-    child: Child,
+    child: Running,
     address: &'static str,
     port: u16,
     folder: TempDir,
@@ -150,7 +150,7 @@ impl SshServer {
         sshd.arg("-E").arg(at("log"));
         let mut command = wrap(sshd);
         command.env_clear().env("PATH", "/usr/bin:/bin");
-        let child = command.stdin(Stdio::null()).spawn()?;
+        let child = Running::spawn(command.stdin(Stdio::null()))?;
         let mut server = Self {
             child,
             address,
@@ -265,8 +265,6 @@ impl Drop for SshServer {
         for pid in self.connections() {
             let _ = signal(pid, Signal::TERM);
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,17 +1,18 @@
 //! Programs that change the state.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::patience::Lines;
+use crate::process::Running;
 use crate::tools::build_folder;
 
 /// A running `state_client`; it is killed with the value.
 #[derive(Debug)]
 pub struct StateClient {
-    child: Child,
+    child: Running,
 }
 
 impl StateClient {
@@ -20,14 +21,14 @@ impl StateClient {
     /// # Errors
     /// It cannot be started.
     pub fn start(directory: &Path, eid: &str, count: u32, memory: Option<&str>) -> Result<Self> {
-        let child = Command::new(build_folder().join("state_client"))
+        let mut command = Command::new(build_folder().join("state_client"));
+        command
             .arg(directory)
             .args([eid, &count.to_string()])
             .args(memory)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting state_client")?;
+            .stdout(Stdio::piped());
+        let child = Running::spawn(&mut command)?;
         Ok(Self { child })
     }
 
@@ -45,13 +46,5 @@ impl StateClient {
         let output = self.child.stdout.take().context("it was asked already")?;
         let line = Lines::of(output).next_line();
         line.context("state_client says nothing")
-    }
-}
-
-impl Drop for StateClient {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -10,13 +10,13 @@ use anyhow::{Context as _, Result, ensure};
 use genv_core::enforcement::{ENFORCEMENT_FILE, Enforcement};
 use genv_tests::enforcer::Setup;
 use genv_tests::patience::until;
-use genv_tests::process::Sleeper;
+use genv_tests::process::Running;
 
 use super::busy::Busy;
 use super::{CYCLES, CYCLES_BEFORE, INTERVAL};
 
 /// A running `genv-enforcer run`; it ends with the value.
-pub(super) struct Daemon(Sleeper);
+pub(super) struct Daemon(Running);
 
 /// CPU of one cycle.
 pub(super) struct CycleCpu {
@@ -44,7 +44,7 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let daemon = Self(Sleeper::spawn_as_it_is(&mut command)?);
+        let daemon = Self(Running::spawn(&mut command)?);
         let log = || fs::read_to_string(setup.folder().join("log")).unwrap_or_default();
         until("the enforcer saw the whole load", || {
             Ok(setup.state_directory().join(ENFORCEMENT_FILE).exists())
@@ -91,7 +91,7 @@ impl Daemon {
     /// CPU so far of the threads that collect, and of all others.
     fn cpu_seconds(&self) -> Result<(f64, f64)> {
         let (mut collecting, mut own) = (0.0, 0.0);
-        for thread in fs::read_dir(format!("/proc/{}/task", self.0.pid()))? {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
             let thread = thread?.path();
             let name = fs::read_to_string(thread.join("comm"))?;
             let used = fs::read_to_string(thread.join("schedstat"))?;
