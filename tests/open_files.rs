@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use genv_tests::enforcer::Setup;
-use genv_tests::exporter::free_port;
+use genv_tests::http::free_port;
 use genv_tests::patience::until;
 use genv_tests::process::{Sleeper, program};
 

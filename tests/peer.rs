@@ -135,18 +135,7 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
     let exporter = exporter_beside(&peer, &simulation)?;
     let monitor = peer.monitor()?;
     let processes = |scrape: &Scrape| scrape.value("genv_processes_total", &[]).ok() == Some(4.0);
-    let deadline = std::time::Instant::now() + genv_tests::exporter::PATIENCE;
-    let theirs = loop {
-        let scrape = monitor.scrape()?;
-        if processes(&scrape) {
-            break scrape;
-        }
-        ensure!(
-            std::time::Instant::now() < deadline,
-            "genv monitor sees no processes"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    };
+    let theirs = monitor.wait_for("genv monitor sees the processes", processes)?;
     exporter.wait_for("the processes", |scrape| {
         let states = scrape.all("genv_processes", &[]);
         states.iter().map(|(_, processes)| processes).sum::<f64>() == 4.0

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
-use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
-use genv_tests::exporter::{Exporter, PATIENCE, Setup};
+use anyhow::{Context, Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::{Simulation, used_by};
-use genv_tests::process::Sleeper;
+use genv_tests::patience::until;
+use genv_tests::process::{Sleeper, children};
 use genv_tests::state::{self, Environment};
 
 /// Where each process is, in the words of the snapshot: state, then environment or reason.
@@ -62,16 +62,15 @@ impl Drop for Foreign {
 
 /// The one child of a shell, once it sleeps.
 fn only_child(parent: u32) -> Result<Foreign> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
-        if let Some(pid) = children.split_whitespace().next()
-            && std::fs::read_to_string(format!("/proc/{pid}/comm"))?.trim() == "sleep"
-        {
-            return Ok(Foreign(pid.parse()?));
-        }
-    }
-    bail!("{parent} has no sleeping child")
+    let mut child = None;
+    until("it has a child that sleeps", || {
+        child = children(parent).first().copied();
+        Ok(match child {
+            Some(pid) => std::fs::read_to_string(format!("/proc/{pid}/comm"))? == "sleep\n",
+            None => false,
+        })
+    })?;
+    child.map(Foreign).context("no child")
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{Exporter, Setup, free_port};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http::free_port;
 use genv_tests::process::{copy_program, program};
 use genv_tests::prometheus::Prometheus;
 use genv_tests::tools;

@@ -206,7 +206,7 @@ pub(crate) enum Parent {
     /// The shell of this name.
     Shell(&'static str),
     /// `genv exec`, whose exit code tells.
-    Genv(Sleeper),
+    Genv(Running),
 }
 
 /// A process that uses GPUs.

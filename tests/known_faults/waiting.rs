@@ -3,11 +3,10 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::PATIENCE;
 use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::until;
 use genv_tests::process::Running;
 use genv_tests::shell::{Account, Shell};
 use rustix::fs::{FlockOperation, flock};
@@ -27,20 +26,18 @@ fn hanging_driver(simulation: &Simulation) -> Result<[(&'static str, String); 3]
 
 /// Waits until a program has a thread that asks the GPUs.
 fn wait_until_it_asks(child: &mut Child) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
     let tasks = format!("/proc/{}/task", child.id());
-    loop {
+    until("it asks the GPUs", || {
         for task in fs::read_dir(&tasks)? {
             // It may end meanwhile.
             let name = fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
             if name.trim() == "gpu" {
-                return Ok(());
+                return Ok(true);
             }
         }
         ensure!(child.try_wait()?.is_none(), "it ended without asking");
-        ensure!(Instant::now() < deadline, "it never asked the GPUs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        Ok(false)
+    })
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::dashboard::Dashboard;
-use genv_tests::exporter::{Setup, free_port};
+use genv_tests::exporter::Setup;
+use genv_tests::http::free_port;
 use genv_tests::metrics::Labels;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::{Monitor, Peer};

@@ -5,11 +5,11 @@ mod host;
 
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{PATIENCE, free_port};
+use genv_tests::http::free_port;
 use genv_tests::metrics::Scrape;
+use genv_tests::patience::until;
 use genv_tests::peer::Monitor;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{self, Shell};
@@ -121,18 +121,10 @@ fn its_monitor_tells_the_same_of_a_host_that_is_ours() -> Result<()> {
         folder.display()
     );
     let monitor = Monitor::start(&mut login(&client, &host, &line)?, port, host.peer.folder())?;
-    let deadline = Instant::now() + PATIENCE;
-    let scrape = loop {
-        let scrape = monitor.scrape()?;
-        if ["ours", "theirs"]
-            .iter()
-            .all(|host| scrape.mentions("hostname", host))
-        {
-            break scrape;
-        }
-        ensure!(Instant::now() < deadline, "not both hosts: {scrape:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    };
+    let scrape = monitor.wait_for("both hosts are seen", |scrape| {
+        let mut names = ["ours", "theirs"].iter();
+        names.all(|host| scrape.mentions("hostname", host))
+    })?;
     let (ours, theirs) = (of(&scrape, "ours"), of(&scrape, "theirs"));
     ensure!(ours == theirs, "{ours:#?} is not {theirs:#?}");
     for (name, labels, expected) in [
@@ -286,13 +278,7 @@ fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Resul
     ensure!(holders.matches(",training,").count() == 2, "{holders}");
 
     terminal.type_line("exit")?;
-    let deadline = Instant::now() + PATIENCE;
-    while hosts[1].genv("envs ps")?.contains("training") {
-        ensure!(
-            Instant::now() < deadline,
-            "the environment outlives its shell"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    until("the environment ends with its shell", || {
+        Ok(!hosts[1].genv("envs ps")?.contains("training"))
+    })
 }

@@ -5,47 +5,24 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{PATIENCE, free_port};
-use genv_tests::http;
+use genv_tests::http::free_port;
 use genv_tests::patience::output;
+use genv_tests::peer::Monitor;
 use genv_tests::process::{copy_program, program};
 
 use crate::lab::Lab;
 
-/// A process that ends with the value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// `genv monitor`, once it serves.
-fn monitor(lab: &Lab, folder: Option<&Path>, port: u16) -> Result<Running> {
-    let log = fs::File::create(lab.folder().join("monitor.log"))?;
+/// `genv monitor`, once it serves; its log is beside the state.
+fn monitor(lab: &Lab, folder: Option<&Path>, port: u16) -> Result<Monitor> {
     let mut command = lab.command(program("genv")?);
     command.args(["monitor", "-i", "1", "-p", &port.to_string()]);
     if let Some(folder) = folder {
         command.arg("--config-dir").arg(folder);
     }
-    let running = Running(command.stdout(log.try_clone()?).stderr(log).spawn()?);
-    let deadline = Instant::now() + PATIENCE;
-    while http::get(port, "/metrics").is_err() {
-        let log = fs::read_to_string(lab.folder().join("monitor.log"))?;
-        ensure!(
-            Instant::now() < deadline,
-            "genv monitor never answered: {log}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(running)
+    Monitor::start(&mut command, port, &lab.folder())
 }
 
 #[test]
@@ -54,7 +31,7 @@ fn monitor_is_the_exporter_on_all_interfaces_with_files_for_prometheus() -> Resu
     let port = free_port()?;
     let folder = lab.folder().join("metrics");
     let running = monitor(&lab, Some(&folder), port)?;
-    let name = fs::read_to_string(format!("/proc/{}/comm", running.0.id()))?;
+    let name = fs::read_to_string(format!("/proc/{}/comm", running.pid()))?;
     assert_eq!(name, "genv-exporter\n");
     // Whoever listens on one address only does not have this one.
     TcpStream::connect(("127.0.0.2", port)).context("it listens on 127.0.0.1 alone")?;

@@ -4,8 +4,7 @@ use std::fs;
 use std::process::{Child, Stdio};
 
 use anyhow::{Result, ensure};
-use genv_tests::exporter::free_port;
-use genv_tests::http;
+use genv_tests::http::{self, free_port};
 use genv_tests::patience::{output, until};
 use genv_tests::process::{copy_program, write_script};
 use genv_tests::ssh::SshClient;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use genv_tests::exporter::free_port;
+use genv_tests::http::free_port;
 use genv_tests::process::write_script;
 use genv_tests::shell::{self, Shell, installed};
 use genv_tests::ssh::SshClient;

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use genv_tests::exporter::{Exporter, Setup, free_port};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::http::free_port;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::Peer;
 use genv_tests::process::write_script;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_remote::hosts::HostList;
 use genv_remote::resolve::{Target, resolve_with};
 use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
-use genv_tests::exporter::PATIENCE;
+use genv_tests::patience::{PATIENCE, until};
 use genv_tests::process::{Running, write_script};
 use genv_tests::shell::installed;
 use genv_tests::ssh::{SshClient, SshServer};
@@ -145,11 +145,7 @@ impl Agent {
             _child: Running::spawn(agent.stdout(Stdio::null()))?,
             folder,
         };
-        let deadline = Instant::now() + PATIENCE;
-        while !agent.socket().exists() {
-            ensure!(Instant::now() < deadline, "ssh-agent never listened");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("ssh-agent listens", || Ok(agent.socket().exists()))?;
         for key in keys {
             let mut add = Command::new(installed("ssh-add"));
             add.arg("-q").arg(key).env("SSH_AUTH_SOCK", agent.socket());

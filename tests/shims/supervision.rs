@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::PATIENCE;
+use genv_tests::patience::PATIENCE;
 use genv_tests::process::{signal, write_script};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 

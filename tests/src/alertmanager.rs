@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-use crate::exporter::{PATIENCE, free_port};
-use crate::http;
+use crate::http::{self, free_port};
 use crate::metrics::Labels;
+use crate::patience::PATIENCE;
 use crate::server::Server;
 use crate::tools;
 

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::exporter::free_port;
-use crate::http::{self, Response};
+use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::prometheus::Prometheus;
 

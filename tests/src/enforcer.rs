@@ -9,8 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::exporter::free_port;
-use crate::http::{self, Response};
+use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process::{self, Running};

@@ -1,7 +1,6 @@
 //! genv-exporter as a process: started on a free port, waited for, asked, stopped.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -9,13 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::http::{self, Response};
+use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
+use crate::patience::{self, PATIENCE, until};
 use crate::process::{self, Running};
-
-/// How long anything may take to happen before a test is given up: much longer than it takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How an exporter is to be started.
 #[derive(Debug)]
@@ -146,24 +143,18 @@ impl Setup {
             port: self.port,
             folder: self.folder,
         };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let ready = if self.guarded {
-                http::connect(exporter.port).is_ok()
-            } else {
-                matches!(http::get(exporter.port, "/-/ready"), Ok(answer) if answer.status == 200)
-            };
-            if ready {
-                return Ok(exporter);
-            }
+        until("genv-exporter is ready", || {
             if let Some(status) = exporter.child.try_wait()? {
-                bail!("genv-exporter ended with {status}: {}", exporter.log());
+                bail!("it ended with {status}");
             }
-            if Instant::now() > deadline {
-                bail!("genv-exporter never became ready: {}", exporter.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(if self.guarded {
+                http::connect(self.port).is_ok()
+            } else {
+                matches!(http::get(self.port, "/-/ready"), Ok(answer) if answer.status == 200)
+            })
+        })
+        .with_context(|| exporter.log())?;
+        Ok(exporter)
     }
 
     /// Runs it to its end, which a wrong flag should bring about at once: exit code, and what it said.
@@ -280,18 +271,7 @@ impl Exporter {
     /// It does not end.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.signal_terminate()?;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "genv-exporter outlives SIGTERM: {}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        patience::ended(&mut self.child).with_context(|| self.log())
     }
 
     /// Sends it SIGTERM.
@@ -309,12 +289,4 @@ impl Exporter {
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
-}
-
-/// A port of 127.0.0.1 on which nobody listens now.
-///
-/// # Errors
-/// There is none.
-pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

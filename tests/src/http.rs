@@ -1,13 +1,19 @@
 //! A small blocking HTTP client: each request on a connection of its own.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How long a request may take before a test is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::patience::PATIENCE;
+
+/// A port of 127.0.0.1 on which nobody listens now.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
 
 /// An answer.
 #[derive(Clone, Debug)]

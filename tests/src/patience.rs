@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-pub use crate::exporter::PATIENCE;
+/// How long anything may take to happen before a test is given up: much longer than it takes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a program may take to its end: a whole script may, on a machine that is busy with other tests.
-const END_PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often something is looked at.
 const POLL: Duration = Duration::from_millis(5);

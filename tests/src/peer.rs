@@ -6,15 +6,14 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::exporter::{PATIENCE, free_port};
-use crate::http;
+use crate::http::{self, free_port};
 use crate::metrics::Scrape;
 use crate::nvml_sim::Simulation;
+use crate::patience::until;
 use crate::process::Running;
 use crate::{shell, tools};
 
@@ -263,17 +262,11 @@ impl Monitor {
         let log = File::create(&path)?;
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
         let child = Running::spawn(command.stderr(log))?;
-        let monitor = Self { child, port };
-        let deadline = Instant::now() + PATIENCE;
-        while http::get(port, "/metrics").is_err() {
-            ensure!(
-                Instant::now() < deadline,
-                "genv monitor never answered: {}",
-                std::fs::read_to_string(&path)?
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(monitor)
+        until("genv monitor answers", || {
+            Ok(http::get(port, "/metrics").is_ok())
+        })
+        .with_context(|| std::fs::read_to_string(&path).unwrap_or_default())?;
+        Ok(Self { child, port })
     }
 
     /// Its pid.
@@ -286,6 +279,20 @@ impl Monitor {
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Scrapes until `holds` is true of a scrape, which is returned.
+    ///
+    /// # Errors
+    /// It never is.
+    pub fn wait_for(&self, what: &str, holds: impl Fn(&Scrape) -> bool) -> Result<Scrape> {
+        let mut scrape = Scrape::default();
+        until(what, || {
+            scrape = self.scrape()?;
+            Ok(holds(&scrape))
+        })
+        .with_context(|| format!("{scrape:?}"))?;
+        Ok(scrape)
     }
 
     /// The families of genv that it serves, without those of Python and of the process.

@@ -3,13 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::exporter::PATIENCE;
-use crate::patience;
+use crate::patience::{self, until};
 use crate::tools::build_folder;
 
 /// The path of a program of this workspace: beside the test program, where cargo builds it.
@@ -211,20 +209,17 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
 /// It ends without waiting, or never waits.
 pub fn wait_for_lock(child: &mut Child) -> Result<()> {
     let pid = child.id().to_string();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let locks = std::fs::read_to_string("/proc/locks")?;
-        let waits = |line: &str| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
-        };
-        if locks.lines().any(waits) {
-            return Ok(());
+    let waits = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
+    };
+    until("it waits for the lock", || {
+        if std::fs::read_to_string("/proc/locks")?.lines().any(waits) {
+            return Ok(true);
         }
         ensure!(child.try_wait()?.is_none(), "it ended without waiting");
-        ensure!(Instant::now() < deadline, "it never waited for the lock");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        Ok(false)
+    })
 }
 
 /// A program that was started; it is killed with the value.

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exporter::{PATIENCE, free_port};
-use crate::http::{self, Response};
+use crate::http::{self, Response, free_port};
 use crate::metrics::Labels;
+use crate::patience::PATIENCE;
 use crate::server::Server;
 use crate::tools;
 

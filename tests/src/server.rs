@@ -2,12 +2,11 @@
 
 use std::fs::File;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::exporter::PATIENCE;
 use crate::http;
+use crate::patience::until;
 use crate::process::Running;
 
 /// A server of the Prometheus project; it ends with the value.
@@ -32,20 +31,12 @@ impl Server {
         let command = command.stdin(Stdio::null()).stdout(log.try_clone()?);
         let child = Running::spawn(command.stderr(log))?;
         let mut server = Self { child, folder };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200) {
-                return Ok(server);
-            }
-            let ended = server.child.try_wait()?;
-            ensure!(
-                ended.is_none() && Instant::now() < deadline,
-                "{} never became ready: {}",
-                command.get_program().display(),
-                server.log()
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("it is ready", || {
+            ensure!(server.child.try_wait()?.is_none(), "it has ended");
+            Ok(matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200))
+        })
+        .with_context(|| format!("{}: {}", command.get_program().display(), server.log()))?;
+        Ok(server)
     }
 
     /// All that it logged.

@@ -12,12 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::patience::PATIENCE;
+use crate::patience::{END_PATIENCE, PATIENCE};
 use crate::process::{children, signal};
 use crate::shell::Shell;
-
-/// How long a line may take: packages are installed by one, and containers started.
-const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);

@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::exporter::{PATIENCE, free_port};
+use crate::http::free_port;
+use crate::patience::until;
 use crate::process::{Running, children, signal, write_script};
 use crate::shell::installed;
 
@@ -157,16 +157,11 @@ impl SshServer {
             port,
             folder,
         };
-        let deadline = Instant::now() + PATIENCE;
-        while !server.answers() {
-            let ended = server.child.try_wait()?;
-            ensure!(
-                ended.is_none() && Instant::now() < deadline,
-                "sshd never answered: {}",
-                server.log()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("sshd answers", || {
+            ensure!(server.child.try_wait()?.is_none(), "it has ended");
+            Ok(server.answers())
+        })
+        .with_context(|| server.log())?;
         Ok(server)
     }
 

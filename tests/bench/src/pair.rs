@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::exporter::{PATIENCE, Setup};
+use genv_tests::exporter::Setup;
 use genv_tests::peer::Peer;
 use genv_tests::process::{cpu_seconds, program, resident_bytes};
 
@@ -47,24 +47,19 @@ pub(crate) fn table() -> Result<Table> {
             .args(["--interval=1s", "--gpu.source=nvml"])
             .arg(format!(
                 "--web.listen-address=127.0.0.1:{}",
-                genv_tests::exporter::free_port()?
+                genv_tests::http::free_port()?
             ));
         measure(exporter.pid(), exporter.port(), &traced)?
     };
     let theirs = {
         let monitor = peer.monitor()?;
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while monitor.scrape()?.value("genv_processes_total", &[]).ok() != Some(PROCESSES as f64) {
-            ensure!(
-                std::time::Instant::now() < deadline,
-                "genv monitor does not see the load"
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        monitor.wait_for("genv monitor sees the load", |scrape| {
+            scrape.value("genv_processes_total", &[]).ok() == Some(PROCESSES as f64)
+        })?;
         measure(
             monitor.pid(),
             monitor.port(),
-            &peer.monitor_command(genv_tests::exporter::free_port()?),
+            &peer.monitor_command(genv_tests::http::free_port()?),
         )?
     };
 

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use genv_tests::exporter::free_port;
+use genv_tests::http::free_port;
 use genv_tests::peer::Peer;
 use genv_tests::process::{signal, tree_cpu_seconds, write_script};
 use genv_tests::shell;
