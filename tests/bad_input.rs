@@ -106,7 +106,7 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o000))?;
 
     let mut setup = simulated_devices()?.env("GENV_TMPDIR", &state);
-    // Root may read everything: then somebody else runs it, from where he may.
+    // Root may read everything: then somebody else runs it, from where they may.
     if rustix::process::getuid().is_root() {
         let copy = folder.path().join("genv-exporter");
         copy_program("genv-exporter", &copy)?;

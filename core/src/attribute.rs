@@ -219,7 +219,7 @@ impl<'a> Attributor<'a> {
                 return Descent::Broken;
             };
             if lineage.start_time_ticks > child_start {
-                // Nobody is younger than his child: the parent ended, and another process has its pid.
+                // Nobody is younger than their child: the parent ended, and another process has its pid.
                 return Descent::Broken;
             }
             if let Some(&eid) = self.members.get(&current) {

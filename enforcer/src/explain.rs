@@ -1,6 +1,6 @@
 //! `genv-enforcer explain`: why a process is, or is not, safe, rule by rule.
 //!
-//! Whoever asks sees what he may see: without root, environs of other users' processes cannot be read, nor what the
+//! Whoever asks sees what they may see: without root, environs of other users' processes cannot be read, nor what the
 //! enforcer remembers. What it publishes of itself anybody may read, and stands in then.
 
 mod answer;

@@ -58,7 +58,7 @@ impl Usernames {
     }
 
     /// Names the users of another host. Of one who has neither a process nor an environment any more the uid is not known:
-    /// then his name is hashed.
+    /// then their name is hashed.
     fn rename(self, snapshot: &mut Snapshot) {
         let environments = snapshot.environments.iter();
         let environments = environments.map(|it| (Some(&it.username), it.uid));

@@ -52,7 +52,7 @@ pub(crate) fn find() -> Option<PathBuf> {
     folders.find(|folder| fs::symlink_metadata(folder).is_ok())
 }
 
-/// The working directory as the user knows it: with the links by which he came.
+/// The working directory as the user knows it: with the links by which they came.
 fn working_directory() -> Option<PathBuf> {
     let actual = env::current_dir().ok()?;
     let known = env::var_os("PWD").map(PathBuf::from);

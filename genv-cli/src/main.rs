@@ -8,7 +8,7 @@ mod doctor;
 mod failure;
 mod handover;
 mod here;
-mod line;
+mod queue;
 mod local_config;
 mod machine;
 mod now;

@@ -2,7 +2,7 @@
 
 mod bad_input;
 mod devices;
-mod line;
+mod queue;
 mod members;
 mod running;
 mod story;

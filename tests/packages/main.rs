@@ -68,7 +68,7 @@ fn changed(machine: &Machine, script: &str) -> Result<&'static str> {
     Ok("/packages/changed.deb")
 }
 
-/// Installs a Debian package as an administrator does who wants his configuration kept; what was said.
+/// Installs a Debian package as an administrator does who wants their configuration kept; what was said.
 fn install(machine: &Machine, package: &str) -> Result<String> {
     let output = machine.output(&[
         "env",
@@ -111,7 +111,7 @@ fn start_member(machine: &Machine) -> Result<u32> {
     )
 }
 
-/// Runs a command as [`USER`], in his home.
+/// Runs a command as [`USER`], in their home.
 fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
     let home = format!("HOME=/home/{USER}");
     let user = [

@@ -183,7 +183,7 @@ fn who_asks_without_reading_is_left() -> Result<()> {
 fn silence_ends_it_and_a_sign_of_life_does_not() -> Result<()> {
     let mut serving = Serving::start(&["--silence=1s"])?;
     serving.ask(follow())?;
-    // Following goes on for as long as somebody says that he is there.
+    // Following goes on for as long as somebody says that they are there.
     for _ in 0..20 {
         serving.ask(json!({"request": "alive"}))?;
         serving.snapshot()?;

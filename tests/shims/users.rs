@@ -1,4 +1,4 @@
-//! What an ordinary user is shown of others' processes: nothing, also where one of them claims to be his.
+//! What an ordinary user is shown of others' processes: nothing, also where one of them claims to be theirs.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -84,7 +84,7 @@ impl Stack {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.current_dir(repository());
-        // What somebody has set for a stack of his own is not ours.
+        // What somebody has set for a stack of their own is not ours.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if ["GENV_", "GRAFANA_", "COMPOSE_"]

@@ -113,7 +113,7 @@ impl Executable {
     }
 
     /// Whether it is the program that has this path now or, having been replaced by an update, had it. Only files that root
-    /// owns count: a user's mount namespace can give any path to his own.
+    /// owns count: a user's mount namespace can give any path to their own.
     fn is(&self, path: &Path) -> bool {
         if self.owner != 0 {
             return false;

@@ -66,7 +66,7 @@ pub(super) fn rung(
     let end_seconds = end_seen.map(|end_seen| now_seconds + (end_seen - seen_seconds));
     if let Some(next) = warn.get(given).map(Duration::as_secs_f64) {
         let due = end_seen.is_none_or(|end_seen| seen_seconds >= end_seen - next);
-        // Who is warned late has his full time all the same.
+        // Who is warned late has their full time all the same.
         let latest = now_seconds + next;
         let end_seconds = end_seconds.map_or(latest, |end| if due { end.max(latest) } else { end });
         if !due {

@@ -10,7 +10,7 @@ use rustix::process::getuid;
 
 use crate::failure::EXIT_CODES;
 use crate::here::{self, Shown, check_owner};
-use crate::line::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{Machine, Survey, tell};
 use crate::shell::Caller;
 use crate::{completion, local_config, values};
@@ -90,7 +90,7 @@ impl Activate {
         if let Some(eid) = here::claimed()
             && state.environments.iter().any(|it| it.eid == eid)
         {
-            // Whoever asks for what he has, as an editor's terminal does, has it.
+            // Whoever asks for what they have, as an editor's terminal does, has it.
             if self.eid.as_ref() == Some(&eid) {
                 tell(&format!(
                     "environment {} is active already",

@@ -7,7 +7,7 @@ use genv_core::state::allocate::{AttachRequest, Selection};
 use super::shell::refresh;
 use crate::failure::EXIT_CODES;
 use crate::here::{self, Shown};
-use crate::line::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{Machine, Survey, tell};
 use crate::shell::Caller;
 use crate::{completion, values};

@@ -13,7 +13,7 @@ use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::here::check_outside;
-use crate::line::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,

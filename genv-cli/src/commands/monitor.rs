@@ -37,7 +37,7 @@ pub(crate) struct Monitor {
     interval: u32,
 }
 
-/// Sees to it that nobody put a folder of his own, or a link to another one, where everybody may.
+/// Sees to it that nobody put a folder of their own, or a link to another one, where everybody may.
 fn check(folder: &Path) -> anyhow::Result<()> {
     let found = match fs::symlink_metadata(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -140,7 +140,7 @@ impl Slot {
                 let call = "nvmlDeviceGetHandleByIndex_v2";
                 return Err(Failure::Driver(driver_error(call, &error)));
             }
-            // A device that this user may not see is none of his; one that was counted and is not there has
+            // A device that this user may not see is none of theirs; one that was counted and is not there has
             // just been removed. Whatever else keeps a device from answering, it is lost.
             Err(NvmlError::NoPermission | NvmlError::NotFound | NvmlError::InvalidArg) => {
                 return Ok(false);

@@ -219,7 +219,7 @@ impl Lab {
     }
 }
 
-/// root is 0; everybody else has an uid of his own.
+/// root is 0; everybody else has a uid of their own.
 pub(crate) fn uid(username: &str) -> u32 {
     match username {
         "root" => 0,

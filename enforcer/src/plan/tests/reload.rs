@@ -53,7 +53,7 @@ fn said<const N: usize>(steps: [(f64, &str); N]) -> Vec<(f64, String)> {
 
 #[test]
 fn warnings_of_one_kind_are_none_of_another_that_has_the_name_now() {
-    // The devices would be taken 100 s after the change; of his memory he was never told.
+    // The devices would be taken 100 s after the change; of the memory the user was never told.
     let first = fair_share(devices(), Action::Detach, &[400]);
     let then = fair_share(memory(), Action::Terminate, &[600]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What happens after an action: nobody is ended twice, and nobody for what he was not warned of.
+//! What happens after an action: nobody is ended twice, and nobody for what they were not warned of.
 
 use super::daemon::*;
 use super::lab::*;

@@ -190,7 +190,7 @@ fn a_silent_host_forgets_nothing_and_lets_no_time_pass() {
     assert!(daemon.run(&lab, 3600).is_empty());
     lab.silent.clear();
     let steps = daemon.run(&lab, 3600);
-    // 40 of the 60 seconds that he was told were left; the first look after the silence adds none.
+    // 40 of the 60 seconds that the user was told were left; the first look after the silence adds none.
     assert_eq!(steps.len(), 1);
     assert_eq!(steps[0].0, 3690.0 + 40.0);
 }
@@ -303,7 +303,7 @@ fn clocks_that_jump_hurry_nothing() {
         let mut daemon = Daemon::new(vec![warned.clone()]);
         let first = daemon.run(&lab, 100);
         assert_eq!(first.len(), 2);
-        // He was warned 40 s ago, and has 80 s left.
+        // The user was warned 40 s ago, and has 80 s left.
         daemon.now_seconds += jump;
         let steps = daemon.run(&lab, 1000);
         let after = steps[0].0 - (100.0 + jump);

@@ -185,7 +185,7 @@ fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
                     Some(_) => assert_eq!(left[name], old[name], "{fault:?}: {failed:?}"),
                 }
             }
-            // Nobody is attached before he exists, or exists before his start is recorded.
+            // Nobody is attached before they exist, or exists before their start is recorded.
             let changed = ["genv-members.json", "envs.json", "devices.json"]
                 .map(|name| left[name] == new[name]);
             assert!(

@@ -64,11 +64,11 @@ impl Drop for Job {
     }
 }
 
-const NEXT: &str = "genv: waiting for devices: next in line. Ctrl-C leaves the line";
-const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the line";
+const NEXT: &str = "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
+const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the queue";
 
 /// Two of four devices are taken, one waits for all, and another one behind for one, which is free.
-fn line(account: &Account) -> Result<(Job, Job, Job)> {
+fn queue(account: &Account) -> Result<(Job, Job, Job)> {
     let holder = Job::start(account, &["--gpus=2"])?;
     holder.runs()?;
     let large = Job::start(account, &["--gpus=4", "--wait"])?;
@@ -78,19 +78,19 @@ fn line(account: &Account) -> Result<(Job, Job, Job)> {
     Ok((holder, large, small))
 }
 
-fn line_is_empty(account: &Account) -> Result<bool> {
+fn queue_is_empty(account: &Account) -> Result<bool> {
     Ok(listed(account, "genv-members.json", "queue")?.is_empty())
 }
 
 #[test]
 fn who_came_first_is_served_first() -> Result<()> {
     let account = Account::new()?;
-    let (holder, large, small) = line(&account)?;
+    let (holder, large, small) = queue(&account)?;
     // Nobody passes those who wait, unless the devices are to be shared.
     let refused = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
     ensure!(refused.status.code() == Some(4), "{refused:?}");
     let said = String::from_utf8(refused.stderr)?;
-    ensure!(said.contains("others wait in line"), "{said}");
+    ensure!(said.contains("others wait in the queue"), "{said}");
     let shares = ["exec", "-o", "--gpus=1", "--", "true"];
     let shares = output(&mut genv(&account, &shares)?)?;
     ensure!(shares.status.success(), "{shares:?}");
@@ -102,14 +102,14 @@ fn who_came_first_is_served_first() -> Result<()> {
     large.ends()?;
     small.runs()?;
     small.ends()?;
-    ensure!(line_is_empty(&account)?);
+    ensure!(queue_is_empty(&account)?);
     Ok(())
 }
 
 #[test]
 fn who_attaches_an_environment_from_outside_passes_nobody_either() -> Result<()> {
     let account = Account::new()?;
-    let (_holder, _large, _small) = line(&account)?;
+    let (_holder, _large, _small) = queue(&account)?;
     let member = Sleeper::start(&[])?;
     let pid = member.pid().to_string();
     let uid = rustix::process::getuid().as_raw().to_string();
@@ -129,20 +129,20 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
     for way in [
         Signal::KILL,
         Signal::INT,
-        // It cannot leave the line itself.
+        // It cannot leave the queue itself.
         Signal::STOP,
         Signal::TSTP,
     ] {
         let account = Account::new()?;
-        let (_holder, mut large, small) = line(&account)?;
+        let (_holder, mut large, small) = queue(&account)?;
         signal(large.child.id(), way)?;
         // Whoever ended is a zombie as long as nobody has asked how.
         small.runs().with_context(|| format!("{way:?}"))?;
-        ensure!(line_is_empty(&account)?, "{way:?}");
+        ensure!(queue_is_empty(&account)?, "{way:?}");
         if way == Signal::STOP || way == Signal::TSTP {
-            // It goes on at the end of the line.
+            // It goes on at the end of the queue.
             signal(large.child.id(), Signal::CONT)?;
-            until("it is in line again", || Ok(!line_is_empty(&account)?))?;
+            until("it is in the queue again", || Ok(!queue_is_empty(&account)?))?;
         } else {
             let ended = ended(&mut large.child)?;
             ensure!(ended.signal() == Some(way.as_raw()), "{way:?}: {ended}");
@@ -166,10 +166,10 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
         let script = format!("{setup}; {command}");
         let shell = shell.args(["-c", &script]).stdin(Stdio::null());
         let mut shell = shell.stderr(Stdio::null()).spawn()?;
-        until("it is in line", || Ok(!line_is_empty(&account)?))?;
+        until("it is in the queue", || Ok(!queue_is_empty(&account)?))?;
         shell.kill()?;
         shell.wait()?;
-        until("it has left the line", || line_is_empty(&account))?;
+        until("it has left the queue", || queue_is_empty(&account))?;
         let now = listed(&account, "devices.json", "devices")?;
         ensure!(now == devices, "{command}: {now:?}");
     }
@@ -218,21 +218,21 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
 }
 
 #[test]
-fn who_waits_for_too_long_leaves_the_line() -> Result<()> {
+fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
     let account = Account::new()?;
     let holder = Job::start(&account, &["--gpus=4"])?;
     holder.runs()?;
     let late = ["exec", "--gpus=1", "--wait=1ms", "--", "true"];
     let late = output(&mut genv(&account, &late)?)?;
     ensure!(late.status.code() == Some(6), "{late:?}");
-    ensure!(line_is_empty(&account)?);
+    ensure!(queue_is_empty(&account)?);
     Ok(())
 }
 
 #[test]
 fn waiting_writes_nothing() -> Result<()> {
     let account = Account::new()?;
-    let (_holder, _large, _small) = line(&account)?;
+    let (_holder, _large, _small) = queue(&account)?;
     let files = ["envs.json", "devices.json", "genv-members.json"];
     let versions = || {
         let version = |name| std::fs::metadata(account.state().join(name)).map(|it| it.ino());

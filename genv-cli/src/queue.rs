@@ -1,4 +1,4 @@
-//! Getting devices, and waiting in line for them: first come, first served.
+//! Getting devices, and waiting in a queue for them: first come, first served.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, channel};
@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(300);
 /// Whether to wait.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct WaitFlag {
-    /// Wait in line for devices that cannot be had now, for ever or at most so long.
+    /// Wait in the queue for devices that cannot be had now, for ever or at most so long.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
     wait: Option<Option<Duration>>,
 }
@@ -74,11 +74,11 @@ pub(crate) fn obtain<T>(
 /// What came of an attempt.
 enum Outcome<T> {
     Done(T),
-    /// It is in line, behind so many, because of this.
+    /// It is in the queue, behind so many, because of this.
     Waits(usize, anyhow::Error),
 }
 
-/// A place in line, taken when the first attempt fails.
+/// A place in the queue, taken when the first attempt fails.
 struct Place<'a> {
     pid: u32,
     asking: Asking<'a>,
@@ -163,7 +163,7 @@ impl Place<'_> {
                     "others wait"
                 };
                 Failure::NotEnoughDevices(format!(
-                    "cannot attach devices now: {who} in line for them. '--wait' waits too, '-o' shares"
+                    "cannot attach devices now: {who} in the queue for them. '--wait' waits too, '-o' shares"
                 ))
                 .into()
             }
@@ -182,7 +182,7 @@ impl Place<'_> {
         Ok(Outcome::Waits(state.enqueue(self.pid), refusal))
     }
 
-    /// Leaves the line, if it can: whoever ends is passed by anyway.
+    /// Leaves the queue, if it can: whoever ends is passed by anyway.
     fn leave(&self, machine: &mut Machine) {
         if let Some(waiting) = &self.waited {
             waiting.clear();
@@ -270,14 +270,14 @@ impl Waiting {
         self.signals.recv_timeout(time).ok()
     }
 
-    /// Tells the place in line: on a terminal in a line that is kept up to date, else once.
+    /// Tells the place in the queue: on a terminal in a line that is kept up to date, else once.
     fn show(&mut self, ahead: usize) {
         if self.shown == Some(ahead) || (self.shown.is_some() && !self.terminal) {
             return;
         }
         self.shown = Some(ahead);
         let place = match ahead {
-            0 => "next in line".to_owned(),
+            0 => "next in the queue".to_owned(),
             1 => "one before you".to_owned(),
             ahead => format!("{ahead} before you"),
         };
@@ -289,7 +289,7 @@ impl Waiting {
         // Nobody is left to tell if printing fails.
         let _ = write!(
             io::stderr(),
-            "{begin}genv: waiting for devices: {place}. Ctrl-C leaves the line{end}"
+            "{begin}genv: waiting for devices: {place}. Ctrl-C leaves the queue{end}"
         );
     }
 
