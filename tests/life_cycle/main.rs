@@ -2,7 +2,7 @@
 
 mod bad_input;
 mod devices;
-mod queue;
 mod members;
+mod queue;
 mod running;
 mod story;

@@ -142,7 +142,9 @@ fn who_dies_is_interrupted_or_stops_is_passed() -> Result<()> {
         if way == Signal::STOP || way == Signal::TSTP {
             // It goes on at the end of the queue.
             signal(large.child.id(), Signal::CONT)?;
-            until("it is in the queue again", || Ok(!queue_is_empty(&account)?))?;
+            until("it is in the queue again", || {
+                Ok(!queue_is_empty(&account)?)
+            })?;
         } else {
             let ended = ended(&mut large.child)?;
             ensure!(ended.signal() == Some(way.as_raw()), "{way:?}: {ended}");

@@ -10,8 +10,8 @@ use rustix::process::getuid;
 
 use crate::failure::EXIT_CODES;
 use crate::here::{self, Shown, check_owner};
-use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{Machine, Survey, tell};
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, local_config, values};
 

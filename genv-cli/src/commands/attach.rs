@@ -7,8 +7,8 @@ use genv_core::state::allocate::{AttachRequest, Selection};
 use super::shell::refresh;
 use crate::failure::EXIT_CODES;
 use crate::here::{self, Shown};
-use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{Machine, Survey, tell};
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, values};
 

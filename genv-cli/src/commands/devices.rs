@@ -13,11 +13,11 @@ use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::here::check_outside;
-use crate::queue::{Asking, WaitFlag, obtain};
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
 };
+use crate::queue::{Asking, WaitFlag, obtain};
 use crate::values;
 
 const EXAMPLE: &str = "Example: indices of the devices of an environment
