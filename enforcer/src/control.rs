@@ -10,7 +10,7 @@ use crate::config::Waiver;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
 /// The file.
-pub const CONTROL_FILE: &str = "control.json";
+pub(crate) const CONTROL_FILE: &str = "control.json";
 
 /// Held while it is changed.
 const CONTROL_LOCK: &str = "control.lock";
@@ -21,32 +21,32 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What was told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Control {
+pub(crate) struct Control {
     /// Unix time until which everything waits.
-    pub paused_until_seconds: Option<f64>,
+    pub(crate) paused_until_seconds: Option<f64>,
     /// Exemptions.
-    pub waivers: Vec<GivenWaiver>,
+    pub(crate) waivers: Vec<GivenWaiver>,
 }
 
 /// An exemption that was given while the daemon ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GivenWaiver {
+pub(crate) struct GivenWaiver {
     /// Whom it is for.
-    pub user: String,
+    pub(crate) user: String,
     /// Names of the rules that it is from.
-    pub rules: BTreeSet<String>,
+    pub(crate) rules: BTreeSet<String>,
     /// Unix time of its end.
-    pub until_seconds: f64,
+    pub(crate) until_seconds: f64,
     /// Why.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Unix time at which it was given.
-    pub given_seconds: f64,
+    pub(crate) given_seconds: f64,
 }
 
 /// What was told could not be learned.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlError {
+pub(crate) enum ControlError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -67,7 +67,7 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
+    pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());
         };
@@ -83,7 +83,7 @@ impl Control {
     ///
     /// # Errors
     /// The directory cannot be written, or somebody else changes it for all that time.
-    pub fn change(
+    pub(crate) fn change(
         directory: &RuntimeDirectory,
         now_seconds: f64,
         change: impl FnOnce(&mut Self),
@@ -105,7 +105,7 @@ impl Control {
 
     /// The exemptions as the rules take them.
     #[must_use]
-    pub fn waivers(&self) -> Vec<Waiver> {
+    pub(crate) fn waivers(&self) -> Vec<Waiver> {
         let waivers = self.waivers.iter().map(|waiver| Waiver {
             users: [waiver.user.clone()].into(),
             rules: waiver.rules.clone(),
@@ -116,7 +116,7 @@ impl Control {
     }
 
     /// Gives a user an exemption from rules, in place of what was given from each of them before.
-    pub fn waive(&mut self, waiver: GivenWaiver) {
+    pub(crate) fn waive(&mut self, waiver: GivenWaiver) {
         for earlier in self.waivers.iter_mut().filter(|it| it.user == waiver.user) {
             earlier.rules.retain(|rule| !waiver.rules.contains(rule));
         }

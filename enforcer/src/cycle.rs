@@ -34,7 +34,7 @@ use log::Said;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
 #[derive(Debug)]
-pub struct Cycle {
+pub(crate) struct Cycle {
     /// This host, as snapshots call it.
     hostname: String,
     directory: RuntimeDirectory,
@@ -62,11 +62,11 @@ pub struct Cycle {
 
 /// What came of a cycle.
 #[derive(Debug)]
-pub struct Done {
+pub(crate) struct Done {
     /// What is published in `status.json`.
-    pub status: Enforcement,
+    pub(crate) status: Enforcement,
     /// What is shown in the metrics.
-    pub measured: Measured,
+    pub(crate) measured: Measured,
 }
 
 impl Cycle {
@@ -74,7 +74,7 @@ impl Cycle {
     ///
     /// # Errors
     /// The directory cannot be used, or a thread not be started.
-    pub fn new(
+    pub(crate) fn new(
         hostname: String,
         directory: RuntimeDirectory,
         executor: Executor,
@@ -113,7 +113,7 @@ impl Cycle {
     }
 
     /// Does what is to be done now. `stopping` ends it before the next deed.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         publication: &Publication,
         rules: &InForce,

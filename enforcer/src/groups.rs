@@ -22,7 +22,7 @@ const MOST_USERS: usize = 4096;
 
 /// Groups by user, asked for on a thread of their own.
 #[derive(Debug)]
-pub struct Groups {
+pub(crate) struct Groups {
     /// What was told last, and until when nobody need be asked again.
     known: BTreeMap<String, (Option<BTreeSet<String>>, Instant)>,
     asked: BTreeSet<String>,
@@ -32,11 +32,11 @@ pub struct Groups {
 
 /// What is known of the users of a cycle.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub(crate) struct Known {
     /// Groups, by user.
-    pub groups: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
     /// Users whose groups nobody tells.
-    pub unknown: BTreeSet<String>,
+    pub(crate) unknown: BTreeSet<String>,
 }
 
 impl Groups {
@@ -44,7 +44,7 @@ impl Groups {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         Self::asking(|user| NameService.groups_of(user))
     }
 
@@ -72,7 +72,7 @@ impl Groups {
     }
 
     /// The groups of these users: those that are known, if need be from earlier, and what is told within a second.
-    pub fn of(&mut self, users: &BTreeSet<String>) -> Known {
+    pub(crate) fn of(&mut self, users: &BTreeSet<String>) -> Known {
         let now = Instant::now();
         if self.known.len() > MOST_USERS {
             self.known.clear();
@@ -131,7 +131,7 @@ impl Groups {
 /// Exempts users whose groups nobody tells from the rules that look at groups, for this cycle: a group's limit may be a
 /// higher one, and an excepted group may be theirs.
 #[must_use]
-pub fn waiver_of_unknown(
+pub(crate) fn waiver_of_unknown(
     users: BTreeSet<String>,
     config: &Config,
     now_seconds: f64,
@@ -150,7 +150,7 @@ pub fn waiver_of_unknown(
 
 /// Whether any rule looks at groups, so that somebody has to be asked.
 #[must_use]
-pub fn matter(config: &Config) -> bool {
+pub(crate) fn matter(config: &Config) -> bool {
     config.rules.iter().any(looks_at_groups)
 }
 

@@ -7,7 +7,7 @@ use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::plan::{History, Plan};
 
 /// The file.
-pub const HISTORY_FILE: &str = "history.json";
+pub(crate) const HISTORY_FILE: &str = "history.json";
 
 /// What was remembered. What cannot be used is set aside, and said: violations begin anew then, which acts later
 /// rather than sooner.
@@ -51,7 +51,7 @@ const LONGEST_LAG_SECONDS: f64 = 15.0;
 
 /// What is on the disk, as far as that tells whether it must be written anew.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OnDisk(Option<Written>);
+pub(crate) struct OnDisk(Option<Written>);
 
 #[derive(Clone, Copy, Debug)]
 struct Written {
@@ -65,7 +65,7 @@ impl OnDisk {
     ///
     /// # Errors
     /// As [`save`]; it is tried again the next time.
-    pub fn follow(
+    pub(crate) fn follow(
         &mut self,
         directory: &RuntimeDirectory,
         history: &History,

@@ -56,7 +56,7 @@ pub struct Measured {
 
 /// The word of a mode.
 #[must_use]
-pub const fn mode_word(mode: Mode) -> &'static str {
+pub(crate) const fn mode_word(mode: Mode) -> &'static str {
     match mode {
         Mode::DryRun => "dry-run",
         Mode::Enforce => "enforce",

@@ -158,7 +158,7 @@ impl HostList {
     ///
     /// # Errors
     /// As [`HostList::parse_flag`], with the line.
-    pub fn parse_file(source_name: &str, text: &str) -> Result<Self, HostListError> {
+    pub(crate) fn parse_file(source_name: &str, text: &str) -> Result<Self, HostListError> {
         let mut reader = Reader::new(source_name);
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (index, line) in text.lines().enumerate() {

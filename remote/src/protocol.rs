@@ -15,7 +15,7 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const LONGEST_LINE_BYTES: usize = 16 << 20;
 
 /// What may come before [`Hello`].
-pub const LONGEST_NOISE_BYTES: usize = 64 << 10;
+pub(crate) const LONGEST_NOISE_BYTES: usize = 64 << 10;
 
 /// Silence from who asked, after which a host ends the session: a client sends [`Request::Alive`] more often.
 pub const LONGEST_SILENCE_SECONDS: u64 = 120;

@@ -5,7 +5,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Revision of the sources, or `unknown`.
 pub const REVISION: &str = env!("GENV_REVISION");
 /// Version of the compiler, or `unknown`.
-pub const RUST_VERSION: &str = env!("GENV_RUST_VERSION");
+pub(crate) const RUST_VERSION: &str = env!("GENV_RUST_VERSION");
 
 /// All three, as `--version` prints them.
 pub const LONG_VERSION: &str = concat!(

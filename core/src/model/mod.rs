@@ -27,4 +27,5 @@ pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use snapshot::{CollectorStatus, HostSnapshot, Publication, SNAPSHOT_VERSION, Snapshot};
-pub use time::{LocalTimeError, format_local_time, local_time_zone, parse_local_time};
+pub use time::local_time_zone;
+pub(crate) use time::{format_local_time, parse_local_time};

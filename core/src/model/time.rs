@@ -18,7 +18,7 @@ pub fn local_time_zone() -> TimeZone {
 /// A text that is not a time of genv's files, or a time that cannot be written as one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a time of the form dd/mm/YYYY HH:MM:SS")]
-pub struct LocalTimeError(String);
+pub(crate) struct LocalTimeError(String);
 
 /// Unix seconds of a local time.
 ///
@@ -28,7 +28,7 @@ pub struct LocalTimeError(String);
 ///
 /// # Errors
 /// The text has another form, or names no real date.
-pub fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTimeError> {
+pub(crate) fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTimeError> {
     let error = || LocalTimeError(text.to_owned());
     let civil = DateTime::strptime("%d/%m/%Y %H:%M:%S", text.trim()).map_err(|_| error())?;
     let zoned = civil.to_zoned(time_zone.clone()).map_err(|_| error())?;
@@ -39,7 +39,7 @@ pub fn parse_local_time(text: &str, time_zone: &TimeZone) -> Result<i64, LocalTi
 ///
 /// # Errors
 /// The time is beyond the years that the format can write.
-pub fn format_local_time(
+pub(crate) fn format_local_time(
     timestamp_seconds: i64,
     time_zone: &TimeZone,
 ) -> Result<String, LocalTimeError> {

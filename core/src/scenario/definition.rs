@@ -240,7 +240,7 @@ pub enum Calls {
 impl Calls {
     /// Whether a call is among them.
     #[must_use]
-    pub fn contain(&self, call: &str) -> bool {
+    pub(super) fn contain(&self, call: &str) -> bool {
         match self {
             Self::All => true,
             Self::Named(names) => names.iter().any(|name| name == call),

@@ -118,7 +118,7 @@ impl Engine {
     ///
     /// # Errors
     /// There are more than 1024.
-    pub fn idle_devices(count: u32) -> Result<Self, ScenarioError> {
+    pub(crate) fn idle_devices(count: u32) -> Result<Self, ScenarioError> {
         let text = format!("version: 1\nhosts: [{{devices: [{{count: {count}}}]}}]");
         Self::from_text("simulated devices", &text)
     }

@@ -51,7 +51,7 @@ impl Pattern {
 
     /// The value times seconds, from the beginning to `seconds` after it: its integral.
     #[must_use]
-    pub fn integral(&self, seconds: f64) -> f64 {
+    pub(super) fn integral(&self, seconds: f64) -> f64 {
         match self {
             Self::Constant(value) => value * seconds,
             Self::Wave {
@@ -122,7 +122,7 @@ pub struct Window {
 
 impl Window {
     /// From the beginning and for ever.
-    pub const ALWAYS: Self = Self {
+    pub(super) const ALWAYS: Self = Self {
         every: None,
         from: 0.0,
         until: None,
@@ -144,7 +144,7 @@ impl Window {
 
     /// The integral, from time 0 to `seconds`, of a pattern that begins anew with each occurrence.
     #[must_use]
-    pub fn integral(&self, pattern: &Pattern, seconds: f64) -> f64 {
+    pub(super) fn integral(&self, pattern: &Pattern, seconds: f64) -> f64 {
         let part = |into: f64| {
             let end = self.until.map_or(into, |until| into.min(until));
             if end <= self.from {

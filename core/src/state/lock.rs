@@ -67,7 +67,7 @@ pub enum LockError {
 /// An exclusive lock (flock(2)), released when the value is dropped or the process ends. Programs that
 /// it starts do not inherit it.
 #[derive(Debug)]
-pub struct FileLock {
+pub(super) struct FileLock {
     _file: OwnedFd,
 }
 

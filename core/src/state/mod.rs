@@ -23,7 +23,7 @@ pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
 pub use inventory::Inventory;
-pub use lock::{DEFAULT_PATIENCE, FileLock, LockError};
+pub use lock::{DEFAULT_PATIENCE, LockError};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};

@@ -18,7 +18,7 @@ pub(super) use lines::{Line, lines};
 use lines::{for_each_line, last_record};
 
 /// The file's name.
-pub const AUDIT_FILE: &str = "audit.jsonl";
+pub(crate) const AUDIT_FILE: &str = "audit.jsonl";
 
 /// One line. What is done has two with one `id`: the intention, which is on the disk before anything happens, and how it
 /// went.

@@ -8,7 +8,7 @@ use crate::config::BreakerLimits;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
 /// The file's name.
-pub const BREAKER_FILE: &str = "breaker.json";
+pub(crate) const BREAKER_FILE: &str = "breaker.json";
 
 const WINDOW_SECONDS: f64 = 60.0;
 

@@ -5,13 +5,13 @@
 //! else can be hit. Before anything is done the intention is on the disk in [`audit`]. The [`breaker`] holds whatever the rules say.
 
 mod asked;
-pub mod audit;
-pub mod breaker;
+pub(crate) mod audit;
+pub(crate) mod breaker;
 mod detach;
 mod evidence;
 mod never;
 mod record;
-pub mod report;
+pub(crate) mod report;
 mod resume;
 mod signal;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use audit::{Action, Audit};
 use breaker::Breaker;
 pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
 pub(crate) use never::program_out_of_reach;
-pub use resume::{Became, Mark};
+pub(crate) use resume::Mark;
 use signal::Held;
 
 /// Held while anything is done, so that two programs do not exceed together what each may do.
@@ -185,7 +185,7 @@ impl Executor {
 
     /// Whether genv's variable `GENV_TERMINATE_PROCESSES` lets processes be signalled.
     #[must_use]
-    pub fn may_signal(&self) -> bool {
+    pub(crate) fn may_signal(&self) -> bool {
         self.may_signal
     }
 
@@ -307,7 +307,7 @@ fn act_of(step: &StepKind) -> Option<(Action, Target)> {
 
 /// The users whom a plan's steps hit, other than by words.
 #[must_use]
-pub fn users_hit(plan: &Plan) -> BTreeSet<String> {
+pub(crate) fn users_hit(plan: &Plan) -> BTreeSet<String> {
     let hit = plan.steps.iter().filter_map(|step| match &step.kind {
         StepKind::Detach(target) => Some(target.username.clone()),
         StepKind::Terminate(target) | StepKind::Kill(target) => Some(target.username.clone()),
@@ -343,7 +343,7 @@ fn now_seconds() -> f64 {
 ///
 /// # Errors
 /// That cannot be written down.
-pub fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
+pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
     let open = Breaker::load(directory, now_seconds()).open;
     Breaker::default().save(directory)?;

@@ -20,7 +20,7 @@ const WHY: &str = "genv usage execute was told to";
 
 /// What to do, as genv 1.4.3 writes it. Keys that it does not use are read past.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     terminate: Processes,
     /// By the index of the device.
     detach: BTreeMap<u32, Environments>,
@@ -59,21 +59,21 @@ struct Environment {
 #[error(
     "cannot read the report: {0}: give what 'genv remote enforce' of genv 1.4.3 sends, JSON with terminate and detach"
 )]
-pub struct ReportError(serde_json::Error);
+pub(crate) struct ReportError(serde_json::Error);
 
 impl Report {
     /// Reads a report.
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(json: &[u8]) -> Result<Self, ReportError> {
+    pub(crate) fn parse(json: &[u8]) -> Result<Self, ReportError> {
         serde_json::from_slice(json).map_err(ReportError)
     }
 }
 
 /// One thing that a report asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Deed {
+pub(crate) struct Deed {
     /// What was to be ended or detached.
     pub target: Target,
     /// How it went.
@@ -83,7 +83,7 @@ pub struct Deed {
 impl Deed {
     /// Whether nothing is left to be done.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         matches!(self.outcome, Outcome::Done | Outcome::Would) || self.outcome == ended()
     }
 }
@@ -92,7 +92,7 @@ impl Executor {
     /// Does what a report says, in its order: first processes, then devices. `all` are the users who use or hold a device.
     ///
     /// The notes say whether it was too much for the breaker.
-    pub fn execute_report(
+    pub(crate) fn execute_report(
         &mut self,
         report: &Report,
         all: &BTreeSet<String>,

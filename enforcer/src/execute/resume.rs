@@ -11,7 +11,7 @@ use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Target};
 /// A place in the order of all that one program intends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// Distinct for each run of a program.
     run: String,
     /// Its intentions so far.
@@ -50,7 +50,7 @@ impl Mark {
 
 /// What became of a step that a program was about to carry out when it was ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Became {
+pub(crate) struct Became {
     /// The step, of a device that was taken without the processes that were not signalled.
     pub step: Step,
     /// How it went; nothing if it was not begun, may be tried again, or is not known.
@@ -62,7 +62,7 @@ pub struct Became {
 impl Executor {
     /// Where its intentions are now.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         self.mark.clone()
     }
 
@@ -71,7 +71,7 @@ impl Executor {
     ///
     /// # Errors
     /// The audit cannot be written, or another program acts.
-    pub fn take_up_audit(&mut self) -> Result<Option<String>, FileError> {
+    pub(crate) fn take_up_audit(&mut self) -> Result<Option<String>, FileError> {
         let _lock = self.lock()?;
         let now = audit::time(self.now());
         let left = self.audit.take_up(&self.directory, &now)?;
@@ -82,7 +82,7 @@ impl Executor {
     ///
     /// # Errors
     /// The audit cannot be read.
-    pub fn what_became_of(&self, mark: &Mark, steps: &[Step]) -> Result<Vec<Became>, FileError> {
+    pub(crate) fn what_became_of(&self, mark: &Mark, steps: &[Step]) -> Result<Vec<Became>, FileError> {
         let lines = audit::lines(&self.directory, |id| mark.is_before(id))?;
         Ok(steps.iter().map(|step| became(step, &lines)).collect())
     }

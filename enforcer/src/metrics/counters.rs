@@ -124,7 +124,7 @@ impl Counters {
     }
 
     /// Counts processes that did not end by SIGKILL.
-    pub fn count_unkillable(&mut self, hostname: &str) {
+    pub(crate) fn count_unkillable(&mut self, hostname: &str) {
         self.unkillable
             .entry(hostname.to_owned())
             .or_default()

@@ -30,7 +30,7 @@ use file::{File, MissingEntry, TestEntry};
 /// # Errors
 /// A file cannot be used: the error is a [`genv_core::yaml::Error`], which is wrong usage (exit code 2). Or `out` cannot
 /// be written, or a thread cannot be started.
-pub fn test(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<bool> {
+pub(crate) fn test(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<bool> {
     let files: Vec<TestFile> = paths
         .iter()
         .map(|path| TestFile::open(path))

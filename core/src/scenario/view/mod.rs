@@ -100,7 +100,7 @@ impl<'a> HostAt<'a> {
 
     /// Whether some NVML call does not return now, of the host or of any device: a sweep over all of them hangs.
     #[must_use]
-    pub fn sweep_hangs(&self) -> bool {
+    pub(in crate::scenario) fn sweep_hangs(&self) -> bool {
         self.faults()
             .any(|fault| matches!(fault, HostFault::Hang(_)))
             || self.devices().any(|device| {

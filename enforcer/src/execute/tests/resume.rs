@@ -1,6 +1,7 @@
 //! What the next program makes of what a killed one left.
 
 use super::*;
+use crate::execute::resume::Became;
 
 /// A directory in which the audit has this text.
 fn left(text: &[u8], mark: &Mark, steps: &[Step]) -> (Stage, Option<String>, Vec<Became>) {
