@@ -67,7 +67,10 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub(crate) fn read(directory: &RuntimeDirectory, now_seconds: f64) -> Result<Self, ControlError> {
+    pub(crate) fn read(
+        directory: &RuntimeDirectory,
+        now_seconds: f64,
+    ) -> Result<Self, ControlError> {
         let Some(content) = directory.read(CONTROL_FILE)? else {
             return Ok(Self::default());
         };

@@ -343,7 +343,9 @@ fn now_seconds() -> f64 {
 ///
 /// # Errors
 /// That cannot be written down.
-pub(crate) fn reset_breaker(directory: &RuntimeDirectory) -> Result<Option<breaker::Open>, FileError> {
+pub(crate) fn reset_breaker(
+    directory: &RuntimeDirectory,
+) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
     let open = Breaker::load(directory, now_seconds()).open;
     Breaker::default().save(directory)?;

@@ -82,7 +82,11 @@ impl Executor {
     ///
     /// # Errors
     /// The audit cannot be read.
-    pub(crate) fn what_became_of(&self, mark: &Mark, steps: &[Step]) -> Result<Vec<Became>, FileError> {
+    pub(crate) fn what_became_of(
+        &self,
+        mark: &Mark,
+        steps: &[Step],
+    ) -> Result<Vec<Became>, FileError> {
         let lines = audit::lines(&self.directory, |id| mark.is_before(id))?;
         Ok(steps.iter().map(|step| became(step, &lines)).collect())
     }

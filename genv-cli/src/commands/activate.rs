@@ -9,8 +9,8 @@ use genv_core::state::{Activation, Configuration, EditableState, MemberId, State
 use rustix::process::getuid;
 
 use crate::failure::EXIT_CODES;
-use crate::here::{self, Shown, check_owner};
 use crate::machine::{Machine, Survey, tell};
+use crate::own_environment::{self, Shown, check_owner};
 use crate::queue::{Asking, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, local_config, values};
@@ -87,7 +87,7 @@ impl Activate {
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let state = machine.state().unwrap_or_default();
-        if let Some(eid) = here::claimed()
+        if let Some(eid) = own_environment::claimed()
             && state.environments.iter().any(|it| it.eid == eid)
         {
             // Whoever asks for what they have, as an editor's terminal does, has it.

@@ -6,8 +6,8 @@ use genv_core::state::allocate::{AttachRequest, Selection};
 
 use super::shell::refresh;
 use crate::failure::EXIT_CODES;
-use crate::here::{self, Shown};
 use crate::machine::{Machine, Survey, tell};
+use crate::own_environment::{self, Shown};
 use crate::queue::{Asking, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, values};
@@ -56,7 +56,7 @@ const TASK: &str = "attach";
 
 impl Attach {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = here::active(TASK)?;
+        let eid = own_environment::active(TASK)?;
         if self.which.refresh {
             return refresh();
         }
@@ -69,7 +69,7 @@ impl Attach {
             wait: self.wait,
         };
         let attempt = |state: &mut EditableState, survey: &Survey| {
-            let environment = here::own(state.environments(), &eid, TASK)?;
+            let environment = own_environment::own(state.environments(), &eid, TASK)?;
             let Some(selection) = self.which.selection(environment.gpus) else {
                 return Ok(None);
             };

@@ -8,9 +8,9 @@ use genv_core::state::Configuration;
 use super::home;
 use super::shell::refresh;
 use crate::failure::Failure;
-use crate::here::{self, Shown};
 use crate::machine::Machine;
 use crate::output::harmless;
+use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
 use crate::{local_config, values};
 
@@ -65,7 +65,7 @@ const TASK: &str = "configure";
 
 impl Config {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = here::active(TASK)?;
+        let eid = own_environment::active(TASK)?;
         if self.refresh {
             return refresh();
         }
@@ -92,7 +92,7 @@ impl Config {
         let configuration = if changed {
             let caller = Caller::from_environment()?;
             let shown = machine.update(|state| {
-                here::own(state.environments(), &eid, TASK)?;
+                own_environment::own(state.environments(), &eid, TASK)?;
                 let wanted = change.of(state.configuration(&eid)?)?;
                 state.configure(&eid, wanted)?;
                 Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
@@ -101,7 +101,7 @@ impl Config {
             shown.configuration
         } else {
             let state = machine.state()?;
-            here::configuration(here::own(&state.environments, &eid, TASK)?)
+            own_environment::configuration(own_environment::own(&state.environments, &eid, TASK)?)
         };
         if let Some(folder) = saved_to {
             local_config::save(&folder, &configuration)?;

@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::shell::refresh;
-use crate::here::{self, Shown};
 use crate::machine::Machine;
+use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
 use crate::{completion, values};
 
@@ -24,14 +24,14 @@ const TASK: &str = "detach";
 
 impl Detach {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let eid = here::active(TASK)?;
+        let eid = own_environment::active(TASK)?;
         if self.refresh {
             return refresh();
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let shown = machine.update(|state| {
-            here::own(state.environments(), &eid, TASK)?;
+            own_environment::own(state.environments(), &eid, TASK)?;
             state.detach(&eid, self.index)?;
             Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
         })?;

@@ -12,11 +12,11 @@ use super::envs::{misplaced, user};
 use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
-use crate::here::check_outside;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
 };
+use crate::own_environment::check_outside;
 use crate::queue::{Asking, WaitFlag, obtain};
 use crate::values;
 
@@ -105,15 +105,13 @@ enum Query {
 
 impl Devices {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let command = match self.command {
-            None => DevicesCommand::Ps {
-                list: ListFlags::default().or(&self.list),
-            },
-            Some(DevicesCommand::Ps { list }) => DevicesCommand::Ps {
+        let list = ListFlags::default();
+        let command = match self.command.unwrap_or(DevicesCommand::Ps { list }) {
+            DevicesCommand::Ps { list } => DevicesCommand::Ps {
                 list: list.or(&self.list),
             },
-            Some(other) if self.list.is_default() => other,
-            Some(_) => return Err(misplaced("devices").into()),
+            other if self.list.is_default() => other,
+            _ => return Err(misplaced("devices").into()),
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {

@@ -11,11 +11,11 @@ use super::query::{self, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
-use crate::here::{check_may_change, check_outside};
 use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
 };
+use crate::own_environment::{check_may_change, check_outside};
 use crate::values;
 
 const EXAMPLE: &str = "Example: names of all environments, a line each
@@ -158,15 +158,13 @@ enum Query {
 
 impl Envs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let command = match self.command {
-            None => EnvsCommand::Ps {
-                list: ListFlags::default().or(&self.list),
-            },
-            Some(EnvsCommand::Ps { list }) => EnvsCommand::Ps {
+        let list = ListFlags::default();
+        let command = match self.command.unwrap_or(EnvsCommand::Ps { list }) {
+            EnvsCommand::Ps { list } => EnvsCommand::Ps {
                 list: list.or(&self.list),
             },
-            Some(other) if self.list.is_default() => other,
-            Some(_) => return Err(misplaced("envs").into()),
+            other if self.list.is_default() => other,
+            _ => return Err(misplaced("envs").into()),
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {

@@ -9,8 +9,8 @@ use genv_core::state::DeviceState;
 use serde::Serialize;
 
 use super::devices::known;
+use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE};
-use crate::now;
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
 
 const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
@@ -61,8 +61,8 @@ impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
         let state = known(&mut machine)?;
-        let snapshot = now::snapshot(USAGE_PATIENCE)?;
-        let gpus_unknown = now::silence(&snapshot, "gpu");
+        let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
+        let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let told = told(&snapshot);
         let devices = state.devices.iter();
         let mut devices: Vec<FreeDevice> = devices

@@ -6,8 +6,8 @@ use clap::Args;
 use genv_core::state::lock_devices;
 
 use crate::child::{Forwarding, become_command, command, handed_on};
-use crate::here;
 use crate::machine::Machine;
+use crate::own_environment;
 
 const EXAMPLE: &str = "Example: one at a time of those who share a device by its memory
   genv lock python benchmark.py";
@@ -26,7 +26,7 @@ pub(crate) struct Lock {
 impl Lock {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let command = command(&self.command)?;
-        let Some(eid) = here::claimed() else {
+        let Some(eid) = own_environment::claimed() else {
             return Err(become_command(command));
         };
         let mut machine = Machine::here()?;

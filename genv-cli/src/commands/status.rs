@@ -4,9 +4,9 @@ use clap::Args;
 use genv_core::state::{EnvironmentState, State};
 use serde_json::json;
 
-use crate::here;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
+use crate::own_environment;
 
 /// Tell which environment this shell is in, and which devices it has.
 #[derive(Debug, Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let claimed = here::claimed();
+        let claimed = own_environment::claimed();
         let state = match &claimed {
             Some(eid) => Machine::here()?.state_of(eid)?,
             None => State::default(),

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::devices::known;
 use super::enforce::become_enforcer;
+use crate::local_snapshot;
 use crate::machine::Machine;
-use crate::now;
 use crate::output::print_json;
 
 /// How long GPUs may take to tell who uses them: who asks has nothing without.
@@ -117,8 +117,8 @@ fn snapshot(kind: Option<Kind>) -> anyhow::Result<()> {
 }
 
 fn processes() -> anyhow::Result<Processes> {
-    let snapshot = now::snapshot(PATIENCE)?;
-    if let Some(why) = now::silence(&snapshot, "gpu") {
+    let snapshot = local_snapshot::take(PATIENCE)?;
+    if let Some(why) = local_snapshot::silence(&snapshot, "gpu") {
         anyhow::bail!("cannot tell which processes use the GPUs: {why}");
     }
     Ok(Processes {

@@ -15,8 +15,8 @@ use super::envs::user;
 use super::free::{memory, told};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
+use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
-use crate::now;
 use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
 
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
@@ -91,7 +91,7 @@ impl Who {
             }
             .into());
         };
-        let snapshot = now::snapshot(USAGE_PATIENCE)?;
+        let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
         let answer = Answer::new(device, &state, &snapshot);
         if self.output.json {
             print_json(&answer)?;
@@ -185,7 +185,7 @@ impl Answer {
         let gpu = gpu.get(&device.index).copied();
         let measured = gpu.and_then(|gpu| gpu.measurements.memory);
         let total = device.total_memory.map(MemoryAmount::bytes);
-        let gpus_unknown = now::silence(snapshot, "gpu");
+        let gpus_unknown = local_snapshot::silence(snapshot, "gpu");
         let known = gpu.is_some_and(|gpu| gpu.processes_measured || gpu.mig_parent);
         Self {
             index: device.index,

@@ -4,7 +4,7 @@ mod carry_out;
 mod errand;
 mod outbox;
 mod requests;
-mod told;
+mod snapshot_lines;
 
 pub(crate) use carry_out::carry_out;
 pub(crate) use errand::Errand;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use genv_core::model::Snapshot;
 
-use super::told::Told;
+use super::snapshot_lines::SnapshotLines;
 
 /// More replies than these wait for nobody who reads.
 const MOST_WAITING: usize = 64;
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     fn write_to(&self, mut out: impl Write) {
-        let mut told = Told::default();
+        let mut told = SnapshotLines::default();
         let mut waiting = self.waiting();
         loop {
             let Some(next) = waiting.next() else {

@@ -5,7 +5,7 @@ use std::env;
 use genv_core::state::{MemberId, State, StateStore, StoreError};
 
 use super::{Caller, CallerError};
-use crate::here::Shown;
+use crate::own_environment::Shown;
 
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use super::hosts::HostFlags;
 use super::progress::Progress;
 use crate::failure::Failure;
+use crate::local_snapshot;
 use crate::machine::tell;
-use crate::now;
 
 /// Hosts that are asked at the same time.
 const CONCURRENCY: usize = 64;
@@ -113,7 +113,7 @@ fn known(answer: &HostAnswer, collectors: &[&str]) -> Result<(), HostFailure> {
     let snapshot = answer.as_ref().map_err(Clone::clone)?;
     let silent = collectors
         .iter()
-        .find_map(|collector| now::silence(snapshot, collector));
+        .find_map(|collector| local_snapshot::silence(snapshot, collector));
     match silent {
         None => Ok(()),
         Some(why) => Err(HostFailure::new(FailureKind::Command, why)),

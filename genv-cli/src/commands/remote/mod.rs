@@ -6,9 +6,9 @@ mod daemons;
 mod devices;
 mod envs;
 mod hosts;
+mod one_hyphen;
 mod progress;
 mod query;
-mod words;
 
 use clap::{Args, Subcommand};
 
@@ -16,7 +16,7 @@ use super::enforce::Enforce;
 use super::monitor::Monitor;
 use crate::failure::EXIT_CODES;
 use hosts::HostFlags;
-pub(crate) use words::spelled_out;
+pub(crate) use one_hyphen::spelled_out;
 
 const EXAMPLE: &str = "Example: where devices are free, and a shell with two of them
   genv remote -H gpu[01-08] devices

@@ -7,9 +7,9 @@ use genv_remote::protocol::{ChangesReply, LONGEST_LINE_BYTES, Reply, SnapshotRep
 
 /// The snapshot that who asks has.
 #[derive(Debug, Default)]
-pub(super) struct Told(Option<Arc<Snapshot>>);
+pub(super) struct SnapshotLines(Option<Arc<Snapshot>>);
 
-impl Told {
+impl SnapshotLines {
     /// The line that tells of the next one, or why it cannot be told.
     pub(super) fn line(&mut self, snapshot: Arc<Snapshot>, whole: bool) -> Vec<u8> {
         let written = match &self.0 {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_is_said_and_the_next_one_changes_what_was_told() {
-        let mut told = Told::default();
+        let mut told = SnapshotLines::default();
         let first = from_slice(&told.line(named("a"), false)).unwrap();
         assert!(matches!(first, Reply::Snapshot { snapshot } if *snapshot == *named("a")));
         let too_long = named(&"x".repeat(LONGEST_LINE_BYTES));

@@ -11,7 +11,7 @@ use genv_core::sources::SourceOptions;
 ///
 /// # Errors
 /// A variable has a wrong value, or a thread cannot be started.
-pub(crate) fn snapshot(patience: Duration) -> anyhow::Result<Snapshot> {
+pub(crate) fn take(patience: Duration) -> anyhow::Result<Snapshot> {
     let options = SourceOptions::default().or_from_environment()?;
     // Of a scenario's hosts the first is this machine.
     let host = options.open()?.into_iter().take(1).collect();
