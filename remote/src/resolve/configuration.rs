@@ -46,30 +46,32 @@ const UNSUPPORTED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The configuration that `ssh -G` prints, and its ProxyJump.
-pub(super) fn read_configuration(
-    hop: &Hop,
-    text: &str,
-) -> Result<(Target, Option<String>), HostFailure> {
-    let options: Vec<(&str, &str)> = text
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(name, value)| (name, value.trim()))
-        .collect();
-    let all = |wanted: &'static str| {
-        options
-            .iter()
-            .filter(move |(name, _)| *name == wanted)
-            .map(|(_, value)| *value)
-    };
-    // ssh prints what is not set as 'none', if at all.
-    let one = |wanted: &'static str| {
-        all(wanted)
-            .next()
-            .filter(|value| !value.is_empty() && *value != "none")
-    };
+/// What `ssh -G` prints: a name in lower case and a value on each line.
+struct Options<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Options<'a> {
+    fn of(text: &'a str) -> Self {
+        let options = text.lines().filter_map(|line| line.split_once(' '));
+        Self(options.map(|(name, value)| (name, value.trim())).collect())
+    }
+
+    /// Every value of an option.
+    fn all(&self, wanted: &'static str) -> impl Iterator<Item = &'a str> {
+        let options = self.0.iter().filter(move |(name, _)| *name == wanted);
+        options.map(|(_, value)| *value)
+    }
+
+    /// The value of an option that is set: ssh prints what is not as 'none', if at all.
+    fn one(&self, wanted: &'static str) -> Option<&'a str> {
+        let first = self.all(wanted).next();
+        first.filter(|value| !value.is_empty() && *value != "none")
+    }
+}
+
+/// Refuses what this program would not do as ssh does it.
+fn check_supported(hop: &Hop, options: &Options<'_>) -> Result<(), HostFailure> {
     for (name, spelled, instead) in UNSUPPORTED {
-        if let Some(value) = one(name) {
+        if let Some(value) = options.one(name) {
             return Err(unsupported(format!(
                 "~/.ssh/config sets {spelled} ({value}) for it, which is not supported: {instead}. By hand it is \
                  reached with: ssh {}",
@@ -77,12 +79,23 @@ pub(super) fn read_configuration(
             )));
         }
     }
-    if matches!(one("pubkeyauthentication"), Some("false" | "no")) {
+    if matches!(options.one("pubkeyauthentication"), Some("false" | "no")) {
         return Err(unsupported(
             "~/.ssh/config sets 'PubkeyAuthentication no' for it, and nobody is here to type a password: allow keys"
                 .to_owned(),
         ));
     }
+    Ok(())
+}
+
+/// The configuration that `ssh -G` prints, and its ProxyJump.
+pub(super) fn read_configuration(
+    hop: &Hop,
+    text: &str,
+) -> Result<(Target, Option<String>), HostFailure> {
+    let options = Options::of(text);
+    let one = |wanted| options.one(wanted);
+    check_supported(hop, &options)?;
     let odd = |what: &str| {
         HostFailure::new(
             FailureKind::Unresolved,
@@ -134,11 +147,12 @@ pub(super) fn read_configuration(
             Some("inet6") => AddressFamily::Inet6,
             _ => AddressFamily::Any,
         },
-        identity_files: all("identityfile")
+        identity_files: options
+            .all("identityfile")
             .filter(|path| *path != "none")
             .map(|path| tokens.expanded(path))
             .collect(),
-        identity_agent: tokens.agent(all("identityagent").next()),
+        identity_agent: tokens.agent(options.all("identityagent").next()),
         identities_only: one("identitiesonly") == Some("yes"),
         known_hosts_files,
         host_key_alias,

@@ -66,50 +66,8 @@ impl Checker<'_> {
     }
 
     fn device(&self, host: &str, index: u32, entry: &DeviceEntry) -> Checked<Device> {
-        const GI: u64 = 1 << 30;
-        const MI: u64 = 1 << 20;
-        let memory_bytes = entry.memory.map_or(80 * GI, |memory| memory.0);
-        let memory_reserved_bytes = match &entry.memory_reserved {
-            Some(reserved) if reserved.value.0 > memory_bytes => {
-                return self.refuse(reserved.referenced, "more is reserved than the device has");
-            }
-            Some(reserved) => reserved.value.0,
-            None => (512 * MI).min(memory_bytes / 16),
-        };
-        if let Some(used) = &entry.memory_used
-            && used.value.0 > memory_bytes - memory_reserved_bytes
-        {
-            return self.refuse(used.referenced, "more is used than the device has left");
-        }
-        let power_watts = match &entry.power {
-            // Below a watt, 64 bits would not show energy rising from one millisecond to the next.
-            Some(power) if power.value.idle < 1.0 => {
-                return self.refuse(power.referenced, "a device draws at least 1 W when idle");
-            }
-            Some(power) => power.value,
-            None => Level {
-                idle: 60.0,
-                max: 300.0,
-            },
-        };
-        let mut mig = Vec::new();
-        let mut uuids = HashSet::new();
-        for (position, part) in entry.mig.iter().enumerate() {
-            if let Some(uuid) = &part.uuid {
-                self.unique(&mut uuids, &uuid.value, uuid.referenced, || {
-                    format!("uuid {}", uuid.value)
-                })?;
-            }
-            mig.push(MigDevice {
-                profile: part.profile.clone(),
-                uuid: part.uuid.as_ref().map_or_else(
-                    || derived_uuid("MIG", host, &format!("{index}:{position}")),
-                    |uuid| uuid.value.clone(),
-                ),
-                memory_bytes: part.memory.0,
-                gpu_instance: u32::try_from(position + 1).unwrap_or(u32::MAX),
-            });
-        }
+        let (memory_bytes, memory_reserved_bytes) = self.memory(entry)?;
+        let power_watts = self.power(entry)?;
         let limits = entry.temperature_limits;
         let clocks = entry.clocks;
         let ecc = entry.ecc.unwrap_or_default();
@@ -160,7 +118,7 @@ impl Checker<'_> {
                 .unwrap_or(true)
                 .then_some((ecc.corrected, ecc.uncorrected)),
             pcie_replays: entry.pcie_replays,
-            mig,
+            mig: self.mig_devices(host, index, entry)?,
             xid: entry
                 .xid
                 .iter()
@@ -173,6 +131,62 @@ impl Checker<'_> {
                 .collect::<Checked<_>>()?,
             users: Vec::new(),
         })
+    }
+
+    /// How much there is, and how much of it the driver keeps.
+    fn memory(&self, entry: &DeviceEntry) -> Checked<(u64, u64)> {
+        const GI: u64 = 1 << 30;
+        const MI: u64 = 1 << 20;
+        let memory_bytes = entry.memory.map_or(80 * GI, |memory| memory.0);
+        let memory_reserved_bytes = match &entry.memory_reserved {
+            Some(reserved) if reserved.value.0 > memory_bytes => {
+                return self.refuse(reserved.referenced, "more is reserved than the device has");
+            }
+            Some(reserved) => reserved.value.0,
+            None => (512 * MI).min(memory_bytes / 16),
+        };
+        if let Some(used) = &entry.memory_used
+            && used.value.0 > memory_bytes - memory_reserved_bytes
+        {
+            return self.refuse(used.referenced, "more is used than the device has left");
+        }
+        Ok((memory_bytes, memory_reserved_bytes))
+    }
+
+    fn power(&self, entry: &DeviceEntry) -> Checked<Level> {
+        match &entry.power {
+            // Below a watt, 64 bits would not show energy rising from one millisecond to the next.
+            Some(power) if power.value.idle < 1.0 => {
+                self.refuse(power.referenced, "a device draws at least 1 W when idle")
+            }
+            Some(power) => Ok(power.value),
+            None => Ok(Level {
+                idle: 60.0,
+                max: 300.0,
+            }),
+        }
+    }
+
+    fn mig_devices(&self, host: &str, index: u32, entry: &DeviceEntry) -> Checked<Vec<MigDevice>> {
+        let mut mig = Vec::new();
+        let mut uuids = HashSet::new();
+        for (position, part) in entry.mig.iter().enumerate() {
+            if let Some(uuid) = &part.uuid {
+                self.unique(&mut uuids, &uuid.value, uuid.referenced, || {
+                    format!("uuid {}", uuid.value)
+                })?;
+            }
+            mig.push(MigDevice {
+                profile: part.profile.clone(),
+                uuid: part.uuid.as_ref().map_or_else(
+                    || derived_uuid("MIG", host, &format!("{index}:{position}")),
+                    |uuid| uuid.value.clone(),
+                ),
+                memory_bytes: part.memory.0,
+                gpu_instance: u32::try_from(position + 1).unwrap_or(u32::MAX),
+            });
+        }
+        Ok(mig)
     }
 
     fn xid(&self, entry: &Located<XidEntry>) -> Checked<Xid> {
