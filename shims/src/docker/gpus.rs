@@ -39,20 +39,8 @@ pub(super) fn restrict(
     let mut dropped = Vec::new();
     let (position, devices) = if let Some(position) = find("device") {
         let ids = value(&fields[position], "device").ok_or_else(unreadable)?;
-        let is_attached = |id: &str| index(id).is_some_and(|index| attached.contains(&index));
-        let mut devices = Vec::new();
-        for id in ids.split(',') {
-            // What docker hands on knows this word among devices too.
-            if id == "all" {
-                devices.extend(attached.iter().map(u32::to_string));
-            } else if is_attached(id) {
-                // Nobody says what `03` means behind docker.
-                let number = id.parse::<u32>().map(|index| index.to_string());
-                devices.push(number.unwrap_or_else(|_| id.to_owned()));
-            } else {
-                dropped.push(id.to_owned());
-            }
-        }
+        let devices;
+        (devices, dropped) = named(&ids, attached, index);
         if devices.is_empty() {
             return Err(too_few(request, attached));
         }
@@ -95,6 +83,29 @@ pub(super) fn restrict(
         value: fields.join(","),
         dropped,
     }))
+}
+
+/// The devices that ids mean, and the ids that mean none of those that are attached.
+fn named(
+    ids: &str,
+    attached: &[u32],
+    index: impl Fn(&str) -> Option<u32>,
+) -> (Vec<String>, Vec<String>) {
+    let is_attached = |id: &str| index(id).is_some_and(|index| attached.contains(&index));
+    let (mut devices, mut others) = (Vec::new(), Vec::new());
+    for id in ids.split(',') {
+        // What docker hands on knows this word among devices too.
+        if id == "all" {
+            devices.extend(attached.iter().map(u32::to_string));
+        } else if is_attached(id) {
+            // Nobody says what `03` means behind docker.
+            let number = id.parse::<u32>().map(|index| index.to_string());
+            devices.push(number.unwrap_or_else(|_| id.to_owned()));
+        } else {
+            others.push(id.to_owned());
+        }
+    }
+    (devices, others)
 }
 
 fn too_few(request: &str, attached: &[u32]) -> Refusal {
