@@ -146,6 +146,17 @@ pub(crate) fn csv_line(fields: impl IntoIterator<Item = impl AsRef<str>>) -> Str
     fields.join(",") + "\n"
 }
 
+/// Prints lines of CSV, made by [`csv_line`], under the names of their fields if these are to be shown.
+pub(crate) fn print_csv(
+    header: &str,
+    shown: bool,
+    lines: impl IntoIterator<Item = String>,
+) -> io::Result<()> {
+    let header = shown.then(|| format!("{header}\n"));
+    let text: String = header.into_iter().chain(lines).collect();
+    print(text.as_bytes())
+}
+
 /// What is right, doubtful and wrong.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();

@@ -14,7 +14,7 @@ use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
-    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
 };
 use crate::own_environment::check_outside;
 use crate::queue::{Asking, WaitFlag, obtain};
@@ -252,21 +252,17 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         })
     };
     if flags.format == Some(Format::Csv) {
-        let mut text = String::new();
-        if !flags.no_header {
-            text.push_str("ID,ENV ID,ENV NAME,ATTACHED\n");
-        }
-        for (device, attachment) in rows() {
+        let lines = rows().map(|(device, attachment)| {
             let index = device.index.to_string();
-            text += &attachment.map_or_else(
+            attachment.map_or_else(
                 || csv_line([&index, "", "", ""]),
                 |it| {
                     let name = name(&it.eid).unwrap_or_default();
                     csv_line([&index, &it.eid, name, &time(it)])
                 },
-            );
-        }
-        return print(text.as_bytes());
+            )
+        });
+        return print_csv("ID,ENV ID,ENV NAME,ATTACHED", !flags.no_header, lines);
     }
     let header = &["ID", "ENV ID", "ENV NAME", "ATTACHED", "USER", "MEMORY"];
     let mut table = Table::new(header).header(!flags.no_header);

@@ -13,7 +13,7 @@ use crate::completion;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::output::{
-    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_json, stdout,
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
 };
 use crate::own_environment::{check_may_change, check_outside};
 use crate::values;
@@ -281,15 +281,11 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
         created => times.text(created),
     };
     if flags.format == Some(Format::Csv) {
-        let mut text = String::new();
-        if !flags.no_header {
-            text.push_str("ID,USER,NAME,CREATED,PID(S)\n");
-        }
-        for it in &state.environments {
+        let lines = state.environments.iter().map(|it| {
             let name = it.name.as_deref().unwrap_or_default();
-            text += &csv_line([&it.eid, &user(it), name, &created(it), &joined(&it.pids)]);
-        }
-        return print(text.as_bytes());
+            csv_line([&it.eid, &user(it), name, &created(it), &joined(&it.pids)])
+        });
+        return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
     let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
         .header(!flags.no_header);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::answers::{Answers, ask};
 use super::hosts::HostFlags;
 use crate::commands::free::{memory, processes, told};
-use crate::output::{Cell, Format, Table, csv_line, print, print_json, stdout};
+use crate::output::{Cell, Format, Table, csv_line, print, print_csv, print_json, stdout};
 
 /// List how many devices each host has, and how many of them could be attached now.
 #[derive(Debug, Args)]
@@ -78,15 +78,11 @@ impl Devices {
         let total: usize = hosts.iter().map(|host| host.total).sum();
         let available: usize = hosts.iter().map(|host| host.available).sum();
         if self.list.format == Format::Csv {
-            let mut text = String::new();
-            if !self.list.no_header {
-                text.push_str("HOST,TOTAL,AVAILABLE\n");
-            }
-            for host in &hosts {
+            let lines = hosts.iter().map(|host| {
                 let (total, available) = (host.total.to_string(), host.available.to_string());
-                text += &csv_line([host.hostname, &total, &available]);
-            }
-            print(text.as_bytes())?;
+                csv_line([host.hostname, &total, &available])
+            });
+            print_csv("HOST,TOTAL,AVAILABLE", !self.list.no_header, lines)?;
         } else {
             let header = &["HOST", "TOTAL", "AVAILABLE", "MODELS"];
             let mut table = Table::new(header).header(!self.list.no_header);

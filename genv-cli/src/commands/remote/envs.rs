@@ -13,7 +13,7 @@ use super::devices::SummaryFlags;
 use super::hosts::HostFlags;
 use crate::ago::{ago, now_seconds};
 use crate::commands::devices::indices;
-use crate::output::{Cell, Format, Table, csv_line, print, print_json, stdout};
+use crate::output::{Cell, Format, Table, csv_line, print_csv, print_json, stdout};
 
 /// List the environments of all hosts.
 #[derive(Debug, Args)]
@@ -72,15 +72,11 @@ impl Envs {
             })
             .collect();
         if self.list.format == Format::Csv {
-            let mut text = String::new();
-            if !self.list.no_header {
-                text.push_str("HOST,ID,USER,NAME,CREATED\n");
-            }
-            for (host, it) in &all {
+            let lines = all.iter().map(|(host, it)| {
                 let name = it.name.as_deref().unwrap_or_default();
-                text += &csv_line([&host.name, &it.eid, &it.username, name, &created(it)]);
-            }
-            print(text.as_bytes())?;
+                csv_line([&host.name, &it.eid, &it.username, name, &created(it)])
+            });
+            print_csv("HOST,ID,USER,NAME,CREATED", !self.list.no_header, lines)?;
         } else {
             let header = &["HOST", "ID", "USER", "NAME", "CREATED", "DEVICES"];
             let mut table = Table::new(header).header(!self.list.no_header);
