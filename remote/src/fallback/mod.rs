@@ -31,8 +31,8 @@ use genv1::Genv1;
 use processes::Answer;
 use sections::{Section, sections};
 
-const POLL: &str = include_str!("fallback/poll.sh");
-const FACTS: &str = include_str!("fallback/facts.sh");
+const POLL: &str = include_str!("poll.sh");
+const FACTS: &str = include_str!("facts.sh");
 
 /// Where commands of a host are run.
 pub trait Commands: Sync {

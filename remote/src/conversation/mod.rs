@@ -21,7 +21,7 @@ use crate::{FailureKind, HostFailure, Session, script};
 use failures::{Silence, shown};
 pub use pipes::Pipes;
 
-const SCRIPT: &str = include_str!("conversation/serve.sh");
+const SCRIPT: &str = include_str!("serve.sh");
 
 /// With what a [`Hello`] begins, wherever in a line it is.
 const HELLO: &[u8] = b"{\"genv_remote\":";

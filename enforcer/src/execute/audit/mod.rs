@@ -320,7 +320,7 @@ mod tests {
             eid: Some(text()),
             gpu: Some(1),
         };
-        let documentation = include_str!("../../../docs/enforcement.md");
+        let documentation = include_str!("../../../../docs/enforcement.md");
         let json = serde_json::to_value(record).unwrap();
         for field in json.as_object().unwrap().keys() {
             assert!(documentation.contains(&format!("`{field}`")), "{field}");
