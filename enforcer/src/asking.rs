@@ -24,7 +24,7 @@ use crate::plan::words;
 use crate::plan::{Key, Outcome, ProcessTarget, Step, StepKind, Violation};
 
 /// What a host takes to answer: a session may be slow, and GPUs are asked anew there.
-pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(25);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(25);
 
 /// How long a cycle waits for answers. Later ones are taken by a later cycle.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -206,7 +206,7 @@ pub(super) fn lone_surrogate(character: char) -> Option<u16> {
 
 /// Replaces escapes such as `\udcff`, which Python writes for bytes that were not UTF-8, by private
 /// characters (`U+10DCFF`), so that what was read can be written again.
-pub(super) fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
+fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
     let unit = |at: usize| {
         let escape = text.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(escape, 16).ok()

@@ -17,7 +17,7 @@ const GLOBAL_VALUES: [&str; 7] = [
 const GLOBAL_VALUE_LETTERS: &str = "cHl";
 
 /// Flags of `docker run` and `docker create` that stand alone.
-pub(super) const SWITCHES: [&str; 15] = [
+const SWITCHES: [&str; 15] = [
     "detach",
     "disable-content-trust",
     "help",
@@ -34,10 +34,10 @@ pub(super) const SWITCHES: [&str; 15] = [
     "tty",
     "use-api-socket",
 ];
-pub(super) const SWITCH_LETTERS: &str = "diPqt";
+const SWITCH_LETTERS: &str = "diPqt";
 
 /// Flags of `docker run` and `docker create` that take a value.
-pub(super) const VALUES: [&str; 92] = [
+const VALUES: [&str; 92] = [
     "add-host",
     "annotation",
     "attach",
@@ -131,7 +131,7 @@ pub(super) const VALUES: [&str; 92] = [
     "volumes-from",
     "workdir",
 ];
-pub(super) const VALUE_LETTERS: &str = "acehlmpuvw";
+const VALUE_LETTERS: &str = "acehlmpuvw";
 
 /// A `--gpus` on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
