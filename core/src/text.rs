@@ -51,3 +51,23 @@ fn local_time(timestamp_seconds: f64, zone: &TimeZone) -> Option<String> {
     let local = timestamp.to_zoned(zone.clone());
     Some(local.strftime("%Y-%m-%d %H:%M").to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_told_to_the_minute_of_its_zone() {
+        assert_eq!(moment(1_795_174_860.4, &TimeZone::UTC), "2026-11-20 11:41");
+        let east = TimeZone::fixed(jiff::tz::offset(5));
+        assert_eq!(end_moment(1_795_174_860.0, &east), "2026-11-20 16:41");
+    }
+
+    #[test]
+    fn what_no_calendar_has_ends_on_further_notice() {
+        assert_eq!(moment(1e12, &TimeZone::UTC), "1000000000000");
+        for never in [f64::MAX, f64::INFINITY, 1e12] {
+            assert_eq!(end_moment(never, &TimeZone::UTC), "further notice");
+        }
+    }
+}
