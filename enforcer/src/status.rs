@@ -95,6 +95,32 @@ fn describe(
     if let Some(until) = status.paused_until_seconds {
         writeln!(out, "Paused     until {}", end_moment(until, zone))?;
     }
+    describe_troubles(out, status)?;
+    for waiver in &status.waivers {
+        let rules = match &waiver.rules[..] {
+            [] => "all rules".to_owned(),
+            rules => rules.join(", "),
+        };
+        writeln!(
+            out,
+            "Waived     {} from {rules} until {}: {}",
+            genv_core::text::harmless(&waiver.users.join(", ")),
+            end_moment(waiver.until_seconds, zone),
+            genv_core::text::harmless(&waiver.reason)
+        )?;
+    }
+    if status.violations.is_empty() {
+        return writeln!(out, "\nNobody breaks a rule.");
+    }
+    for violation in &status.violations {
+        writeln!(out)?;
+        out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
+    }
+    Ok(())
+}
+
+/// Why less is done than the rules say.
+fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result {
     if let Some(why) = &status.breaker {
         writeln!(
             out,
@@ -119,26 +145,6 @@ fn describe(
             "Unknown    {count} {processes} on {}, never acted upon",
             words::name(hostname)
         )?;
-    }
-    for waiver in &status.waivers {
-        let rules = match &waiver.rules[..] {
-            [] => "all rules".to_owned(),
-            rules => rules.join(", "),
-        };
-        writeln!(
-            out,
-            "Waived     {} from {rules} until {}: {}",
-            genv_core::text::harmless(&waiver.users.join(", ")),
-            end_moment(waiver.until_seconds, zone),
-            genv_core::text::harmless(&waiver.reason)
-        )?;
-    }
-    if status.violations.is_empty() {
-        return writeln!(out, "\nNobody breaks a rule.");
-    }
-    for violation in &status.violations {
-        writeln!(out)?;
-        out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
     }
     Ok(())
 }
