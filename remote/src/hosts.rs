@@ -177,7 +177,7 @@ impl HostList {
     /// The hosts of a file.
     ///
     /// # Errors
-    /// It cannot be read, is no text, or as [`HostList::parse_file`].
+    /// It cannot be read, is no text, or as [`HostList::parse_flag`], with the line.
     pub fn read(path: &Path) -> Result<Self, HostListError> {
         let source_name = path.display().to_string().escape_debug().to_string();
         let unreadable = |error| HostListError::Unreadable {

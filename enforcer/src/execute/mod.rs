@@ -2,7 +2,7 @@
 //!
 //! A process is opened first (pidfd_open(2)), then everything that made it a target is read again, and only then, if the
 //! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
-//! else can be hit. Before anything is done the intention is on the disk in [`audit`]. The [`breaker`] holds whatever the rules say.
+//! else can be hit. Before anything is done the intention is on the disk in `audit`. The `breaker` holds whatever the rules say.
 
 mod asked;
 pub(crate) mod audit;
