@@ -196,7 +196,7 @@ impl Lab {
         )
     }
 
-    fn who_is_over_his_memory(&self) -> Result<()> {
+    fn who_is_over_their_memory(&self) -> Result<()> {
         let over = column(
             &self.overview,
             "Environments over the memory they asked for",
@@ -359,7 +359,7 @@ fn the_ten_questions_are_answered(tool: &str) -> Result<()> {
         ),
         (ENERGY, Lab::how_many_kwh_per_user),
         (XID, Lab::which_xid_hit_whom),
-        (MEMORY, Lab::who_is_over_his_memory),
+        (MEMORY, Lab::who_is_over_their_memory),
         (STALE, Lab::is_any_exporter_stale),
         (DOWN, Lab::which_host_is_down),
         (PEAK, Lab::how_full_are_we_at_peak),
