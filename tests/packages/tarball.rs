@@ -6,23 +6,23 @@ use genv_tests::patience::until;
 
 use crate::{TARBALL, as_user, boot};
 
-/// Unpacks it in the user's home; `bash -c` runs what follows in its folder.
-fn unpack(machine: &Machine) -> Result<()> {
-    as_user(
-        machine,
-        &[
-            "bash",
-            "-c",
-            &format!("mkdir genv && tar -xzf {TARBALL} -C genv --strip-components=1"),
-        ],
-    )
-    .map(drop)
+/// A machine on which it is unpacked in the user's home.
+fn unpacked() -> Result<Machine> {
+    let machine = boot()?;
+    let unpack = format!("mkdir genv && tar -xzf {TARBALL} -C genv --strip-components=1");
+    bash(&machine, &unpack)?;
+    Ok(machine)
+}
+
+/// Runs a script as the user, in their home.
+fn bash(machine: &Machine, script: &str) -> Result<String> {
+    as_user(machine, &["bash", "-c", script])
 }
 
 /// Runs its script; whether it succeeded, and what was said.
 fn install(machine: &Machine, arguments: &str) -> Result<(bool, String)> {
     let script = format!("genv/install.sh {arguments} 2>&1; echo ended with $?");
-    let said = as_user(machine, &["bash", "-c", &script])?;
+    let said = bash(machine, &script)?;
     Ok((said.ends_with("ended with 0\n"), said))
 }
 
@@ -38,8 +38,7 @@ fn states(machine: &Machine) -> Result<Vec<f64>> {
 
 #[test]
 fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
-    let machine = boot()?;
-    unpack(&machine)?;
+    let machine = unpacked()?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     for line in [
@@ -54,7 +53,7 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
     // So it is, with the line that it names.
     let script = "export PATH=$HOME/.local/bin:$PATH GENV_DEVICES=2; eval \"$(genv shell --init)\"; \
                   genv activate --gpus 1 && command -v nvidia-smi && echo devices:$CUDA_VISIBLE_DEVICES";
-    let said = as_user(&machine, &["bash", "-c", script])?;
+    let said = bash(&machine, script)?;
     ensure!(
         said.contains("/home/alice/.local/lib/genv/shims/nvidia-smi") && said.contains("devices:0"),
         "{said}"
@@ -81,21 +80,13 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
 
 #[test]
 fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()> {
-    let machine = boot()?;
-    unpack(&machine)?;
-    as_user(
+    let machine = unpacked()?;
+    bash(
         &machine,
-        &[
-            "bash",
-            "-c",
-            "mkdir -p .local/bin && echo mine >.local/bin/mine",
-        ],
+        "mkdir -p .local/bin && echo mine >.local/bin/mine",
     )?;
     // A version that had a file more, one that is running, and a folder with a space.
-    as_user(
-        &machine,
-        &["bash", "-c", "touch 'genv/share/genv/of an older version'"],
-    )?;
+    bash(&machine, "touch 'genv/share/genv/of an older version'")?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     let genv = format!("/home/{USER}/.local/bin/genv");
@@ -116,7 +107,7 @@ fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()>
     ensure!(machine.is_alive(member), "it has ended");
 
     let remove = "sh .local/share/genv/install.sh --uninstall --prefix=$HOME/.local";
-    as_user(&machine, &["bash", "-c", remove])?;
+    bash(&machine, remove)?;
     ensure!(files()? == ".local/bin/mine\n", "{}", files()?);
     let (done, said) = install(&machine, "--uninstall")?;
     ensure!(
@@ -128,8 +119,7 @@ fn it_is_installed_over_an_older_one_and_removed_without_a_trace() -> Result<()>
 
 #[test]
 fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<()> {
-    let machine = boot()?;
-    unpack(&machine)?;
+    let machine = unpacked()?;
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     // Killed when the first program is to take the place of the older one.
@@ -138,7 +128,7 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
     machine.run(&["chmod", "755", "/home/alice/stub/mv"])?;
     let interrupt = || {
         let script = "touch 'genv/share/genv/of a newer version'; PATH=$HOME/stub:$PATH genv/install.sh; echo ended with $?";
-        let said = as_user(&machine, &["bash", "-c", script])?;
+        let said = bash(&machine, script)?;
         ensure!(said.ends_with("ended with 137\n"), "{said}");
         as_user(&machine, &[".local/bin/genv", "--version"])
     };
@@ -146,20 +136,19 @@ fn what_was_interrupted_is_finished_by_running_it_again_or_removed() -> Result<(
     let (done, said) = install(&machine, "")?;
     ensure!(done, "{said}");
     let script = "for part in bin lib share; do diff --recursive --no-dereference genv/$part .local/$part || true; done";
-    let found = as_user(&machine, &["bash", "-c", script])?;
+    let found = bash(&machine, script)?;
     ensure!(found == "Only in .local/share/genv: installed\n", "{found}");
 
     interrupt()?;
     let remove = "sh .local/share/genv/install.sh --uninstall; find .local ! -type d";
-    let left = as_user(&machine, &["bash", "-c", remove])?;
+    let left = bash(&machine, remove)?;
     ensure!(left.is_empty(), "{left}");
     Ok(())
 }
 
 #[test]
 fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
-    let machine = boot()?;
-    unpack(&machine)?;
+    let machine = unpacked()?;
     for (arguments, line) in [
         (
             "--prefix=/usr/local",
@@ -177,7 +166,7 @@ fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
     }
     // The machine's loader is the judge: the program asks it for a glibc that no machine has.
     let script = "sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.9.9/' genv/bin/genv";
-    as_user(&machine, &["bash", "-c", script])?;
+    bash(&machine, script)?;
     let (done, said) = install(&machine, "")?;
     ensure!(
         !done

@@ -200,20 +200,20 @@ fn ours_tells_programs_the_same_as_it_of_its_hosts_and_of_ours() -> Result<()> {
     Ok(())
 }
 
+/// Has login shells of a host set genv up, and find the programs that this command finds.
+fn let_log_in(server: &SshServer, command: &Command) -> Result<()> {
+    // They read /etc/profile first, which sets a PATH of its own.
+    let path = command.get_envs().find(|(name, _)| *name == "PATH");
+    let path = path.and_then(|(_, path)| path).context("no PATH")?;
+    let (path, setup) = (path.display(), Shell::Bash.setup());
+    let profile = format!("PATH='{path}'\nPS1='{PROMPT}'\n{setup}\n");
+    Ok(fs::write(server.home().join(".profile"), profile)?)
+}
+
 #[test]
 fn ours_opens_an_environment_on_a_host_of_its_own() -> Result<()> {
     let host = Host::new(3, "")?;
-    let path = host.peer.command("genv");
-    let path = path.get_envs().find(|(name, _)| *name == "PATH");
-    let path = path.and_then(|(_, path)| path).context("no PATH")?;
-    fs::write(
-        host.theirs.home().join(".profile"),
-        format!(
-            "PATH='{}'\nPS1='{PROMPT}'\n{}\n",
-            path.display(),
-            Shell::Bash.setup()
-        ),
-    )?;
+    let_log_in(&host.theirs, &host.peer.command("genv"))?;
     let client = SshClient::new(&[("gpu01", &host.theirs)])?;
     let mut command = Command::new(shell::installation()?.join("bin/genv"));
     client.on_path(&mut command)?;
@@ -245,18 +245,7 @@ fn it_finds_a_host_with_enough_devices_and_opens_an_environment_there() -> Resul
     let busy = Sleeper::start(&[])?;
     hosts[1].environment("busy", "busy", &busy, "--index 0")?;
     for host in &hosts {
-        // A login shell reads /etc/profile first, which sets a PATH of its own.
-        let path = host.peer.our_command("genv")?;
-        let path = path.get_envs().find(|(name, _)| *name == "PATH");
-        let path = path.and_then(|(_, path)| path).context("no PATH")?;
-        fs::write(
-            host.ours.home().join(".profile"),
-            format!(
-                "PATH='{}'\nPS1='{PROMPT}'\n{}\n",
-                path.display(),
-                Shell::Bash.setup()
-            ),
-        )?;
+        let_log_in(&host.ours, &host.peer.our_command("genv")?)?;
     }
     let client = SshClient::new(&[("small", &hosts[0].ours), ("big", &hosts[1].ours)])?;
     let mut command = login(
