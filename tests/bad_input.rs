@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::root::FIRST_UID;
 use genv_tests::state::{self, Environment};
 
 /// What the program says, with the folder's name taken out.
@@ -95,13 +96,7 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
         .tempdir()?;
     let member = Sleeper::start(&[])?;
     let state = folder.path().join("state");
-    let environment = Environment {
-        eid: "e1".to_owned(),
-        uid: 54_321,
-        pids: vec![member.pid()],
-        devices: vec![0],
-        gpu_memory: None,
-    };
+    let environment = Environment::new("e1", FIRST_UID, member.pid(), &[0]);
     state::write(&state, 2, &[environment])?;
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o000))?;
 
@@ -110,7 +105,7 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
     if rustix::process::getuid().is_root() {
         let copy = folder.path().join("genv-exporter");
         copy_program("genv-exporter", &copy)?;
-        setup = setup.program(&copy).user(54_321);
+        setup = setup.program(&copy).user(FIRST_UID);
     }
     let exporter = setup.start()?;
     let error = state_works(&exporter, false)?;

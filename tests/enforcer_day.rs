@@ -115,13 +115,7 @@ fn scenario(actors: &[Actor]) -> String {
 }
 
 fn attach(setup: &Setup, member: &Actor, devices: &[usize]) -> Result<()> {
-    let environment = Environment {
-        eid: EID.to_owned(),
-        uid: victim(),
-        pids: vec![member.pid()],
-        devices: devices.to_vec(),
-        gpu_memory: None,
-    };
+    let environment = Environment::new(EID, victim(), member.pid(), devices);
     state::write(&setup.genv_directory(), 6, &[environment])
 }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::Result;
-use genv_tests::enforcer::{is_alive, sleeper, victim};
+use genv_tests::enforcer::{ends, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::on_device_0;
-use genv_tests::patience::{output, until};
+use genv_tests::patience::output;
 use genv_tests::process::program;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
@@ -47,13 +47,7 @@ impl Lab {
 
     /// An environment with a member, attached to device 0.
     fn environment(&self, eid: &str, member: u32) {
-        let environment = Environment {
-            eid: eid.to_owned(),
-            uid: victim(),
-            pids: vec![member],
-            devices: vec![0],
-            gpu_memory: None,
-        };
+        let environment = Environment::new(eid, victim(), member, &[0]);
         state::write(&self.path("genv"), 2, &[environment]).unwrap();
     }
 
@@ -152,7 +146,7 @@ fn usage_execute_ends_processes_and_detaches_environments() -> Result<()> {
     );
     assert_eq!((out, err), (expected, String::new()));
     for pid in [inside.pid(), outside.pid()] {
-        until("the process ends", || Ok(!is_alive(pid)))?;
+        ends(pid)?;
     }
     assert!(!lab.attached() && is_alive(member.pid()));
     let audit = lab.audit();
@@ -286,7 +280,7 @@ fn promise_12_a_disk_that_takes_no_record_spares_everybody() -> Result<()> {
     assert!(is_alive(process.pid()));
     assert_eq!(fs::metadata(lab.path("own/audit.jsonl"))?.len(), 4096);
     ended(&lab.execute(&[], &report), 0);
-    until("the process ends", || Ok(!is_alive(process.pid())))
+    ends(process.pid())
 }
 
 #[test]

@@ -2,14 +2,12 @@
 
 use anyhow::{Result, ensure};
 use genv_tests::patience::output;
+use genv_tests::root::require_root;
 use genv_tests::shell::{Account, Shell};
 
 /// Runs in a shell that alone sees `~/disk`, in the environment `e` with device 0.
 fn on_a_small_disk(script: &str) -> Result<(String, String)> {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "cannot run the suite root: it mounts file systems. Run it as root: sudo scripts/test root"
-    );
+    require_root();
     let account = Account::new()?;
     let setup = Shell::Bash.setup();
     let script = format!(

@@ -5,16 +5,14 @@ use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 
 use anyhow::{Result, ensure};
 use genv_tests::patience::output;
+use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::shell::{Account, Shell};
 
-const STRANGER: u32 = 54_321;
+const STRANGER: u32 = FIRST_UID;
 
 #[test]
 fn a_state_directory_that_another_user_linked_elsewhere_is_not_followed() -> Result<()> {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "cannot run the suite root: it makes files of other users. Run it as root: sudo scripts/test root"
-    );
+    require_root();
     let account = Account::new()?;
     let victim = account.home().join("victim");
     fs::create_dir(&victim)?;

@@ -32,13 +32,7 @@ fn attributions(exporter: &Exporter) -> Result<BTreeMap<u64, String>> {
 }
 
 fn environment(eid: &str, member: &Sleeper) -> Environment {
-    Environment {
-        eid: eid.to_owned(),
-        uid: rustix::process::getuid().as_raw(),
-        pids: vec![member.pid()],
-        devices: vec![0],
-        gpu_memory: None,
-    }
+    Environment::new(eid, rustix::process::getuid().as_raw(), member.pid(), &[0])
 }
 
 /// A process with just these bytes in its environ.

@@ -12,6 +12,7 @@ use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http::free_port;
 use genv_tests::process::{copy_program, program};
 use genv_tests::prometheus::Prometheus;
+use genv_tests::root::FIRST_UID;
 use genv_tests::tools;
 use serde_json::Value;
 
@@ -304,7 +305,7 @@ fn a_folder_that_may_not_be_written_is_named() -> Result<()> {
         let mut command = Command::new(&copy);
         // Root may write everywhere: then somebody else tries.
         if rustix::process::getuid().is_root() {
-            command.uid(54_321).gid(54_321);
+            command.uid(FIRST_UID).gid(FIRST_UID);
         }
         let folder = folder.display();
         let output: Output = command

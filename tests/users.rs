@@ -7,11 +7,12 @@ use anyhow::{Context, Result, ensure};
 use genv_tests::exporter::Setup;
 use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
 
 /// Users without a name on any machine.
-const ALICE: u32 = 54_321;
-const BOB: u32 = 54_322;
+const ALICE: u32 = FIRST_UID;
+const BOB: u32 = FIRST_UID + 1;
 
 fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
     let mut command = Command::new("/bin/sleep");
@@ -31,10 +32,7 @@ fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
 
 #[test]
 fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
-    ensure!(
-        rustix::process::getuid().is_root(),
-        "this starts processes of other users: run it as root"
-    );
+    require_root();
     let (alices, bobs) = (process_of(ALICE, "a")?, process_of(BOB, "b")?);
     let intruder = process_of(BOB, "a")?;
     let simulation = Simulation::new(&used_by(&[alices.pid(), bobs.pid(), intruder.pid()]));
@@ -70,10 +68,7 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
 
 #[test]
 fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
-    ensure!(
-        rustix::process::getuid().is_root(),
-        "this starts processes of other users: run it as root"
-    );
+    require_root();
     let (own, others) = (process_of(ALICE, "a")?, process_of(BOB, "a")?);
     let simulation = Simulation::new(&used_by(&[own.pid(), others.pid()]));
     // What alice's exporter reads must be readable for her.

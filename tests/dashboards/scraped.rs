@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use genv_tests::dashboard::{Dashboard, Target, text};
-use genv_tests::enforcer::{Enforcer, Setup, as_victim, is_alive, sleeper};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, is_alive, sleeper};
 use genv_tests::metrics::Labels;
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
 
@@ -116,7 +115,7 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
         r#",rule="non-env-processes""#,
         true,
     )?;
-    until("it is ended", || Ok(!is_alive(first.pid())))?;
+    ends(first.pid())?;
     setup.rewrite_scenario(&scenario(&[&stubborn, &first]))?;
     prometheus.wait_for_value(&count("done"), 2.0)?;
     fires(

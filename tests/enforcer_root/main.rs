@@ -16,7 +16,7 @@ use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::{Outcome, Step};
-use genv_tests::enforcer::{is_alive, terminate};
+use genv_tests::enforcer::{ends, is_alive, terminate};
 use genv_tests::patience::PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{apart, own_mounts, require_root};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use stage::{ALICE, BOB, Stage, ends, process_of, sleeper_of, target};
+use stage::{ALICE, BOB, Stage, process_of, sleeper_of, target};
 
 #[track_caller]
 fn refused(outcome: &Outcome, part: &str) {
@@ -131,13 +131,7 @@ fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> R
     let stage = Stage::new();
     let alices = sleeper_of(ALICE)?;
     let forger = process_of(Path::new("/bin/sleep"), BOB, ("GENV_ENVIRONMENT_ID", "E"))?;
-    let environment = Environment {
-        eid: "E".to_owned(),
-        uid: ALICE,
-        pids: vec![alices.pid()],
-        devices: vec![0],
-        gpu_memory: None,
-    };
+    let environment = Environment::new("E", ALICE, alices.pid(), &[0]);
     state::write(&stage.genv(), 1, &[environment])?;
     stage.uses_gpu(forger.pid());
     let mut executor = stage.executor();

@@ -12,7 +12,7 @@ use genv_core::state::StateDirectory;
 use genv_enforcer::config::{BreakerLimits, Mode, Never};
 use genv_enforcer::execute::{AskGpuUse, Evidence, Executor, GpuUse, Place, Policy};
 use genv_enforcer::plan::ProcessTarget;
-use genv_tests::enforcer::{self, is_alive};
+use genv_tests::enforcer;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::root::FIRST_UID;
@@ -38,10 +38,6 @@ pub(crate) fn process_of(program: &Path, uid: u32, variable: (&str, &str)) -> Re
 
 pub(crate) fn sleeper_of(uid: u32) -> Result<Sleeper> {
     process_of(Path::new("/bin/sleep"), uid, ("A", "1"))
-}
-
-pub(crate) fn ends(pid: u32) -> Result<()> {
-    until("the process ends", || Ok(!is_alive(pid)))
 }
 
 /// A process outside of all environments, as it is now.

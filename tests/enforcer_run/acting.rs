@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends_outsiders, is_alive, sleeper};
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive, sleeper};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
@@ -84,7 +84,7 @@ fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<(
             .is_empty(),
         "what is to rise begins at 0"
     );
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     enforcer.wait_for_metrics("that is counted", |scrape| {
         count(scrape, "done") == 1.0
             && scrape
@@ -122,7 +122,7 @@ fn what_was_only_said_counts_for_nothing_once_it_is_enforced() -> Result<()> {
     ensure!(is_alive(process.pid()));
     let end = status["violations"][0]["at_seconds"].as_f64();
     ensure!(end > status["updated_timestamp_seconds"].as_f64());
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     Ok(())
 }
 
@@ -181,7 +181,7 @@ fn one_cycle_acts_remembers_and_prints_what_it_found() -> Result<()> {
     ensure!(is_alive(process.pid()));
     let due = run(&ends_outsiders("enforce", AT_ONCE))?;
     ensure!(due.contains("it is ended"), "{due}");
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     setup.rewrite_scenario(&used_by(&[]))?;
     let nothing = run(&ends_outsiders("enforce", AT_ONCE))?;
     ensure!(nothing.contains("Nobody breaks a rule"), "{nothing}");
@@ -206,7 +206,7 @@ fn genv_enforce_of_genv_1_4_3_ends_what_it_ended_there() -> Result<()> {
     ensure!(said.contains("Nobody breaks a rule"), "{said}");
     ensure!(is_alive(process.pid()), "it is off by default");
     enforce(&["--non-env-processes", "--interval", "0"])?;
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     Ok(())
 }
 
@@ -241,7 +241,7 @@ fn a_report_of_genv_1_4_3_is_carried_out_and_audited() -> Result<()> {
     assert_eq!(execute(report(1))?, Some(1), "it does not use that device");
     ensure!(is_alive(pid));
     assert_eq!(execute(report(0))?, Some(0));
-    until("it has ended", || Ok(!is_alive(pid)))?;
+    ends(pid)?;
     let audit = fs::read_to_string(setup.state_directory().join("audit.jsonl"))?;
     ensure!(audit.contains("execute-report"), "{audit}");
     Ok(())

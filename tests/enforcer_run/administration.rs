@@ -1,7 +1,7 @@
 //! What administrators tell a running daemon, and what they learn from it.
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{output, until};
 use genv_tests::process::Sleeper;
@@ -44,7 +44,7 @@ fn a_pause_holds_everything_until_it_ends() -> Result<()> {
     );
     ensure!(is_alive(process.pid()));
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     ensure!(why.contains("thesis"), "{why}");
     ensure!(is_alive(process.pid()));
     ensure!(waive("non-env-processes", "0")?.status.success());
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends_outsiders, is_alive};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, ends_outsiders};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{Lines, until};
 use genv_tests::process::{Running, signal};
@@ -179,6 +179,6 @@ fn a_terminal_of_another_user_is_left_alone() -> Result<()> {
 fn a_terminal_that_takes_nothing_holds_nothing_up() -> Result<()> {
     let process = InTerminal::start(&format!("{TAKES}; yes & sleep 0.5"), false)?;
     let enforcer = enforcer(&process, "enforce", "for: 0s, warn: [1s]")?;
-    until("it has ended", || Ok(!is_alive(process.pid)))?;
+    ends(process.pid)?;
     enforcer.wait_for_cycles(2)
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends_outsiders, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
@@ -43,7 +43,7 @@ fn promise_09_a_driver_that_hangs_stops_nothing_else_and_nothing_is_done_on_old_
         enforcer.log()
     );
     enforcer.setup().rewrite_scenario(&healthy)?;
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
 
     // Hanging again, it ends at once when it is told to.
     enforcer.setup().rewrite_scenario(&hanging)?;
@@ -67,13 +67,7 @@ fn a_damaged_environment_stops_nothing_else() -> Result<()> {
         "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
          rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n",
     )?;
-    let environment = Environment {
-        eid: "e1".to_owned(),
-        uid: victim(),
-        pids: vec![member.pid()],
-        devices: vec![1],
-        gpu_memory: None,
-    };
+    let environment = Environment::new("e1", victim(), member.pid(), &[1]);
     state::write(&setup.genv_directory(), 2, &[environment])?;
     let path = setup.genv_directory().join("envs.json");
     let mut envs: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
@@ -81,7 +75,7 @@ fn a_damaged_environment_stops_nothing_else() -> Result<()> {
     list.push(serde_json::json!({"eid": 5, "pids": "none"}));
     fs::write(&path, envs.to_string())?;
     let _enforcer = setup.start()?;
-    until("it has ended", || Ok(!is_alive(inside.pid())))?;
+    ends(inside.pid())?;
     ensure!(is_alive(member.pid()));
     Ok(())
 }
@@ -108,7 +102,7 @@ fn damaged_files_of_its_own_are_said_and_stop_nothing() -> Result<()> {
     enforcer.wait_for_cycles(2)?;
     ensure!(is_alive(process.pid()));
     enforcer.setup().said(&["pause", "--for", "0"])?;
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     Ok(())
 }
 
@@ -158,7 +152,7 @@ fn hostile_names_break_no_line() -> Result<()> {
         &ends_outsiders("enforce", AT_ONCE),
     )?;
     let enforcer = setup.flag("--log.format=json").start()?;
-    until("it has ended", || Ok(!is_alive(process.pid())))?;
+    ends(process.pid())?;
     enforcer.wait_for_cycles(1)?;
     for line in enforcer.log().lines() {
         let parsed: Result<serde_json::Value, _> = serde_json::from_str(line);

@@ -3,9 +3,8 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
@@ -24,9 +23,8 @@ fn a_forged_or_an_empty_id_protects_nobody() -> Result<()> {
     let empty = sleeper(&[("GENV_ENVIRONMENT_ID", "")])?;
     let setup = Setup::new(&used_by(&[forged.pid(), empty.pid()]), "")?;
     enforce(&setup, &["--non-env-processes"])?;
-    until("both have ended", || {
-        Ok(!is_alive(forged.pid()) && !is_alive(empty.pid()))
-    })
+    ends(forged.pid())?;
+    ends(empty.pid())
 }
 
 #[test]
@@ -37,7 +35,7 @@ fn a_process_that_shows_nothing_of_where_it_belongs_is_spared() -> Result<()> {
     let other = sleeper(&[])?;
     let setup = Setup::new(&used_by(&[bare.pid(), other.pid()]), "")?;
     enforce(&setup, &["--non-env-processes"])?;
-    until("the other has ended", || Ok(!is_alive(other.pid())))?;
+    ends(other.pid())?;
     ensure!(is_alive(bare.pid()));
     let status = fs::read(setup.state_directory().join("status.json"))?;
     let status: Value = serde_json::from_slice(&status)?;
@@ -51,13 +49,7 @@ fn a_process_that_shows_nothing_of_where_it_belongs_is_spared() -> Result<()> {
 fn a_maximum_of_single_users_holds_without_one_for_everybody() -> Result<()> {
     let member = sleeper(&[])?;
     let setup = Setup::new(&used_by(&[]), "")?;
-    let environment = Environment {
-        eid: "e1".to_owned(),
-        uid: victim(),
-        pids: vec![member.pid()],
-        devices: vec![0, 1],
-        gpu_memory: None,
-    };
+    let environment = Environment::new("e1", victim(), member.pid(), &[0, 1]);
     state::write(&setup.genv_directory(), 2, &[environment])?;
     let attachments = || -> Result<usize> {
         let devices = fs::read(setup.genv_directory().join("devices.json"))?;

@@ -42,13 +42,7 @@ fn uid() -> u32 {
 fn with_environment(owner: u32) -> Result<(Account, Sleeper)> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment = Environment {
-        eid: "e1".to_owned(),
-        uid: owner,
-        pids: vec![member.pid()],
-        devices: vec![0],
-        gpu_memory: None,
-    };
+    let environment = Environment::new("e1", owner, member.pid(), &[0]);
     state::write(&account.state(), 4, &[environment])?;
     Ok((account, member))
 }

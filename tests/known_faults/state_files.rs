@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, ensure};
 use genv_tests::patience::output;
 use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::root::FIRST_UID;
 use genv_tests::shell::Shell;
 use genv_tests::state::{self, Environment};
 use serde_json::json;
@@ -111,7 +112,7 @@ fn no_file_is_truncated_through_a_symlinked_lock() -> Result<()> {
 
 #[test]
 fn nobody_detaches_another_users_environment() -> Result<()> {
-    let (account, _member) = with_environment(54_321)?;
+    let (account, _member) = with_environment(FIRST_UID)?;
     let before = [
         read(&account, "envs.json")?,
         read(&account, "devices.json")?,
@@ -140,7 +141,7 @@ fn nobody_detaches_another_users_environment() -> Result<()> {
 
 #[test]
 fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
-    const OWNER: u32 = 54_321;
+    const OWNER: u32 = FIRST_UID;
     let everybodys = || fs::Permissions::from_mode(0o777);
     // Root may, so somebody else runs it then, from where everybody may.
     let folder = tempfile::Builder::new()
@@ -151,13 +152,7 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
     let state = folder.path().join("state");
     let member = Sleeper::start(&[])?;
     let write = |owner| {
-        let environment = Environment {
-            eid: "e1".to_owned(),
-            uid: owner,
-            pids: vec![member.pid()],
-            devices: vec![0],
-            gpu_memory: None,
-        };
+        let environment = Environment::new("e1", owner, member.pid(), &[0]);
         state::write(&state, 4, &[environment])?;
         Ok::<_, anyhow::Error>(fs::set_permissions(&state, everybodys())?)
     };

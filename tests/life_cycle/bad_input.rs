@@ -71,13 +71,7 @@ fn all_are_refused(prepare: &[&str], calls: &[(&str, i32)]) -> Result<()> {
     const STATE: &str = "cat $GENV_TMPDIR/*.json";
     let account = Account::new()?;
     // Another user's environment, which lives as long as the first process.
-    let theirs = genv_tests::state::Environment {
-        eid: "theirs".to_owned(),
-        uid: 54_321,
-        pids: vec![1],
-        devices: vec![1],
-        gpu_memory: None,
-    };
+    let theirs = genv_tests::state::Environment::new("theirs", 54_321, 1, &[1]);
     genv_tests::state::write(&account.state(), 2, &[theirs])?;
     let mut lines = vec![Shell::Bash.setup().to_owned()];
     lines.extend(prepare.iter().map(|line| (*line).to_owned()));

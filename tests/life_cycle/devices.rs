@@ -44,13 +44,12 @@ fn devices_on_which_nobodys_process_runs_come_first() -> Result<()> {
 fn a_device_that_the_environments_own_process_uses_is_given_up_last() -> Result<()> {
     let account = Account::new()?;
     let user = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "mine")])?;
-    let mine = Environment {
-        eid: "mine".to_owned(),
-        uid: rustix::process::getuid().as_raw(),
-        pids: vec![user.pid()],
-        devices: vec![0, 1, 2],
-        gpu_memory: None,
-    };
+    let mine = Environment::new(
+        "mine",
+        rustix::process::getuid().as_raw(),
+        user.pid(),
+        &[0, 1, 2],
+    );
     state::write(&account.state(), 3, &[mine])?;
     let host = format!(
         "{{devices: [{{count: 3}}], processes: [{{pid: {}, devices: [{{index: 2, memory: 1gi}}]}}]}}",

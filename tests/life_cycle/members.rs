@@ -13,13 +13,7 @@ pub(crate) fn listed(account: &Account, file: &str, key: &str) -> Result<Vec<Val
 }
 
 fn environment(eid: &str, pid: u32, uid: u32) -> genv_tests::state::Environment {
-    genv_tests::state::Environment {
-        eid: eid.to_owned(),
-        uid,
-        pids: vec![pid],
-        devices: vec![0, 2],
-        gpu_memory: None,
-    }
+    genv_tests::state::Environment::new(eid, uid, pid, &[0, 2])
 }
 
 #[test]

@@ -182,13 +182,12 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
 fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result<()> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;
-    let environment = Environment {
-        eid: "e".to_owned(),
-        uid: rustix::process::getuid().as_raw(),
-        pids: vec![member.pid()],
-        devices: vec![0, 1],
-        gpu_memory: None,
-    };
+    let environment = Environment::new(
+        "e",
+        rustix::process::getuid().as_raw(),
+        member.pid(),
+        &[0, 1],
+    );
     state::write(&account.state(), 4, &[environment])?;
     output(&mut genv(&account, &["exec", "--", "true"])?)?;
     let files = || {

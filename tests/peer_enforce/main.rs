@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{is_alive, sleeper_of};
+use genv_tests::enforcer::{ends, is_alive, sleeper_of};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::until;
 use genv_tests::process::{self, Sleeper};
@@ -231,7 +231,7 @@ fn root_is_ended_by_theirs_and_out_of_reach_of_ours() -> Result<()> {
     let flags = ["--non-env-processes"];
     assert_eq!(named(&stage.ours(&flags)?)?, Named::default());
     stage.theirs(&flags)?;
-    until("theirs ends it", || Ok(!is_alive(process.pid())))
+    ends(process.pid())
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_process_that_has_ended_and_is_still_listed_ends_theirs_and_not_ours() -> Re
     let (gone, stray) = (outside()?, outside()?);
     // Nobody has waited for it.
     process::signal(gone.pid(), Signal::KILL)?;
-    until("it has ended", || Ok(!is_alive(gone.pid())))?;
+    ends(gone.pid())?;
     simulation.rewrite(&lab(&[(&gone, 0, 1024), (&stray, 0, 1024)]));
     let flags = ["--non-env-processes"];
     assert_eq!(named(&stage.ours(&flags)?)?.pids, [stray.pid()].into());

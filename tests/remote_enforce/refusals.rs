@@ -9,7 +9,7 @@ use genv_enforcer::config::Action;
 use genv_enforcer::intents::{Intent, Intents, Outcomes, Rules, VERSION};
 use genv_enforcer::plan::{Outcome, ProcessTarget, StepKind, Target};
 use genv_enforcer::reload::{Rules as InForce, Source, Written};
-use genv_tests::enforcer::{Setup, is_alive, sleeper, target, terminate};
+use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, target, terminate};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use serde_json::{Value, json};
@@ -159,7 +159,7 @@ fn what_is_wrong_in_an_intent_or_outdated_is_refused_and_what_is_right_is_done()
     host.setup.said(&["pause", "--for", "0"])?;
 
     assert_eq!(host.carry_out(&right)?, Outcome::Done);
-    genv_tests::patience::until("it ends", || Ok(!is_alive(host.user.pid())))?;
+    ends(host.user.pid())?;
     ensure!(is_alive(host.idle.pid()));
     Ok(())
 }

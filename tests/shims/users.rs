@@ -8,11 +8,12 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::root::FIRST_UID;
 use genv_tests::state::{self, Environment};
 
 use crate::stage::{GENERATIONS, Stage, real, text};
 
-const USER: u32 = 54321;
+const USER: u32 = FIRST_UID;
 
 #[test]
 fn a_users_table_has_his_processes_alone() -> Result<()> {

@@ -13,7 +13,9 @@ use crate::http::{self, Response, free_port};
 use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process::{self, Running};
-pub use crate::victim::{as_victim, is_alive, sleeper, sleeper_of, target, terminate, victim};
+pub use crate::victim::{
+    as_victim, ends, is_alive, sleeper, sleeper_of, target, terminate, victim,
+};
 
 /// A configuration of one rule, which ends processes outside of environments, with this said of when.
 #[must_use]

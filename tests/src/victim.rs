@@ -107,6 +107,14 @@ pub fn terminate(target: &ProcessTarget) -> Step {
     }
 }
 
+/// Waits until a process has ended.
+///
+/// # Errors
+/// It does not.
+pub fn ends(pid: u32) -> Result<()> {
+    until(&format!("process {pid} ends"), || Ok(!is_alive(pid)))
+}
+
 /// Whether a process is there and has not ended.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
