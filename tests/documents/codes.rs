@@ -1,4 +1,4 @@
-//! Exit codes: the table in `docs/files.md` against what the programs tell.
+//! Exit codes and ids of messages: the tables in `docs/files.md` and `docs/enforcement.md` against what the programs have.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -64,5 +64,15 @@ fn exit_codes_of_the_shims_are_documented() -> Result<()> {
     codes.sort_unstable();
     let documented: Vec<u8> = documented(4)?.into_keys().collect();
     ensure!(documented == codes, "{documented:?} {codes:?}");
+    Ok(())
+}
+
+#[test]
+fn every_id_of_a_message_of_the_enforcer_is_documented() -> Result<()> {
+    let page = read("docs/enforcement.md")?;
+    for (event, id) in genv_enforcer::tell::journal::MESSAGE_IDS {
+        let row = format!("| `{event}` | `{id}` |\n");
+        ensure!(page.contains(&row), "docs/enforcement.md lacks {row}");
+    }
     Ok(())
 }

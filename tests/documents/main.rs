@@ -3,6 +3,7 @@
 mod codes;
 mod commands;
 mod links;
+mod metrics;
 mod names;
 
 use std::fs;

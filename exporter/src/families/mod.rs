@@ -1,7 +1,7 @@
 //! Every metric family, as a function of the publication: nothing is stored, so nothing can be stale.
 //!
 //! To add a metric, add a [`Family`] to the file of what it describes, and its line to `docs/metrics.md`
-//! (`UPDATE_DOCS=1 cargo test -p genv-exporter documentation` writes it).
+//! (`UPDATE_DOCS=1 cargo test -p genv-tests --test documents` writes it).
 
 use genv_core::model::HostSnapshot;
 use genv_web::metrics::MetricFamily;

@@ -5,7 +5,7 @@
     reason = "what a test needs and does not get fails the test"
 )]
 
-mod documentation;
+mod conventions;
 mod endpoints;
 mod exposition;
 mod metrics;
