@@ -5,7 +5,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -14,6 +13,7 @@ use genv_core::proc::{
     Claim, MissingEvidence, ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
 };
 use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource};
+use genv_tests::enforcer::sleeper_of;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use rustix::mount::{MountFlags, mount};
@@ -24,16 +24,9 @@ use tempfile::TempDir;
 /// A user without a name on any machine, and without any right.
 const STRANGER: u32 = FIRST_UID;
 
-/// Starts a process of a user, and waits for the kernel to give it its environ.
+/// A process of a user that claims the environment `E`.
 fn process_of(uid: u32) -> Sleeper {
-    let mut command = Command::new("/bin/sleep");
-    let command = command.env_clear().env("GENV_ENVIRONMENT_ID", "E");
-    let process = Sleeper::spawn(command.uid(uid).gid(uid).arg("1000000")).unwrap();
-    let environ = format!("/proc/{}/environ", process.pid());
-    while fs::read(&environ).unwrap().is_empty() {
-        std::thread::yield_now();
-    }
-    process
+    sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", "E")]).unwrap()
 }
 
 /// Takes all rights from this thread alone.

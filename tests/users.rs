@@ -1,9 +1,7 @@
 //! Processes of several users, which only root can start.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
+use genv_tests::enforcer::sleeper_of;
 use genv_tests::exporter::Setup;
 use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::process::{Sleeper, copy_program};
@@ -15,18 +13,13 @@ const ALICE: u32 = FIRST_UID;
 const BOB: u32 = FIRST_UID + 1;
 
 fn process_of(uid: u32, claim: &str) -> Result<Sleeper> {
-    let mut command = Command::new("/bin/sleep");
-    let of_user = command.env_clear().env("GENV_ENVIRONMENT_ID", claim);
-    Sleeper::spawn(of_user.uid(uid).gid(uid).arg("1000000"))
+    sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", claim)])
 }
 
 fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
     Environment {
-        eid: eid.to_owned(),
-        uid,
-        pids: vec![member.pid()],
-        devices: vec![0],
         gpu_memory: Some("10gi"),
+        ..Environment::new(eid, uid, member.pid(), &[0])
     }
 }
 

@@ -16,7 +16,7 @@ use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::{Outcome, Step};
-use genv_tests::enforcer::{ends, is_alive, terminate};
+use genv_tests::enforcer::{copy_of_sleep, ends, is_alive, sleeper_of, terminate};
 use genv_tests::patience::PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::root::{apart, own_mounts, require_root};
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_remount};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use stage::{ALICE, BOB, Stage, process_of, sleeper_of, target};
+use stage::{ALICE, ANYTHING, BOB, Stage, target};
 
 #[track_caller]
 fn refused(outcome: &Outcome, part: &str) {
@@ -47,7 +47,7 @@ fn own_small_disk(stage: &Stage) -> Result<()> {
 fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -> Result<()> {
     require_root();
     let stage = Stage::new();
-    let roots = sleeper_of(0)?;
+    let roots = sleeper_of(0, &ANYTHING)?;
     let mut out_of_reach = vec![roots.pid()];
     // In a container there are none to be seen.
     for entry in fs::read_dir("/proc")? {
@@ -101,8 +101,8 @@ fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<(
         }
         let stage = Stage::new();
         let mut executor = stage.executor();
-        let sshd = process_of(&sshd, ALICE, ("A", "1"))?;
-        let named = process_of(&named, ALICE, ("A", "1"))?;
+        let sshd = copy_of_sleep(&sshd, ALICE, &ANYTHING)?;
+        let named = copy_of_sleep(&named, ALICE, &ANYTHING)?;
         stage.uses_gpu(sshd.pid());
         stage.uses_gpu(named.pid());
         let attempt = |executor: &mut genv_enforcer::execute::Executor, process: &Sleeper| {
@@ -129,8 +129,8 @@ fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<(
 fn promise_14_another_users_forged_claim_harms_nobody_and_protects_nobody() -> Result<()> {
     require_root();
     let stage = Stage::new();
-    let alices = sleeper_of(ALICE)?;
-    let forger = process_of(Path::new("/bin/sleep"), BOB, ("GENV_ENVIRONMENT_ID", "E"))?;
+    let alices = sleeper_of(ALICE, &ANYTHING)?;
+    let forger = sleeper_of(BOB, &[("GENV_ENVIRONMENT_ID", "E")])?;
     let environment = Environment::new("E", ALICE, alices.pid(), &[0]);
     state::write(&stage.genv(), 1, &[environment])?;
     stage.uses_gpu(forger.pid());
@@ -161,7 +161,7 @@ fn promise_12_no_room_for_the_record_no_signal() -> Result<()> {
         own_small_disk(&stage)?;
         // The beginning of the next line fits the page, the rest needs another.
         fs::write(stage.own.join("audit.jsonl"), [b'\n'; 4000])?;
-        let victim = sleeper_of(ALICE)?;
+        let victim = sleeper_of(ALICE, &ANYTHING)?;
         let target = target(victim.pid())?;
         stage.uses_gpu(victim.pid());
         let mut executor = stage.executor();
@@ -210,7 +210,7 @@ fn carry_out_without(right: CapabilitySet, stage: &Stage, step: &Step) -> Outcom
 #[test]
 fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
     require_root();
-    let victim = sleeper_of(ALICE)?;
+    let victim = sleeper_of(ALICE, &ANYTHING)?;
     let stage = Stage::new();
     stage.uses_gpu(victim.pid());
     let step = terminate(&target(victim.pid())?);
@@ -227,7 +227,7 @@ fn without_the_right_to_signal_it_fails_and_says_so() -> Result<()> {
 #[test]
 fn without_the_right_to_read_everybody_is_unknown_and_left_alone() -> Result<()> {
     require_root();
-    let victim = sleeper_of(ALICE)?;
+    let victim = sleeper_of(ALICE, &ANYTHING)?;
     let stage = Stage::new();
     stage.uses_gpu(victim.pid());
     let step = terminate(&target(victim.pid())?);
@@ -248,7 +248,7 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
         own_mounts();
         let stage = Stage::new();
         own_small_disk(&stage)?;
-        let victim = sleeper_of(ALICE)?;
+        let victim = sleeper_of(ALICE, &ANYTHING)?;
         let step = terminate(&target(victim.pid())?);
         stage.uses_gpu(victim.pid());
         let mut executor = stage.executor();
@@ -279,7 +279,7 @@ fn promise_08_a_breaker_that_opened_on_a_full_disk_stays_open() -> Result<()> {
 fn root_leaves_files_to_the_owner_of_the_directory() -> Result<()> {
     use std::os::unix::fs::{MetadataExt as _, chown};
     require_root();
-    let victim = sleeper_of(ALICE)?;
+    let victim = sleeper_of(ALICE, &ANYTHING)?;
     let stage = Stage::new();
     stage.uses_gpu(victim.pid());
     fs::create_dir(&stage.own)?;

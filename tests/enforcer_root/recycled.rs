@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_enforcer::plan::Outcome;
-use genv_tests::enforcer::{is_alive, terminate};
+use genv_tests::enforcer::{is_alive, sleeper_of, terminate};
 use genv_tests::patience::{PATIENCE, output};
 use genv_tests::process::Sleeper;
 use genv_tests::root::require_root;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::refused;
-use crate::stage::{ALICE, Stage, sleeper_of, target};
+use crate::stage::{ALICE, ANYTHING, Stage, target};
 
 /// Set in this program when it runs in the namespace.
 const INSIDE: &str = "GENV_TEST_PID_NAMESPACE";
@@ -45,7 +45,7 @@ fn recycle(process: Sleeper) -> Sleeper {
     let deadline = Instant::now() + PATIENCE;
     loop {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-        let next = sleeper_of(ALICE).unwrap();
+        let next = sleeper_of(ALICE, &ANYTHING).unwrap();
         if next.pid() == pid {
             return next;
         }
@@ -68,7 +68,7 @@ fn promise_01_a_pid_that_was_reused_before_it_is_opened_is_never_signalled() -> 
     if !in_a_pid_namespace(test)? {
         return Ok(());
     }
-    let guilty = sleeper_of(ALICE)?;
+    let guilty = sleeper_of(ALICE, &ANYTHING)?;
     let stage = Stage::new();
     stage.uses_gpu(guilty.pid());
     let step = terminate(&target(guilty.pid())?);
@@ -90,7 +90,7 @@ fn promise_01_a_pid_that_is_reused_after_it_was_opened_is_never_signalled() -> R
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let guilty = sleeper_of(ALICE)?;
+        let guilty = sleeper_of(ALICE, &ANYTHING)?;
         let pid = guilty.pid();
         let stage = Stage::new();
         // The worst case: all that is read fits, the start time too, because it is foreseen.

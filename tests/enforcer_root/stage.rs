@@ -1,9 +1,7 @@
 //! Processes of other users, and an executor that may end them.
 
 use std::fs;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
@@ -13,8 +11,6 @@ use genv_enforcer::config::{BreakerLimits, Mode, Never};
 use genv_enforcer::execute::{AskGpuUse, Evidence, Executor, GpuUse, Place, Policy};
 use genv_enforcer::plan::ProcessTarget;
 use genv_tests::enforcer;
-use genv_tests::patience::until;
-use genv_tests::process::Sleeper;
 use genv_tests::root::FIRST_UID;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,19 +22,8 @@ const HOSTNAME: &str = "here";
 pub(crate) const ALICE: u32 = FIRST_UID;
 pub(crate) const BOB: u32 = FIRST_UID + 1;
 
-/// A process of a user with one environment variable, once the kernel has given it that.
-pub(crate) fn process_of(program: &Path, uid: u32, variable: (&str, &str)) -> Result<Sleeper> {
-    let mut command = Command::new(program);
-    command.env_clear().env(variable.0, variable.1);
-    let process = Sleeper::spawn(command.uid(uid).gid(uid).arg("1000000"))?;
-    let environ = format!("/proc/{}/environ", process.pid());
-    until("it has an environ", || Ok(!fs::read(&environ)?.is_empty()))?;
-    Ok(process)
-}
-
-pub(crate) fn sleeper_of(uid: u32) -> Result<Sleeper> {
-    process_of(Path::new("/bin/sleep"), uid, ("A", "1"))
-}
+/// An environ in which no environment is claimed.
+pub(crate) const ANYTHING: [(&str, &str); 1] = [("A", "1")];
 
 /// A process outside of all environments, as it is now.
 pub(crate) fn target(pid: u32) -> Result<ProcessTarget> {

@@ -14,7 +14,7 @@ use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process::{self, Running};
 pub use crate::victim::{
-    as_victim, ends, is_alive, sleeper, sleeper_of, target, terminate, victim,
+    as_victim, copy_of_sleep, ends, is_alive, sleeper, sleeper_of, target, terminate, victim,
 };
 
 /// A configuration of one rule, which ends processes outside of environments, with this said of when.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -34,19 +35,28 @@ pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
 }
 
 /// A process that sleeps, of another user where root runs the tests, with exactly these variables; the kernel has given
-/// it its environ.
+/// it its name and its environ.
 ///
 /// # Errors
 /// It cannot be started.
 pub fn sleeper_of(uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
-    let mut command = Command::new("/bin/sleep");
-    command
-        .env_clear()
-        .envs(environment.iter().copied())
-        .arg("1000000");
-    let process = Sleeper::spawn(as_user(&mut command, uid))?;
-    let name = format!("/proc/{}/comm", process.pid());
-    until("it sleeps", || Ok(fs::read_to_string(&name)? == "sleep\n"))?;
+    copy_of_sleep(Path::new("/bin/sleep"), uid, environment)
+}
+
+/// As [`sleeper_of`], of a copy of the program `sleep`.
+///
+/// # Errors
+/// It cannot be started.
+pub fn copy_of_sleep(copy: &Path, uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
+    let mut command = Command::new(copy);
+    let command = command.env_clear().envs(environment.iter().copied());
+    let process = Sleeper::spawn(as_user(command.arg("1000000"), uid))?;
+    let of_process = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", process.pid()));
+    let name = copy.file_name().context("a program without a name")?;
+    until("it sleeps", || {
+        let has_name = *of_process("comm")?.trim_end() == *name;
+        Ok(has_name && (environment.is_empty() || !of_process("environ")?.is_empty()))
+    })?;
     Ok(process)
 }
 

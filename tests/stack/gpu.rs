@@ -1,12 +1,12 @@
 //! The stack over a machine's GPUs: `docker-compose.gpu.yml`, with a simulated driver where NVIDIA's toolkit would put
 //! the real one.
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::docker::{Container, HOSTNAME, Stack, eventually};
+use genv_tests::enforcer::sleeper_of;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{self, Simulation, on_device_0};
 use genv_tests::process::Sleeper;
@@ -98,9 +98,7 @@ impl Machine {
 }
 
 fn process_of((_, uid): (&str, u32), eid: &str) -> Result<Sleeper> {
-    let mut command = Command::new("/bin/sleep");
-    let of_user = command.env_clear().env("GENV_ENVIRONMENT_ID", eid);
-    Sleeper::spawn(of_user.uid(uid).gid(uid).arg("1000000"))
+    sleeper_of(uid, &[("GENV_ENVIRONMENT_ID", eid)])
 }
 
 /// Adds a user to the machine, whose /etc is the suite's own.
