@@ -1,6 +1,6 @@
 //! The devices of a snapshot, and which environments hold them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::attribute::LiveEnvironment;
 use crate::gpu::{DeviceSample, GpuSample};
@@ -87,12 +87,9 @@ impl Devices {
         state: &State,
         live: &[LiveEnvironment<'_>],
     ) {
-        let mut eids: Vec<&str> = live
-            .iter()
-            .map(|live| live.environment.eid.as_str())
-            .collect();
-        eids.sort_unstable();
-        for held in &state.devices {
+        let eids = live.iter().map(|live| live.environment.eid.as_str());
+        let mut seen_at: HashMap<&str, usize> = eids.map(|eid| (eid, usize::MAX)).collect();
+        for (number, held) in state.devices.iter().enumerate() {
             let index = DeviceIndex::gpu(held.index);
             let (Some(known), Ok(position)) = (
                 self.0.get(&index),
@@ -103,18 +100,23 @@ impl Devices {
             let total_bytes = known
                 .memory_total_bytes
                 .or(held.total_memory.map(MemoryAmount::bytes));
-            devices[position].attachments = attachments(held, total_bytes, &eids);
+            devices[position].attachments = attachments(number, held, total_bytes, &mut seen_at);
         }
     }
 }
 
-/// The attachments of one device, each environment's once.
-fn attachments(held: &DeviceState, total_bytes: Option<u64>, eids: &[&str]) -> Vec<Attachment> {
+/// The attachments of a device, each environment's once. `seen_at` has for each that lives the number of the device at
+/// which it was seen last.
+fn attachments(
+    number: usize,
+    held: &DeviceState,
+    total_bytes: Option<u64>,
+    seen_at: &mut HashMap<&str, usize>,
+) -> Vec<Attachment> {
     let mut attachments: Vec<Attachment> = Vec::with_capacity(held.attachments.len());
-    let mut seen = vec![false; eids.len()];
     for attachment in &held.attachments {
-        if let Ok(position) = eids.binary_search(&attachment.eid.as_str())
-            && !std::mem::replace(&mut seen[position], true)
+        if let Some(seen_at) = seen_at.get_mut(attachment.eid.as_str())
+            && std::mem::replace(seen_at, number) != number
         {
             attachments.push(Attachment {
                 eid: attachment.eid.clone(),

@@ -18,6 +18,11 @@ pub(super) fn environments(
     attributed: bool,
     usernames: &Usernames,
 ) -> Vec<Environment> {
+    let mut live: Vec<_> = live.iter().collect();
+    live.sort_unstable_by_key(|live| &live.environment.eid);
+    live.dedup_by_key(|live| &live.environment.eid);
+    let eids = live.iter().map(|live| live.environment.eid.as_str());
+    let positions: Positions<'_> = eids.zip(0..).collect();
     let mut environments: Vec<Environment> = live
         .iter()
         .map(|live| {
@@ -36,18 +41,14 @@ pub(super) fn environments(
             }
         })
         .collect();
-    environments.sort_unstable_by(|a, b| a.eid.cmp(&b.eid));
-    environments.dedup_by(|a, b| a.eid == b.eid);
 
-    attach(&mut environments, state, devices, attributed);
+    attach(&mut environments, &positions, state, devices, attributed);
     for process in processes {
-        let Some(eid) = process.attribution.eid() else {
+        let eid = process.attribution.eid();
+        let Some(position) = eid.and_then(|eid| positions.get(eid)) else {
             continue;
         };
-        let Ok(position) = environments.binary_search_by(|e| e.eid.as_str().cmp(eid)) else {
-            continue;
-        };
-        let used = &mut environments[position].devices;
+        let used = &mut environments[*position].devices;
         for row in &process.devices {
             let device = device_of(used, row.index);
             device.memory_used_bytes = sum(device.memory_used_bytes, row.memory_used_bytes);
@@ -65,10 +66,14 @@ pub(super) fn environments(
     environments
 }
 
+/// Where environments are in their list, by eid.
+type Positions<'a> = HashMap<&'a str, usize>;
+
 /// Adds the devices that environments are attached to, unused so far. Those that no driver has
 /// shown are held all the same.
 fn attach(
     environments: &mut [Environment],
+    positions: &Positions<'_>,
     state: Option<&State>,
     devices: &[Device],
     attributed: bool,
@@ -82,10 +87,10 @@ fn attach(
             .map(|memory| memory.total_bytes)
             .or(held.total_memory.map(MemoryAmount::bytes));
         for attachment in &held.attachments {
-            let Ok(position) = environments.binary_search_by(|e| e.eid.cmp(&attachment.eid)) else {
+            let Some(position) = positions.get(attachment.eid.as_str()) else {
                 continue;
             };
-            let used = &mut environments[position].devices;
+            let used = &mut environments[*position].devices;
             if used.iter().any(|device| device.index == index) {
                 continue;
             }
@@ -125,13 +130,13 @@ fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.zip(b).map(|(a, b)| a.saturating_add(b))
 }
 
-/// When each environment that lives was last active on each device, Unix time.
+/// When each environment that lives was last active, by eid: on each device, Unix time.
 #[derive(Debug, Default)]
-pub(super) struct LastActive(HashMap<(String, DeviceIndex), f64>);
+pub(super) struct LastActive(HashMap<String, Vec<(DeviceIndex, f64)>>);
 
 impl LastActive {
     /// Notes who is active by a sample that was read at `sampled_timestamp_seconds`, if there is a new one; fills
-    /// in when everybody last was, and forgets environments that ended.
+    /// in when everybody last was, and forgets environments that ended and devices that they have no more.
     pub(super) fn update(
         &mut self,
         environments: &mut [Environment],
@@ -139,18 +144,24 @@ impl LastActive {
         busy_above: f64,
     ) {
         let mut known = std::mem::take(&mut self.0);
+        self.0.reserve(known.len());
         for environment in environments {
+            let (eid, known) = known.remove_entry(&environment.eid).unzip();
+            let mut active_on = Vec::with_capacity(environment.devices.len());
             for device in &mut environment.devices {
-                let key = (environment.eid.clone(), device.index);
                 let active = device
                     .utilization_ratio
                     .is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
-                let last = known.remove(&key);
+                let mut known = known.iter().flatten();
+                let last = known.find(|(index, _)| *index == device.index);
+                let last = last.map(|(_, timestamp_seconds)| *timestamp_seconds);
                 let last = sampled_timestamp_seconds.filter(|_| active).or(last);
                 device.last_active_timestamp_seconds = last;
-                if let Some(last) = last {
-                    self.0.insert(key, last);
-                }
+                active_on.extend(last.map(|last| (device.index, last)));
+            }
+            if !active_on.is_empty() {
+                let eid = eid.unwrap_or_else(|| environment.eid.clone());
+                self.0.insert(eid, active_on);
             }
         }
     }

@@ -27,7 +27,8 @@ pub(super) fn processes(
             ));
         }
     }
-    rows.sort_unstable_by_key(|(pid, device)| (*pid, device.index));
+    // The rows of each device are mostly in order, of which only this sort makes use.
+    rows.sort_by_key(|(pid, device)| (*pid, device.index));
     rows.dedup_by_key(|(pid, device)| (*pid, device.index));
 
     rows.chunk_by(|(a, _), (b, _)| a == b)
