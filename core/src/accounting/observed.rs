@@ -63,6 +63,7 @@ pub(crate) struct UserUse {
 impl Observed {
     /// What a snapshot shows. MIG devices are accounted as parts of their GPU.
     pub(crate) fn of(snapshot: &Snapshot, reading: Reading, users: &mut Users) -> Self {
+        let owners = snapshot.owners();
         let mut devices: Vec<ObservedDevice> = Vec::new();
         for device in &snapshot.devices {
             if device.index.mig.is_some() {
@@ -85,8 +86,7 @@ impl Observed {
                     .attachments
                     .iter()
                     .filter_map(|attachment| {
-                        let environment = snapshot.environment(&attachment.eid)?;
-                        let user = users.id(&environment.username);
+                        let user = users.id(owners.of_environment(&attachment.eid)?);
                         (user != UserId::NOBODY).then_some(Holder {
                             user,
                             share_ratio: attachment.share_ratio,
@@ -110,9 +110,8 @@ impl Observed {
         }
 
         for process in &snapshot.processes {
-            let user = snapshot
-                .user_of(process)
-                .map_or(UserId::NOBODY, |name| users.id(name));
+            let user = owners.of_process(process);
+            let user = user.map_or(UserId::NOBODY, |name| users.id(name));
             let outside = matches!(process.attribution, Attribution::Outside { .. });
             for row in &process.devices {
                 if let Some(device) = find(&mut devices, row.index.gpu)

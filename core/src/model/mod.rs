@@ -26,6 +26,8 @@ pub use device::{
 pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
-pub use snapshot::{CollectorStatus, HostSnapshot, Publication, SNAPSHOT_VERSION, Snapshot};
+pub use snapshot::{
+    CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot,
+};
 pub use time::local_time_zone;
 pub(crate) use time::{format_local_time, parse_local_time};
