@@ -1,6 +1,6 @@
 //! The bytes that are served: rendered once per publication, if somebody asks for them, then shared by every request.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -81,19 +81,21 @@ impl Rendering {
     /// Metrics of the exporter and of all hosts.
     #[must_use]
     pub fn metrics(&self, encoding: Encoding) -> Bytes {
-        self.metrics.encoded(encoding, |out| self.write(out))
+        let mut samples = Samples::default();
+        self.metrics
+            .encoded(encoding, |out| self.write(&mut samples, out))
     }
 
     /// Renders in advance what was asked for of the rendering before.
-    fn prepare(&self, before: &Self) {
-        self.metrics.prepare(&before.metrics, |out| self.write(out));
+    fn prepare(&self, before: &Self, samples: &mut Samples) {
+        self.metrics
+            .prepare(&before.metrics, |out| self.write(samples, out));
     }
 
-    fn write(&self, out: Out<'_>) {
-        let mut samples = Samples::default();
+    fn write(&self, samples: &mut Samples, out: Out<'_>) {
         let mut each = |family: &MetricFamily| out(family.text().as_bytes());
-        own::of_process(&self.own, &mut samples, &mut each);
-        families::of_hosts(&self.publication.hosts, self.limits, &mut samples, each);
+        own::of_process(&self.own, samples, &mut each);
+        families::of_hosts(&self.publication.hosts, self.limits, samples, each);
     }
 
     /// Metrics of one host alone.
@@ -181,6 +183,8 @@ fn json_line(snapshot: &Snapshot) -> String {
 pub struct Renderer {
     limits: Limits,
     usernames: Usernames,
+    /// Its memory, from one rendering to the next.
+    samples: Mutex<Samples>,
     latest: watch::Sender<Arc<Rendering>>,
 }
 
@@ -194,6 +198,7 @@ impl Renderer {
         let this = Self {
             limits,
             usernames,
+            samples: Mutex::default(),
             latest,
         };
         (this, receiver)
@@ -203,7 +208,9 @@ impl Renderer {
     pub fn render(&self, publication: Arc<Publication>) {
         let publication = self.usernames.shown(publication);
         let rendering = Rendering::new(publication, self.limits, OwnProcess::read());
-        rendering.prepare(&Arc::clone(&self.latest.borrow()));
+        let before = Arc::clone(&self.latest.borrow());
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        rendering.prepare(&before, &mut samples);
         self.latest.send_replace(Arc::new(rendering));
     }
 

@@ -20,7 +20,7 @@ impl PartialLine {
         piece: &[u8],
         most_bytes: usize,
     ) -> Result<(usize, Option<Vec<u8>>), HostFailure> {
-        let end = piece.iter().position(|byte| *byte == b'\n');
+        let end = memchr::memchr(b'\n', piece);
         let part = &piece[..end.unwrap_or(piece.len())];
         if self.0.len() + part.len() > most_bytes {
             self.0.extend(part.iter().take(BEGINNING_BYTES));

@@ -47,7 +47,7 @@ fn available(view: &View<'_>, device: &Device) -> Option<bool> {
             .filter(|part| part.index.gpu == device.index.gpu)
     };
     let processes = view.processes.as_ref()?;
-    if parts().any(|part| processes.by_device.contains_key(&part.index)) {
+    if parts().any(|part| processes.by_device.get(part.index).is_some()) {
         return Some(false);
     }
     // A MIG parent's processes are told by its parts.
@@ -351,11 +351,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                 return;
             };
             for device in host.devices().filter(|device| device.processes_measured) {
-                let states = processes
-                    .by_device
-                    .get(&device.index)
-                    .copied()
-                    .unwrap_or_default();
+                let states = processes.by_device.get(device.index);
+                let states = states.copied().unwrap_or_default();
                 for (state, number) in states.each() {
                     out.add(&[&device.index, &state], number);
                 }

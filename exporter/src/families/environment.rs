@@ -18,9 +18,9 @@ fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environm
 
 /// One value of every device that an environment holds or uses.
 fn used(host: &Host<'_>, out: &mut Samples, value: impl Fn(&EnvironmentDevice) -> Option<f64>) {
-    for environment in environments(host) {
-        for device in &environment.devices {
-            out.add(&[&environment.eid, &device.index], value(device));
+    if let Some(view) = host.view() {
+        for (row, device) in view.environment_devices.iter() {
+            out.add_of(row, &[], value(device));
         }
     }
 }

@@ -1,43 +1,30 @@
 //! Families about processes that use a device.
 
-use std::collections::BTreeMap;
-
 use genv_core::model::ProcessDevice;
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::Host;
+use crate::host::{ByDevice, Host, PROCESS_LABELS};
 
 /// The label `pid` of the processes that have no series of their own.
 const OTHER: &str = "other";
 
-const LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
-
 /// One value of every process on every device, and the sum of the processes beyond the limit.
 fn each(host: &Host<'_>, out: &mut Samples, value: impl Fn(&ProcessDevice) -> Option<f64>) {
-    let Some(view) = host.view() else { return };
-    let Some(processes) = &view.processes else {
+    let Some(processes) = host.processes() else {
         return;
     };
-    for process in &processes.largest {
-        let eid = process.attribution.eid().unwrap_or_default();
-        let username = view.snapshot.user_of(process).unwrap_or_default();
-        let comm = process.comm.as_deref().unwrap_or_default();
-        for device in &process.devices {
-            out.add(
-                &[&device.index, &process.pid, &eid, &username, &comm],
-                value(device),
-            );
-        }
+    for (row, device) in processes.devices.iter() {
+        out.add_of(row, &[], value(device));
     }
-    let mut others = BTreeMap::<_, f64>::new();
+    let mut others = ByDevice::default();
     for device in processes.others.iter().flat_map(|process| &process.devices) {
         if let Some(value) = value(device) {
-            *others.entry(device.index).or_default() += value;
+            *others.of(device.index, || 0.0) += value;
         }
     }
-    for (index, sum) in others {
-        out.add(&[&index, &OTHER, &"", &"", &""], sum);
+    for (index, sum) in others.iter() {
+        out.add(&[&index, &OTHER, &"", &"", &""], *sum);
     }
 }
 
@@ -58,7 +45,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_process_memory_used_bytes",
         kind: Kind::Gauge,
-        labels: LABELS,
+        labels: PROCESS_LABELS,
         help: "Memory of the device that the process uses, in bytes; pid other is the sum of those beyond the limit.",
         samples: |host, out| {
             each(host, out, |device| {
@@ -69,7 +56,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_process_utilization_ratio",
         kind: Kind::Gauge,
-        labels: LABELS,
+        labels: PROCESS_LABELS,
         help: "Part of the time that kernels of the process ran on the device, 0 to 1; pid other is the sum of those beyond the limit.",
         samples: |host, out| each(host, out, |device| device.utilization_ratio),
     },

@@ -1,6 +1,19 @@
 //! Families about users: what they hold, use and have used, in environments and outside.
 
+use genv_core::model::UserDeviceUse;
+use genv_web::metrics::Row;
+
 use super::{Family, HostFamily, Kind};
+use crate::host::Host;
+
+/// What each user held and used of a device.
+fn device_use<'h>(host: &'h Host<'_>) -> impl Iterator<Item = (Row<'h>, &'h UserDeviceUse)> {
+    let rows = host
+        .view()
+        .into_iter()
+        .flat_map(|view| view.user_device_use.iter());
+    rows.map(|(row, usage)| (row, *usage))
+}
 
 pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
@@ -60,8 +73,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Memory of the device that the user's processes use, inside and outside environments, in bytes.",
         samples: |host, out| {
             for (name, user) in host.view().iter().flat_map(|view| &view.users) {
-                for (index, bytes) in &user.memory_used_bytes {
-                    out.add(&[name, index], *bytes);
+                for (index, bytes) in user.memory_used_bytes.iter() {
+                    out.add(&[name, &index], *bytes);
                 }
             }
         },
@@ -72,7 +85,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index", "state"],
         help: "Seconds for which the user held the GPU, each counted by the share held, while the user's processes kept it busy, left it idle or could not be measured, and seconds of use outside environments.",
         samples: |host, out| {
-            for usage in host.counters(|counters| &counters.user_device_use) {
+            for (row, usage) in device_use(host) {
                 let Some(seconds) = usage.device_seconds else {
                     continue;
                 };
@@ -82,7 +95,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                     ("unmeasured", seconds.unmeasured),
                     ("outside", seconds.outside),
                 ] {
-                    out.add(&[&usage.username, &usage.index, &state], seconds);
+                    out.add_of(row, &[&state], seconds);
                 }
             }
         },
@@ -93,11 +106,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Seconds of the GPU that the user's processes utilized, at full utilization; all users of a GPU together get at most one a second.",
         samples: |host, out| {
-            for usage in host.counters(|counters| &counters.user_device_use) {
-                out.add(
-                    &[&usage.username, &usage.index],
-                    usage.utilized_device_seconds,
-                );
+            for (row, usage) in device_use(host) {
+                out.add_of(row, &[], usage.utilized_device_seconds);
             }
         },
     },
@@ -107,8 +117,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Energy of the GPU that the user caused, in joules; username (none) carries what nobody caused.",
         samples: |host, out| {
-            for usage in host.counters(|counters| &counters.user_device_use) {
-                out.add(&[&usage.username, &usage.index], usage.energy_joules);
+            for (row, usage) in device_use(host) {
+                out.add_of(row, &[], usage.energy_joules);
             }
         },
     },

@@ -171,7 +171,12 @@ impl<L: Lines> Conversation<L> {
         let Some(line) = self.lines.next_line(LONGEST_LINE_BYTES).await? else {
             return Err(failures::ended(&self.lines.stderr()));
         };
-        serde_json::from_slice(&line).map_err(|error| {
+        // Whether it is UTF-8 is found out faster for all of it than text by text.
+        let reply = match str::from_utf8(&line) {
+            Ok(line) => serde_json::from_str(line),
+            Err(_) => serde_json::from_slice(&line),
+        };
+        reply.map_err(|error| {
             HostFailure::new(
                 FailureKind::Protocol,
                 format!(

@@ -6,12 +6,14 @@
 mod label;
 mod own_process;
 mod process;
+mod rows;
 mod samples;
 mod text;
 
 pub use label::LabelValue;
 pub use own_process::OwnProcess;
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
+pub use rows::{Row, Rows};
 pub use samples::{MetricFamily, Samples};
 pub use text::{METRICS, Out, Text};
 

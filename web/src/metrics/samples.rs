@@ -2,28 +2,35 @@
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::label::{LabelValue, push_printable};
+use super::rows::Row;
 use super::{Family, Kind};
 
 /// Up to here every whole number is one `f64`.
 const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
+
+/// Fractions that are displayed in the same digits by all that find the fewest.
+const WITHOUT_EXPONENT: RangeInclusive<f64> = 1e-4..=1e15;
 
 /// Collects the samples of one family after the other, in the same memory. There may be a million of them: none
 /// allocates anything of its own.
 #[derive(Debug)]
 pub struct Samples {
     kind: Kind,
+    name: &'static str,
     labels: &'static [&'static str],
-    /// What a line begins with: the name, and the label `hostname` if there is one.
+    /// What stands before the value of each label that is not the first: `",index="` and the like.
+    between: Vec<String>,
+    /// What a line begins with: the name, the label `hostname` if there is one, and all that stands before the value of
+    /// the first label.
     beginning: String,
-    /// How much of it is the name.
-    name_length: usize,
+    has_hostname: bool,
     family: MetricFamily,
     /// Positions of the lines, by their series; only of use while a family is ended.
     series: HashTable<usize>,
@@ -51,9 +58,11 @@ impl Default for Samples {
     fn default() -> Self {
         Self {
             kind: Kind::Gauge,
+            name: "",
             labels: &[],
+            between: Vec::new(),
             beginning: String::new(),
-            name_length: 0,
+            has_hostname: false,
             family: MetricFamily::default(),
             series: HashTable::new(),
             hasher: RandomState::default(),
@@ -73,10 +82,17 @@ impl Samples {
     fn begin<S>(&mut self, family: &Family<S>) {
         let name = family.name;
         self.kind = family.kind;
+        self.name = name;
         self.labels = family.labels;
+        let between = |label| format!("\",{label}=\"");
+        self.between.clear();
+        self.between.extend(family.labels.iter().map(between));
+        self.has_hostname = false;
         self.beginning.clear();
         self.beginning.push_str(name);
-        self.name_length = name.len();
+        if let Some(first) = family.labels.first() {
+            self.beginning.extend(["{", first, "=\""]);
+        }
         let MetricFamily { text, lines } = &mut self.family;
         lines.clear();
         text.clear();
@@ -89,43 +105,59 @@ impl Samples {
     /// Gives the label `hostname` to every sample that follows; either all have it, or none.
     pub fn of_host(&mut self, hostname: &str) {
         assert!(
-            self.has_hostname() || self.family.lines.is_empty(),
+            self.has_hostname || self.family.lines.is_empty(),
             "one label set for a family"
         );
-        self.beginning.truncate(self.name_length);
+        self.has_hostname = true;
+        self.beginning.clear();
+        self.beginning.push_str(self.name);
         self.beginning.push_str("{hostname=\"");
         push_printable(&mut self.beginning, hostname);
-        self.beginning.push('"');
-    }
-
-    fn has_hostname(&self) -> bool {
-        self.beginning.len() > self.name_length
+        if let Some(before_first) = self.between.first() {
+            self.beginning.push_str(before_first);
+        }
     }
 
     /// Adds a sample, unless there is no value or it is not a number. `labels` are the values of the
     /// family's labels, in order.
     pub fn add(&mut self, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
-            self.add_number(labels, value);
+            self.add_number(None, labels, value);
         }
     }
 
-    fn add_number(&mut self, labels: &[&dyn LabelValue], value: f64) {
-        assert_eq!(labels.len(), self.labels.len(), "one value for each label");
-        let mut before = if self.has_hostname() { ',' } else { '{' };
+    /// As [`Samples::add`], where the first of the labels are those of a row. `labels` are the values of the others.
+    pub fn add_of(
+        &mut self,
+        row: Row<'_>,
+        labels: &[&dyn LabelValue],
+        value: impl Into<Option<f64>>,
+    ) {
+        if let Some(value) = value.into().filter(|value| value.is_finite()) {
+            self.add_number(Some(row), labels, value);
+        }
+    }
+
+    fn add_number(&mut self, row: Option<Row<'_>>, labels: &[&dyn LabelValue], value: f64) {
+        let of_row = row.map_or(&[][..], |row| row.labels);
+        assert_eq!(
+            of_row.len() + labels.len(),
+            self.labels.len(),
+            "one value for each label"
+        );
+        debug_assert!(self.labels.starts_with(of_row), "another row's labels");
         let MetricFamily { text, lines } = &mut self.family;
         let begin = text.len();
         text.push_str(&self.beginning);
-        for (label, value) in self.labels.iter().zip(labels) {
-            text.push(before);
-            text.push_str(label);
-            text.push_str("=\"");
-            value.push_to(text);
-            text.push('"');
-            before = ',';
+        text.push_str(row.map_or("", |row| row.text));
+        for (at, label) in (of_row.len()..).zip(labels) {
+            if at > 0 {
+                text.push_str(&self.between[at]);
+            }
+            label.push_to(text);
         }
-        if before == ',' {
-            text.push('}');
+        if self.has_hostname || !self.labels.is_empty() {
+            text.push_str("\"}");
         }
         let series = begin..text.len();
         push_value(text, value);
@@ -202,12 +234,15 @@ impl MetricFamily {
     }
 }
 
-/// Ends a line with a value as `f64` is displayed; whole numbers, which most are, in a shorter way.
+/// Ends a line with a value as `f64` is displayed, in a shorter way where there is one: for whole numbers, which most are,
+/// and for those that need no exponent.
 fn push_value(text: &mut String, value: f64) {
     text.push(' ');
     let whole = value as i64;
     if whole as f64 == value && whole.unsigned_abs() <= LARGEST_WHOLE && whole != 0 {
         text.push_str(itoa::Buffer::new().format(whole));
+    } else if WITHOUT_EXPONENT.contains(&value.abs()) {
+        text.push_str(zmij::Buffer::new().format_finite(value));
     } else {
         // Writing to a string does not fail.
         let _ = write!(text, "{value}");
@@ -217,6 +252,7 @@ fn push_value(text: &mut String, value: f64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rows;
     use super::*;
 
     /// A family and what is added to it, in the memory of another.
@@ -297,6 +333,42 @@ mod tests {
     }
 
     #[test]
+    fn the_labels_of_a_row_are_written_as_those_of_a_sample() {
+        let labels = &["a", "b"];
+        let mut rows = Rows::new(labels);
+        for (values, row) in [(["x\"", ""], 1.0), (["", "y,"], 2.0), (["x\"", ""], 4.0)] {
+            rows.push(&[&values[0], &values[1]], row);
+        }
+        for hostname in [None, Some("h")] {
+            let begun =
+                |samples: &mut Samples| hostname.into_iter().for_each(|it| samples.of_host(it));
+            let of_rows = family(Kind::Gauge, labels, |samples| {
+                begun(samples);
+                for (row, value) in rows.iter() {
+                    samples.add_of(row, &[], *value);
+                    samples.add_of(row, &[], None);
+                }
+            });
+            let alone = family(Kind::Gauge, labels, |samples| {
+                begun(samples);
+                samples.add(&[&"x\"", &""], 5.0);
+                samples.add(&[&"", &"y,"], 2.0);
+            });
+            assert_eq!(of_rows.text(), alone.text());
+            let with_more = family(Kind::Gauge, &["a", "b", "c"], |samples| {
+                begun(samples);
+                let (row, value) = rows.iter().next().unwrap();
+                samples.add_of(row, &[&7_u32], *value);
+            });
+            let expected = family(Kind::Gauge, &["a", "b", "c"], |samples| {
+                begun(samples);
+                samples.add(&[&"x\"", &"", &"7"], 1.0);
+            });
+            assert_eq!(with_more.text(), expected.text());
+        }
+    }
+
+    #[test]
     fn what_is_absent_or_not_a_number_is_no_sample() {
         let family = family(Kind::Gauge, &[], |samples| {
             samples.add(&[], None);
@@ -310,7 +382,18 @@ mod tests {
     #[test]
     fn values_are_written_as_they_are_displayed() {
         let whole = [0.0, 1.0, -7.0, 1e15, (1_u64 << 53) as f64, 1e16, 1e300];
-        for value in whole.into_iter().chain([-0.0, 0.1, -2.5, 1e-7, 5e-324]) {
+        let fractions = [
+            0.1,
+            -2.5,
+            1e-4,
+            9.99e-5,
+            1e-7,
+            5e-324,
+            1e15 - 0.5,
+            1e15 + 0.5,
+        ];
+        let long = [1.0 / 3.0, 0.1 + 0.2, 123_456_789.123_456_79];
+        for value in [&whole[..], &[-0.0], &fractions, &long].concat() {
             let mut text = String::new();
             push_value(&mut text, value);
             assert_eq!(text, format!(" {value}\n"));

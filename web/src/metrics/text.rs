@@ -37,15 +37,19 @@ impl Text {
     pub fn encoded(&self, encoding: Encoding, write: impl FnOnce(Out<'_>)) -> Bytes {
         let encoded = self.of(encoding);
         encoded.was_asked_for.store(true, Ordering::Relaxed);
-        encoded.made(encoding, write).clone()
+        encoded.made(encoding, 0, write).clone()
     }
 
     /// Makes it in the encodings in which the text of before was asked for, as it probably will be again: those who ask then
     /// need not wait.
-    pub fn prepare(&self, before: &Self, write: impl Fn(Out<'_>)) {
+    pub fn prepare(&self, before: &Self, mut write: impl FnMut(Out<'_>)) {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
-            if before.of(encoding).was_asked_for.load(Ordering::Relaxed) {
-                self.of(encoding).made(encoding, &write);
+            let before = before.of(encoding);
+            if before.was_asked_for.load(Ordering::Relaxed) {
+                let length = before.bytes.get().map_or(0, Bytes::len);
+                // It will be about as long, and is not copied from place to place while it grows.
+                let capacity = length + length / 8;
+                self.of(encoding).made(encoding, capacity, &mut write);
             }
         }
     }
@@ -59,23 +63,25 @@ impl Text {
 }
 
 impl Encoded {
-    fn made(&self, encoding: Encoding, write: impl FnOnce(Out<'_>)) -> &Bytes {
-        self.bytes.get_or_init(|| match encoding {
-            Encoding::Plain => joined(write).into(),
-            Encoding::Gzip => compressed(write).into(),
+    fn made(&self, encoding: Encoding, capacity: usize, write: impl FnOnce(Out<'_>)) -> &Bytes {
+        self.bytes.get_or_init(|| {
+            let memory = Vec::with_capacity(capacity);
+            match encoding {
+                Encoding::Plain => joined(memory, write).into(),
+                Encoding::Gzip => compressed(memory, write).into(),
+            }
         })
     }
 }
 
-fn joined(write: impl FnOnce(Out<'_>)) -> Vec<u8> {
-    let mut joined = Vec::new();
+fn joined(mut joined: Vec<u8>, write: impl FnOnce(Out<'_>)) -> Vec<u8> {
     write(&mut |piece| joined.extend_from_slice(piece));
     joined
 }
 
-fn compressed(write: impl FnOnce(Out<'_>)) -> Vec<u8> {
+fn compressed(memory: Vec<u8>, write: impl FnOnce(Out<'_>)) -> Vec<u8> {
     // The text repeats itself so much that the fastest level already leaves a tenth of it.
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut encoder = GzEncoder::new(memory, Compression::fast());
     let in_memory = "writing to memory does not fail";
     write(&mut |piece| encoder.write_all(piece).expect(in_memory));
     encoder.finish().expect(in_memory)

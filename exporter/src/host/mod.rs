@@ -1,20 +1,27 @@
 //! One host of a publication, with what several families need derived once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use genv_core::model::{
-    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, HostSnapshot,
-    Process, Snapshot,
+    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, EnvironmentDevice,
+    HostSnapshot, Process, ProcessDevice, Snapshot, UserDeviceUse,
 };
 
 use genv_web::SSH;
+use genv_web::metrics::{LabelValue, Rows};
 
 use crate::families::Limits;
+
+mod by_device;
+
+pub(crate) use by_device::ByDevice;
 
 /// Environments, and users, of a host that have series of their own. Whoever may write the state may invent
 /// any number of either.
 const SHOWN: usize = 1000;
+
+/// What tells the series of a process on a device.
+pub(crate) const PROCESS_LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// One host of a publication.
 pub struct Host<'a> {
@@ -28,6 +35,8 @@ pub(crate) struct View<'a> {
     pub(crate) snapshot: &'a Snapshot,
     /// Environments with series of their own, by eid; absent while the state is not known.
     pub(crate) environments: Option<BTreeMap<&'a str, &'a Environment>>,
+    /// Each device that one of them holds or uses, with the labels `eid` and `index`.
+    pub(crate) environment_devices: Rows<&'a EnvironmentDevice>,
     /// Processes, as the driver tells them; absent while it does not, or if they are not wanted.
     pub(crate) processes: Option<Processes<'a>>,
     /// Whether it is known whose processes they are.
@@ -36,6 +45,8 @@ pub(crate) struct View<'a> {
     pub(crate) users_number: Option<usize>,
     /// Those with series of their own, by name.
     pub(crate) users: BTreeMap<&'a str, User>,
+    /// What each user held and used of a device, with the labels `username` and `index`.
+    pub(crate) user_device_use: Rows<&'a UserDeviceUse>,
 }
 
 /// The processes of a host.
@@ -43,11 +54,13 @@ pub(crate) struct Processes<'a> {
     /// How many there are, by [`Attribution::state`].
     pub(crate) states: States,
     /// How many use a device, by [`Attribution::state`].
-    pub(crate) by_device: BTreeMap<DeviceIndex, States>,
+    pub(crate) by_device: ByDevice<States>,
     /// How many belong to an environment, by eid.
     pub(crate) by_environment: HashMap<&'a str, usize>,
     /// Those with series of their own.
     pub(crate) largest: Vec<&'a Process>,
+    /// Each device that one of them uses, with the labels [`PROCESS_LABELS`].
+    pub(crate) devices: Rows<&'a ProcessDevice>,
     /// The others.
     pub(crate) others: Vec<&'a Process>,
 }
@@ -90,7 +103,7 @@ pub(crate) struct User {
     pub(crate) processes: usize,
     /// Memory used on each device that the user holds or uses; absent where a process of the user
     /// could not be measured.
-    pub(crate) memory_used_bytes: BTreeMap<DeviceIndex, Option<f64>>,
+    pub(crate) memory_used_bytes: ByDevice<Option<f64>>,
 }
 
 impl<'a> Host<'a> {
@@ -166,21 +179,36 @@ impl<'a> View<'a> {
                 !environment.devices.is_empty()
             })
         });
+        let mut environment_devices = Rows::new(&["eid", "index"]);
+        for environment in environments.iter().flat_map(BTreeMap::values) {
+            for device in &environment.devices {
+                environment_devices.push(&[&environment.eid, &device.index], device);
+            }
+        }
         let wanted = |collector| snapshot.collectors.contains_key(collector);
-        let processes = (current("gpu") && wanted("processes"))
-            .then(|| Processes::new(&snapshot.processes, limits));
+        let owners = snapshot.owners();
+        let all = snapshot.processes.iter();
+        let all: Vec<_> = all.map(|it| (&**it, owners.of_process(it))).collect();
+        let processes =
+            (current("gpu") && wanted("processes")).then(|| Processes::new(&all, limits));
         let owners = processes.is_some() && current("processes");
-        let users = users(snapshot, state, owners);
+        let users = users(snapshot, state, owners.then_some(&all));
         let state_is_missing = wanted("state") && !state;
         let owners_are_missing = wanted("gpu") && wanted("processes") && !owners;
         let complete = (state || owners) && !state_is_missing && !owners_are_missing;
+        let mut user_device_use = Rows::new(&["username", "index"]);
+        for usage in &snapshot.counters.user_device_use {
+            user_device_use.push(&[&usage.username, &usage.index], usage);
+        }
         Self {
             snapshot,
             environments,
+            environment_devices,
             processes,
             owners,
             users_number: complete.then_some(users.len()),
             users: shown(users, |user| user.processes > 0 || !user.devices.is_empty()),
+            user_device_use,
         }
     }
 
@@ -198,42 +226,56 @@ pub(crate) fn attached(environment: &Environment) -> impl Iterator<Item = Device
         .map(|device| device.index)
 }
 
+/// A process, and the name of the user for whom it runs if that is known.
+type Owned<'a> = (&'a Process, Option<&'a str>);
+
 impl<'a> Processes<'a> {
-    fn new(all: &'a [Arc<Process>], limits: Limits) -> Self {
+    fn new(all: &[Owned<'a>], limits: Limits) -> Self {
         let mut states = States::default();
-        let mut by_device = BTreeMap::<_, States>::new();
+        let mut by_device = ByDevice::<States>::default();
         let mut by_environment = HashMap::new();
-        for process in all {
+        for (process, _) in all {
             states.count(&process.attribution);
             for index in devices_of(process) {
-                by_device
-                    .entry(index)
-                    .or_default()
-                    .count(&process.attribution);
+                let states = by_device.of(index, States::default);
+                states.count(&process.attribution);
             }
             if let Some(eid) = process.attribution.eid() {
                 *by_environment.entry(eid).or_default() += 1;
             }
         }
-        let mut largest: Vec<_> = all.iter().map(Arc::as_ref).collect();
+        let mut largest = all.to_vec();
         let mut others = Vec::new();
         let limit = limits.processes.unwrap_or(0);
         if limits.processes.is_none() {
             largest.clear();
         } else if largest.len() > limit {
             // By pid among equals, so that the choice is the same at every publication.
-            largest.sort_by_cached_key(|process| {
+            largest.sort_by_cached_key(|(process, _)| {
                 (std::cmp::Reverse(memory_used_bytes(process)), process.pid)
             });
             others = largest.split_off(limit);
-            largest.sort_by_key(|process| process.pid);
+            largest.sort_by_key(|(process, _)| process.pid);
         }
+        let mut devices = Rows::new(PROCESS_LABELS);
+        for (process, username) in &largest {
+            let eid = process.attribution.eid().unwrap_or_default();
+            let username = username.unwrap_or_default();
+            let comm = process.comm.as_deref().unwrap_or_default();
+            for device in &process.devices {
+                let labels: [&dyn LabelValue; 5] =
+                    [&device.index, &process.pid, &eid, &username, &comm];
+                devices.push(&labels, device);
+            }
+        }
+        let processes = |owned: Vec<Owned<'a>>| owned.into_iter().map(|(it, _)| it).collect();
         Self {
             states,
             by_device,
             by_environment,
-            largest,
-            others,
+            largest: processes(largest),
+            devices,
+            others: processes(others),
         }
     }
 }
@@ -266,16 +308,21 @@ fn shown<T>(all: BTreeMap<&str, T>, matters: impl Fn(&T) -> bool) -> BTreeMap<&s
     first.into_iter().chain(then).take(SHOWN).collect()
 }
 
-fn users(snapshot: &Snapshot, state: bool, owners: bool) -> BTreeMap<&str, User> {
+/// All who have an environment, if these are known, or a process, if it is known whose they are.
+fn users<'a>(
+    snapshot: &'a Snapshot,
+    state: bool,
+    processes: Option<&Vec<Owned<'a>>>,
+) -> BTreeMap<&'a str, User> {
     let mut users = BTreeMap::<_, User>::new();
     for environment in snapshot.environments.iter().filter(|_| state) {
         let user = users.entry(environment.username.as_str()).or_default();
         user.environments += 1;
         user.devices.extend(attached(environment));
     }
-    if !owners {
+    let Some(processes) = processes else {
         return users;
-    }
+    };
     let told = snapshot
         .devices
         .iter()
@@ -283,19 +330,18 @@ fn users(snapshot: &Snapshot, state: bool, owners: bool) -> BTreeMap<&str, User>
     let told: BTreeSet<_> = told.map(|device| device.index).collect();
     for user in users.values_mut() {
         let held = user.devices.intersection(&told);
-        user.memory_used_bytes = held.map(|index| (*index, Some(0.0))).collect();
+        for index in held {
+            user.memory_used_bytes.of(*index, || Some(0.0));
+        }
     }
-    for process in &snapshot.processes {
-        let Some(username) = snapshot.user_of(process) else {
+    for (process, username) in processes {
+        let Some(username) = username else {
             continue;
         };
         let user = users.entry(username).or_default();
         user.processes += 1;
         for device in &process.devices {
-            let known = user
-                .memory_used_bytes
-                .entry(device.index)
-                .or_insert(Some(0.0));
+            let known = user.memory_used_bytes.of(device.index, || Some(0.0));
             *known = known
                 .zip(device.memory_used_bytes)
                 .map(|(sum, bytes)| sum + bytes as f64);
