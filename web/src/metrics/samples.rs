@@ -239,7 +239,9 @@ impl MetricFamily {
 fn push_value(text: &mut String, value: f64) {
     text.push(' ');
     let whole = value as i64;
-    if whole as f64 == value && whole.unsigned_abs() <= LARGEST_WHOLE && whole != 0 {
+    let is_whole = whole as f64 == value && whole.unsigned_abs() <= LARGEST_WHOLE;
+    // A negative zero is displayed as such.
+    if is_whole && (whole != 0 || value.is_sign_positive()) {
         text.push_str(itoa::Buffer::new().format(whole));
     } else if WITHOUT_EXPONENT.contains(&value.abs()) {
         text.push_str(zmij::Buffer::new().format_finite(value));
