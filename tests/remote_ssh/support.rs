@@ -12,7 +12,7 @@ use genv_remote::{FailureKind, HostFailure, Session, Timeouts};
 use genv_tests::patience::{PATIENCE, until};
 use genv_tests::process::{Running, write_script};
 use genv_tests::shell::installed;
-use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::ssh::{self, SshClient, SshServer};
 use tempfile::TempDir;
 
 /// Runs a test's asynchronous body, on two threads as a program would.
@@ -107,10 +107,7 @@ pub(crate) fn tasks() -> usize {
 /// A new key of a kind, with a passphrase or without: its path.
 pub(crate) fn new_key(folder: &Path, kind: &str, passphrase: &str) -> Result<PathBuf> {
     let path = folder.join(format!("{kind}-{}", passphrase.len()));
-    let mut keygen = Command::new(installed("ssh-keygen"));
-    keygen.args(["-q", "-t", kind, "-N", passphrase, "-C", "somebody's", "-f"]);
-    let status = keygen.arg(&path).stdin(Stdio::null()).status()?;
-    ensure!(status.success(), "ssh-keygen ended with {status}");
+    ssh::new_key(&path, kind, passphrase)?;
     Ok(path)
 }
 

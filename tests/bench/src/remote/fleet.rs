@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,8 +15,7 @@ use genv_remote::protocol::{
     Answers, ChangesReply, Hello, PROTOCOL_VERSION, Request, SnapshotReply, line,
 };
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::shell::installed;
-use genv_tests::ssh::SshClient;
+use genv_tests::ssh::{SshClient, new_key};
 use russh::keys::load_secret_key;
 use russh::server::{self, Auth, ChannelOpenHandle, Config, Msg, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelId};
@@ -49,13 +47,7 @@ impl Fleet {
     pub(crate) fn start(change: Change, sends: Sends) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         for name in ["host_key", "identity"] {
-            let mut keygen = Command::new(installed("ssh-keygen"));
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]);
-            let status = keygen
-                .arg(folder.path().join(name))
-                .stdin(Stdio::null())
-                .status()?;
-            ensure!(status.success(), "ssh-keygen ended with {status}");
+            new_key(&folder.path().join(name), "ed25519", "")?;
         }
         let config = Arc::new(Config {
             keys: vec![load_secret_key(folder.path().join("host_key"), None)?],

@@ -1,4 +1,4 @@
-//! Hosts that people log in to: OpenSSH's own server and client, on 127.0.0.1.
+//! OpenSSH's server, with keys and a home directory of its own.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::new_key;
 use crate::http::free_port;
 use crate::patience::until;
-use crate::process::{Running, children, signal, write_script};
-use crate::shell::installed;
+use crate::process::{Running, children, signal};
 
 /// An sshd with a key of its own, which lets only the holder of [`SshServer::identity`] in; it ends with the value, and
 /// its connections with it.
@@ -131,10 +131,7 @@ impl SshServer {
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("home"))?;
         for name in ["host_key", "identity"] {
-            let mut keygen = Command::new(installed("ssh-keygen"));
-            keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]);
-            let status = keygen.arg(at(name)).stdin(Stdio::null()).status()?;
-            ensure!(status.success(), "ssh-keygen ended with {status}");
+            new_key(&at(name), "ed25519", "")?;
         }
         let port = free_port()?;
         let listen = format!("{address}:{port}");
@@ -303,97 +300,4 @@ fn sshd() -> PathBuf {
         path.display()
     );
     path.to_owned()
-}
-
-/// A program `ssh` that knows servers by names, as somebody's configuration tells it of hosts.
-#[derive(Debug)]
-pub struct SshClient {
-    folder: TempDir,
-}
-
-impl SshClient {
-    /// One that reaches these.
-    ///
-    /// # Errors
-    /// Its folder cannot be written.
-    pub fn new(hosts: &[(&str, &SshServer)]) -> Result<Self> {
-        let mut configuration = String::new();
-        let mut known_hosts = String::new();
-        for (name, server) in hosts {
-            configuration.push_str(&format!(
-                "Host {name}\n  Port {}\n  IdentityFile {}\n",
-                server.port(),
-                server.identity().display()
-            ));
-            known_hosts.push_str(&server.known_hosts_line()?);
-        }
-        configuration.push_str("Host *\n  IdentitiesOnly yes\n  IdentityAgent none\n");
-        Self::configured(&configuration, &known_hosts)
-    }
-
-    /// One with this configuration, where all hosts are on 127.0.0.1 unless it says otherwise, and with these lines in
-    /// its `known_hosts`.
-    ///
-    /// # Errors
-    /// Its folder cannot be written.
-    pub fn configured(configuration: &str, known_hosts: &str) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let at = |name: &str| folder.path().join(name);
-        let configuration = format!(
-            "{configuration}\nHost *\n  HostName 127.0.0.1\n  UserKnownHostsFile {}\n  GlobalKnownHostsFile /dev/null\n  \
-             StrictHostKeyChecking yes\n  BatchMode yes\n",
-            at("known_hosts").display()
-        );
-        fs::write(at("known_hosts"), known_hosts)?;
-        fs::write(at("config"), configuration)?;
-        let ssh = installed("ssh");
-        let script = format!(
-            "#!/bin/sh\nexec {} -F {} \"$@\"\n",
-            ssh.display(),
-            at("config").display()
-        );
-        fs::create_dir(at("bin"))?;
-        write_script(&at("bin/ssh"), &script)?;
-        Ok(Self { folder })
-    }
-
-    /// The folder that holds it alone.
-    #[must_use]
-    pub fn bin(&self) -> PathBuf {
-        self.folder.path().join("bin")
-    }
-
-    /// The program.
-    #[must_use]
-    pub fn program(&self) -> PathBuf {
-        self.bin().join("ssh")
-    }
-
-    /// Its configuration, which may be changed while it is used.
-    #[must_use]
-    pub fn configuration(&self) -> PathBuf {
-        self.folder.path().join("config")
-    }
-
-    /// The file of the servers' keys.
-    #[must_use]
-    pub fn known_hosts(&self) -> PathBuf {
-        self.folder.path().join("known_hosts")
-    }
-
-    /// Lets a command find it first on PATH.
-    ///
-    /// # Errors
-    /// A folder of PATH cannot be named in one.
-    pub fn on_path(&self, command: &mut Command) -> Result<()> {
-        let path = command.get_envs().find(|(name, _)| *name == "PATH");
-        let path = path.and_then(|(_, value)| value).map(ToOwned::to_owned);
-        let path = path
-            .or_else(|| std::env::var_os("PATH"))
-            .context("no PATH")?;
-        let folders = std::iter::once(self.bin()).chain(std::env::split_paths(&path));
-        let path = std::env::join_paths(folders)?;
-        command.env("PATH", path);
-        Ok(())
-    }
 }
