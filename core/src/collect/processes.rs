@@ -2,36 +2,29 @@
 
 use super::view::Usernames;
 use crate::attribute::Attributor;
-use crate::gpu::GpuSample;
+use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Process, ProcessDevice};
 use crate::proc::{ProcessRead, ProcessTable};
 
 /// Processes that use a device, by pid, each once with all its devices.
-pub(super) fn processes(
-    sample: &GpuSample,
+pub(super) fn processes<'a>(
+    sample: &'a GpuSample,
     table: &ProcessTable,
     attributor: &Attributor<'_>,
     usernames: &Usernames,
 ) -> Vec<Process> {
-    let mut rows: Vec<(u32, ProcessDevice)> = Vec::new();
-    for device in sample.devices.iter().filter(|device| !device.lost) {
-        for process in device.processes.iter().flatten() {
-            rows.push((
-                process.pid,
-                ProcessDevice {
-                    index: device.index,
-                    process_type: process.process_type,
-                    memory_used_bytes: process.memory_used_bytes,
-                    utilization_ratio: process.utilization_ratio,
-                },
-            ));
-        }
-    }
-    // The rows of each device are mostly in order, of which only this sort makes use.
-    rows.sort_by_key(|(pid, device)| (*pid, device.index));
-    rows.dedup_by_key(|(pid, device)| (*pid, device.index));
+    let devices = sample.devices.iter().filter(|device| !device.lost);
+    let listed = |device: &'a DeviceSample| {
+        let processes = device.processes.iter().flatten();
+        processes.map(|process| (process.pid, device.index, process))
+    };
+    let most = devices.clone().flat_map(|device| &device.processes);
+    let mut rows = Vec::with_capacity(most.map(Vec::len).sum());
+    rows.extend(devices.flat_map(listed));
+    rows.sort_unstable_by_key(|(pid, index, _)| (*pid, *index));
+    rows.dedup_by_key(|(pid, index, _)| (*pid, *index));
 
-    rows.chunk_by(|(a, _), (b, _)| a == b)
+    rows.chunk_by(|(a, ..), (b, ..)| a == b)
         .map(|rows| {
             let pid = rows[0].0;
             let facts = match table.processes.get(&pid) {
@@ -47,7 +40,15 @@ pub(super) fn processes(
                 comm: facts.map(|facts| facts.comm.clone()),
                 container_id: facts.and_then(|facts| facts.container_id.clone()),
                 attribution: attributor.attribute(pid),
-                devices: rows.iter().map(|(_, device)| device.clone()).collect(),
+                devices: rows
+                    .iter()
+                    .map(|(_, index, process)| ProcessDevice {
+                        index: *index,
+                        process_type: process.process_type,
+                        memory_used_bytes: process.memory_used_bytes,
+                        utilization_ratio: process.utilization_ratio,
+                    })
+                    .collect(),
             }
         })
         .collect()

@@ -311,6 +311,9 @@ impl ProcessSource for ProcReader {
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
         let mut table = ProcessTable::default();
         table.processes.reserve(request.processes.len());
+        table
+            .lineage
+            .reserve(request.processes.len() + request.members.len());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root: OwnedFd = match openat(CWD, self.root.as_path(), flags, Mode::empty()) {
             Ok(root) => root,
