@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::docker::repository;
 use genv_tests::documentation::{Page, Place};
 use genv_tests::machine::put;
 use genv_tests::nvml_sim::Simulation;
@@ -97,6 +98,10 @@ impl Lab {
         write("hosts", "gpu[01-03]\n")?;
         write("enforcer.yaml", &rules)?;
         write("rules_test.yaml", &tests)?;
+        for name in ["prometheus.yml", "rules", "targets"] {
+            let shipped = repository().join("prometheus").join(name);
+            symlink(shipped, self.project().join(name))?;
+        }
         if page.text.contains(".jsonl") {
             let genv = self.at("bin/genv");
             let mut snapshot = self.command(&genv);

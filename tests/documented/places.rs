@@ -1,4 +1,4 @@
-//! Whether every block of commands says where it is run.
+//! Whether every block of commands says where it is run, and what is not run has a reason.
 
 use anyhow::{Result, ensure};
 use genv_tests::documentation::{Block, Page, Place};
@@ -26,6 +26,10 @@ fn begins(line: &str, start: &str) -> bool {
 
 /// What is wrong with a block, if anything.
 fn fault(block: &Block) -> Option<String> {
+    if !block.is_fenced {
+        let why = "an indented block does not say what it is of: put it between fences";
+        return Some(why.to_owned());
+    }
     if block.is_commands() {
         let known = Place::ALL.map(|(name, _)| name).join(", ");
         return block.places().is_empty().then(|| {
@@ -47,6 +51,35 @@ fn fault(block: &Block) -> Option<String> {
             "'{line}' looks like a command: write ```sh PLACE, and ```console for what is printed"
         )
     })
+}
+
+/// The programs of [`Place::Hardware`], and why they are not run there.
+const NOT_RUN: [(&str, &str); 2] = [
+    (
+        "dmesg",
+        "what a driver of NVIDIA wrote into the kernel's log",
+    ),
+    ("lspci", "a GPU on a bus that can be looked at"),
+];
+
+#[test]
+fn what_is_not_run_needs_what_no_test_has() -> Result<()> {
+    let pages = Page::all()?;
+    let lines: Vec<String> = pages
+        .iter()
+        .flat_map(|page| page.typed(Place::Hardware))
+        .map(|line| line.text)
+        .collect();
+    let begins = |line: &str, program| line.split(' ').next() == Some(program);
+    for line in &lines {
+        let has_reason = NOT_RUN.iter().any(|(program, _)| begins(line, program));
+        ensure!(has_reason, "nothing here says why this is not run: {line}");
+    }
+    for (program, needs) in NOT_RUN {
+        let is_used = lines.iter().any(|line| begins(line, program));
+        ensure!(is_used, "no page has {program}, which needs {needs}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -9,7 +9,7 @@ use genv_tests::machine::SCENARIO;
 use genv_tests::session::Session;
 use genv_tests::shell::Shell;
 
-use crate::{DEB, RPM, TARBALL, boot, built, install};
+use crate::{DAEMONS, DEB, RPM, TARBALL, boot, built, install};
 
 /// The current folder, with the packages under their own names.
 const FOLDER: &str = "/packages/named";
@@ -46,6 +46,10 @@ fn follow(page: &Page) -> Result<()> {
     let mut lines = page.typed(Place::Machine).into_iter();
     if !lines.any(|line| line.text.contains(" install ")) {
         install(&machine, DEB)?;
+    }
+    if page.text.contains("\nsystemctl status ") && !page.text.contains("\nsystemctl enable ") {
+        // It is about daemons that run.
+        machine.run(&["systemctl", "enable", "--now", DAEMONS[0], DAEMONS[1]])?;
     }
     machine.write(EDITOR, &format!("#!/bin/sh\ncat {TYPED} >\"$1\"\n"))?;
     fs::set_permissions(machine.path(EDITOR), fs::Permissions::from_mode(0o755))?;

@@ -26,11 +26,13 @@ pub enum Place {
     Docker,
     /// A bash in the source folder.
     Source,
+    /// root's bash on a machine whose GPU or driver is at fault: nobody has one, so that nothing is run there.
+    Hardware,
 }
 
 impl Place {
     /// All places by their names.
-    pub const ALL: [(&str, Self); 7] = [
+    pub const ALL: [(&str, Self); 8] = [
         ("lab", Self::Lab),
         ("lab-zsh", Self::LabZsh),
         ("lab-fish", Self::LabFish),
@@ -38,6 +40,7 @@ impl Place {
         ("hosts", Self::Hosts),
         ("docker", Self::Docker),
         ("source", Self::Source),
+        ("hardware", Self::Hardware),
     ];
 
     fn named(name: &str) -> Option<Self> {
@@ -55,11 +58,13 @@ pub struct Page {
     pub text: String,
 }
 
-/// A fenced block of a page.
+/// A block of code of a page.
 #[derive(Debug)]
 pub struct Block {
     /// The line of the page on which it begins, counted from 1.
     pub line: usize,
+    /// Whether it stands between fences; if not, it is indented.
+    pub is_fenced: bool,
     /// What stands behind its fence.
     pub info: String,
     /// What is in it.
@@ -152,18 +157,22 @@ impl Page {
         format!("{}:{}: {}", self.name, line.number, line.text)
     }
 
-    /// Its fenced blocks, in their order.
+    /// Its blocks of code, in their order.
     #[must_use]
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut inside = false;
         for (event, range) in self.events() {
             match event {
-                Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info))) => {
+                Event::Start(Tag::CodeBlock(kind)) => {
                     inside = true;
                     blocks.push(Block {
                         line: self.line(range.start),
-                        info: info.into_string(),
+                        is_fenced: matches!(kind, CodeBlockKind::Fenced(_)),
+                        info: match kind {
+                            CodeBlockKind::Fenced(info) => info.into_string(),
+                            CodeBlockKind::Indented => String::new(),
+                        },
                         text: String::new(),
                     });
                 }
