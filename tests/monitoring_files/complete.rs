@@ -77,7 +77,7 @@ fn cases() -> Result<Vec<TestCase>> {
 }
 
 /// Every name in an expression that is a metric of ours or a recorded rule; what stands in quotes is no name.
-fn names(promql: &str) -> BTreeSet<&str> {
+pub(crate) fn names(promql: &str) -> BTreeSet<&str> {
     let outside_quotes = promql.split('"').step_by(2);
     outside_quotes
         .flat_map(|part| part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':'))
@@ -224,16 +224,20 @@ fn minutes(text: &str) -> Option<u32> {
     text.strip_suffix('m')?.parse().ok()
 }
 
-#[test]
-fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
+/// The names of all metrics of ours, and of what the rules record.
+pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     let families = GROUPS.iter().flat_map(|(_, families)| *families);
     let mut known: BTreeSet<String> = families.map(|family| family.name.to_owned()).collect();
     known.extend(own::families().map(|family| family.name.to_owned()));
     let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
     known.extend(of_enforcer.map(|family| family.name.to_owned()));
-    let rules = rules()?;
-    known.extend(rules.iter().map(|rule| rule.record.clone()));
+    known.extend(rules()?.into_iter().map(|rule| rule.record));
+    Ok(known)
+}
 
+#[test]
+fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
+    let known = metrics()?;
     let mut named = 0;
     let mut check = |where_: &str, promql: &str| {
         for name in names(promql) {
@@ -245,7 +249,7 @@ fn every_metric_that_rules_and_their_tests_name_exists() -> Result<()> {
         }
         Ok(())
     };
-    for rule in &rules {
+    for rule in rules()? {
         check(&format!("{}{}", rule.record, rule.alert), &rule.expr)?;
     }
     for case in cases()? {

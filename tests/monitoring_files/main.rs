@@ -1,6 +1,7 @@
 //! The files under `prometheus/`: accepted by the real tools, at work in the real programs, and complete.
 
 mod complete;
+mod pages;
 mod running;
 mod tools;
 

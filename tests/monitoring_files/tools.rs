@@ -1,6 +1,6 @@
 //! What promtool and amtool say.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -23,6 +23,17 @@ fn says(tool: &str, name: &str, arguments: &[&str], files: &[PathBuf]) -> Result
         output.status
     );
     Ok(said)
+}
+
+/// Whether promtool accepts a configuration of Prometheus.
+///
+/// # Errors
+/// It does not, or cannot be started.
+pub(crate) fn accepts_configuration(file: &Path) -> Result<()> {
+    for tool in PROMETHEUS {
+        says(tool, "promtool", &["check", "config"], &[file.to_owned()])?;
+    }
+    Ok(())
 }
 
 #[test]

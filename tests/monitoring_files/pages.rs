@@ -1,0 +1,80 @@
+//! What pages show of Prometheus' own formats: queries can be asked, and configurations are accepted.
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use genv_tests::documentation::{Block, Page};
+
+use crate::complete::{metrics, names};
+use crate::tools::accepts_configuration;
+
+/// Where metrics of Prometheus itself begin.
+const OF_PROMETHEUS: &str = "prometheus_";
+
+/// The blocks of all pages that are of this language, each with where it stands.
+fn blocks(language: &str) -> Result<Vec<(String, Block)>> {
+    let mut found = Vec::new();
+    for page in Page::all()? {
+        for block in page.blocks() {
+            if block.info == language {
+                found.push((format!("{}:{}", page.name, block.line), block));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The queries of a block: each is a line, with those below it that are indented. A line that begins with `#` is none.
+fn queries(text: &str) -> Vec<String> {
+    let mut queries: Vec<String> = Vec::new();
+    let said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    for line in text.lines().filter(said) {
+        match queries.last_mut() {
+            Some(query) if line.starts_with(' ') => *query += &format!("\n{line}"),
+            _ => queries.push(line.to_owned()),
+        }
+    }
+    queries
+}
+
+#[test]
+fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
+    let known = metrics()?;
+    let mut asked = 0;
+    for (at, block) in blocks("promql")? {
+        for query in queries(&block.text) {
+            let parsed = promql_parser::parser::parse(&query);
+            parsed.map_err(|error| anyhow!("{at}: {query}: {error}"))?;
+            let names = names(&query);
+            for name in &names {
+                ensure!(known.contains(*name), "{at}: {query}: there is no {name}");
+            }
+            ensure!(
+                !names.is_empty() || query.contains(OF_PROMETHEUS),
+                "{at}: {query}: it is about no metric"
+            );
+            asked += 1;
+        }
+    }
+    ensure!(asked > 30, "only {asked} queries");
+    Ok(())
+}
+
+#[test]
+fn promtool_accepts_every_part_of_its_configuration_that_a_page_shows() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("prometheus.yml");
+    let mut shown = 0;
+    for (at, block) in blocks("yaml")? {
+        let is_of_prometheus = |line: &str| {
+            ["scrape_configs:", "remote_write:"]
+                .iter()
+                .any(|key| line.starts_with(key))
+        };
+        if block.text.lines().any(is_of_prometheus) {
+            std::fs::write(&file, &block.text)?;
+            accepts_configuration(&file).context(at)?;
+            shown += 1;
+        }
+    }
+    ensure!(shown >= 3, "only {shown} configurations");
+    Ok(())
+}
