@@ -16,8 +16,10 @@ mod login;
 mod open_files;
 pub mod protocol;
 pub mod resolve;
+mod said;
 mod script;
 pub mod session;
+mod sudo;
 
 pub use failure::{FailureKind, HostFailure};
 pub use hosts::{HostEntry, HostList, HostListError};

@@ -6,13 +6,8 @@ use genv_core::text::{harmless, shortened};
 
 use super::ServeOptions;
 use crate::protocol::{Hello, LONGEST_NOISE_BYTES, PROTOCOL_VERSION};
-use crate::{FailureKind, HostFailure};
-
-/// How much is shown of what a host says.
-const MOST_SHOWN_CHARACTERS: usize = 160;
-
-/// What the script prints once sudo has ended: its exit code, the user, and what was to be run.
-const SUDO: &str = "genv-remote-sudo ";
+use crate::said::{MOST_SHOWN_CHARACTERS, last_line, shown};
+use crate::{FailureKind, HostFailure, sudo};
 
 /// How a host did not greet.
 pub(super) enum Silence {
@@ -43,9 +38,9 @@ impl Silence {
                 ),
             ),
             Self::Ended => {
-                let sudo = noise.lines().rev().find_map(|line| line.strip_prefix(SUDO));
-                if let Some(sudo) = sudo.filter(|_| options.sudo) {
-                    return refused_by_sudo(sudo, stderr);
+                let refusal = options.sudo.then(|| sudo::refusal(&noise, stderr));
+                if let Some(message) = refusal.flatten() {
+                    return HostFailure::new(FailureKind::Command, message);
                 }
                 HostFailure::new(
                     FailureKind::Command,
@@ -58,60 +53,6 @@ impl Silence {
             }
         }
     }
-}
-
-/// `code user program arguments`, as the script prints it.
-fn refused_by_sudo(told: &str, stderr: &str) -> HostFailure {
-    let mut words = told.splitn(3, ' ');
-    let (code, user) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
-    let command = words.next().unwrap_or_default().trim();
-    let said = last_line(stderr).unwrap_or_else(|| "nothing".to_owned());
-    let message = if code == "127" {
-        "cannot run genv as root there: sudo is not installed. Install it, or leave out --sudo"
-            .to_owned()
-    } else if let Some(said) = lines_of_sudo(stderr) {
-        format!(
-            "cannot run genv as root there: sudo refuses, and said: {said}. Allow it with 'visudo -f \
-             /etc/sudoers.d/genv' there, by the line: {}",
-            sudoers_line(user, command)
-        )
-    } else {
-        format!(
-            "cannot ask it: 'sudo -n {}' ended there with exit code {}, and said: {said}: run it there",
-            harmless(command),
-            harmless(code)
-        )
-    };
-    HostFailure::new(FailureKind::Command, message)
-}
-
-/// All that sudo said itself: the last line, that a password is required, need not be the reason.
-fn lines_of_sudo(stderr: &str) -> Option<String> {
-    let lines = stderr.lines().filter(|line| line.contains("sudo"));
-    let lines: Vec<&str> = lines.map(str::trim).collect();
-    (!lines.is_empty()).then(|| shown(lines.join("; ").as_bytes()))
-}
-
-/// The line of sudoers that lets a user run this, and nothing else, as root.
-fn sudoers_line(user: &str, command: &str) -> String {
-    let escaped = |text: &str, special: &[char]| {
-        let mut escaped = String::new();
-        for character in text.chars() {
-            if special.contains(&character) {
-                escaped.push('\\');
-            }
-            escaped.push(character);
-        }
-        harmless(&escaped)
-    };
-    format!(
-        "{} ALL=(root) NOPASSWD: {}",
-        escaped(user, &[',', ':', '=', '\\', '@', '(', ')', '"', ' ']),
-        escaped(command, &[',', ':', '=', '\\'])
-    )
 }
 
 /// It sends more than a profile would, and does not greet.
@@ -177,20 +118,5 @@ pub(super) fn ended(stderr: &str) -> HostFailure {
     HostFailure::new(
         FailureKind::Disconnected,
         format!("genv ended there, and said: {said}: it is started again"),
-    )
-}
-
-fn last_line(text: &str) -> Option<String> {
-    let line = text.lines().rfind(|line| !line.trim().is_empty())?;
-    Some(shown(line.trim().as_bytes()))
-}
-
-/// The beginning of what a host said, as a text that can be printed.
-pub(super) fn shown(bytes: &[u8]) -> String {
-    let most = MOST_SHOWN_CHARACTERS * 4;
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(most)]);
-    format!(
-        "'{}'",
-        shortened(&harmless(text.trim()), MOST_SHOWN_CHARACTERS)
     )
 }

@@ -16,9 +16,10 @@ use tokio::time::timeout;
 use crate::protocol::{
     Hello, LONGEST_LINE_BYTES, LONGEST_NOISE_BYTES, PROTOCOL_VERSION, Reply, Request,
 };
+use crate::said::shown;
 use crate::session::LineChannel;
 use crate::{FailureKind, HostFailure, Session, script};
-use failures::{Silence, shown};
+use failures::Silence;
 pub use pipes::Pipes;
 
 const SCRIPT: &str = include_str!("serve.sh");

@@ -7,14 +7,12 @@ use std::collections::HashMap;
 
 use genv_core::proc::Claim;
 use genv_core::state::{State, Usage, UsageProcess, read_usage};
-use genv_core::text::{harmless, shortened};
 use jiff::tz::TimeZone;
 
 use super::processes::{Facts, UNREADABLE};
 use super::sections::Section;
-
-/// How much of a complaint is told.
-const MOST_SHOWN_CHARACTERS: usize = 200;
+use crate::said::last_line;
+use crate::sudo;
 
 /// What genv 1.x told.
 pub(super) struct Genv1 {
@@ -37,20 +35,14 @@ impl Genv1 {
         as_root: bool,
     ) -> Result<Self, String> {
         if usage.code != 0 {
-            let said = stderr.lines().rfind(|line| !line.trim().is_empty());
-            let said = said.map_or_else(
-                || "nothing".to_owned(),
-                |line| {
-                    format!(
-                        "'{}'",
-                        shortened(&harmless(line.trim()), MOST_SHOWN_CHARACTERS)
-                    )
-                },
-            );
-            return Err(format!(
-                "'genv usage snapshot' ended with exit code {} and said {said}: run it on this host",
-                usage.code
-            ));
+            let refusal = sudo::refusal(&String::from_utf8_lossy(usage.text), stderr);
+            return Err(refusal.unwrap_or_else(|| {
+                format!(
+                    "'genv usage snapshot' ended with exit code {} and said {}: run it on this host",
+                    usage.code,
+                    last_line(stderr).unwrap_or_else(|| "nothing".to_owned())
+                )
+            }));
         }
         let Usage { state, processes } =
             read_usage(usage.text, zone).map_err(|error| error.to_string())?;

@@ -17,10 +17,14 @@ nvidia-smi --query-compute-apps=gpu_uuid,pid,used_gpu_memory --format=csv,nohead
 printf "\n#genv-remote processes %s\n" "$?";
 if [ "$1" = yes ]; then
     if [ "$2" = yes ]; then
-        sudo -n "$(command -v genv)" usage snapshot;
+        genv=$(command -v genv);
+        sudo -n "$genv" usage snapshot;
+        code=$?;
+        [ "$code" = 0 ] || printf "\ngenv-remote-sudo %s %s %s\n" "$code" "$(id -un)" "$genv usage snapshot";
     else
         genv usage snapshot;
+        code=$?;
     fi;
-    printf "\n#genv-remote usage %s\n" "$?";
+    printf "\n#genv-remote usage %s\n" "$code";
 fi;
 printf "\n#genv-remote end 0\n"

@@ -1,6 +1,7 @@
 //! Hosts whose commands print what a test says.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -266,6 +267,32 @@ fn a_genv_1_that_fails_or_says_something_else_leaves_the_devices() {
         assert_eq!(snapshot.devices.len(), 2);
         assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
     }
+}
+
+#[test]
+fn where_sudo_refuses_genv_1_the_line_that_allows_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, program) in [
+        ("genv", "/bin/true"),
+        ("sudo", "/bin/false"),
+        ("nvidia-smi", "/bin/false"),
+    ] {
+        symlink(program, folder.path().join(name)).unwrap();
+    }
+    let mut script = std::process::Command::new("sh");
+    script.args(["-c", &script::command(POLL, &["yes", "yes"])]);
+    script.env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
+    let told = script.output().unwrap().stdout;
+    let (snapshot, _) = poll(&mut poller(Answers::Genv1, true), &[&told, FACTS_OF_7]);
+    let error = snapshot.unwrap().collectors["state"].error.clone();
+    let expected = format!(
+        " ALL=(root) NOPASSWD: {}/genv usage snapshot",
+        folder.path().display()
+    );
+    assert!(
+        error.as_ref().is_some_and(|it| it.ends_with(&expected)),
+        "{error:?}"
+    );
 }
 
 #[test]
