@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::follow::{Dial, Link};
 use crate::hosts::HostEntry;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Answers, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
 /// How hosts are asked.
@@ -23,10 +23,19 @@ pub struct AskOptions {
 }
 
 /// What a host answered.
-pub type HostAnswer = Result<Snapshot, HostFailure>;
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// By the host's clock, and with its name in the list.
+    pub snapshot: Snapshot,
+    /// What told it there.
+    pub answers_with: Answers,
+}
 
-/// Asks each host for one snapshot, which then has the host's name in the list. `progress` is told of each as it answers or
-/// fails; the answers are in the order of the list.
+/// What a host answered, or why it did not.
+pub type HostAnswer = Result<Answer, HostFailure>;
+
+/// Asks each host for one snapshot. `progress` is told of each as it answers or fails; the answers are in the order of the
+/// list.
 pub async fn ask_once<D: Dial>(
     hosts: impl IntoIterator<Item = HostEntry>,
     dial: D,
@@ -74,7 +83,10 @@ async fn ask<D: Dial>(dial: &D, host: &HostEntry) -> HostAnswer {
     match link.next().await? {
         Reply::Snapshot { mut snapshot } => {
             snapshot.hostname.clone_from(&host.name);
-            Ok(*snapshot)
+            Ok(Answer {
+                snapshot: *snapshot,
+                answers_with: link.answers_with(),
+            })
         }
         Reply::Error { message, .. } => Err(HostFailure::new(FailureKind::Command, message)),
         Reply::Changes { .. } | Reply::Enforced { .. } => Err(HostFailure::new(
@@ -137,6 +149,10 @@ mod tests {
     }
 
     impl Link for Asked {
+        fn answers_with(&self) -> Answers {
+            Answers::Genv
+        }
+
         async fn next(&mut self) -> Result<Reply, HostFailure> {
             if self.0 == "nonsense" {
                 let outcomes = serde_json::Value::Null;
@@ -189,8 +205,8 @@ mod tests {
         let told: Vec<_> = answers
             .iter()
             .map(|(host, answer)| match answer {
-                Ok(snapshot) => {
-                    assert_eq!(snapshot.hostname, host.name);
+                Ok(answer) => {
+                    assert_eq!(answer.snapshot.hostname, host.name);
                     None
                 }
                 Err(failure) => Some(failure.kind),

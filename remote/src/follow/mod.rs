@@ -28,7 +28,7 @@ pub use hosts::HostSource;
 pub use ssh::{SshDial, SshLink};
 
 use crate::hosts::HostEntry;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Answers, Reply, Request};
 use crate::{FailureKind, HostFailure};
 
 /// How hosts are followed.
@@ -62,6 +62,9 @@ pub trait Dial: Send + Sync + 'static {
 
 /// A session with a host, which ends with the value.
 pub trait Link: Send + 'static {
+    /// What the host answers with.
+    fn answers_with(&self) -> Answers;
+
     /// The next reply. If the future is dropped before it is ready, nothing is lost.
     ///
     /// # Errors

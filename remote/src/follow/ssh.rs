@@ -67,6 +67,13 @@ impl Dial for SshDial {
 }
 
 impl Link for SshLink {
+    fn answers_with(&self) -> Answers {
+        match &self.0 {
+            Way::Genv { .. } => Answers::Genv,
+            Way::Polled(polled) => polled.answers,
+        }
+    }
+
     async fn next(&mut self) -> Result<Reply, HostFailure> {
         match &mut self.0 {
             Way::Genv { conversation, .. } => conversation.next_reply().await,

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use clap::Args;
-use genv_core::model::{MemoryAmount, Snapshot};
+use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, DeviceUsage, Selection, choose};
 use genv_core::state::{AttachmentState, DeviceState};
 use genv_core::text::harmless;
-use genv_remote::{HostEntry, login_shell};
+use genv_remote::ask::Answer;
+use genv_remote::{HostEntry, login_shell, protocol};
 
 use super::answers::{Answers, ask};
 use super::hosts::HostFlags;
@@ -86,8 +87,8 @@ impl Activate {
         if answers.told.is_empty() {
             return Err(Failure::Silent(1));
         }
-        let offers = answers.told.iter().filter_map(|(host, snapshot)| {
-            let offer = self.offer(snapshot)?;
+        let offers = answers.told.iter().filter_map(|(host, answer)| {
+            let offer = self.offer(answer)?;
             Some((offer, host))
         });
         // The first of the list among equals.
@@ -99,7 +100,8 @@ impl Activate {
     }
 
     /// What an environment would get there; nothing if it would not get what is asked for.
-    fn offer(&self, snapshot: &Snapshot) -> Option<Offer> {
+    fn offer(&self, answer: &Answer) -> Option<Offer> {
+        let snapshot = &answer.snapshot;
         if !snapshot.installed {
             return None;
         }
@@ -131,13 +133,24 @@ impl Activate {
                 ..DeviceUsage::default()
             },
         };
-        // As genv there will choose for a new environment.
-        let choose = |devices: &[DeviceState]| choose(devices, "", self.gpu_memory, &request).ok();
+        // As genv there will choose for a new environment: 1.x passes over the memory and gives whole devices.
+        let shared = self
+            .gpu_memory
+            .filter(|_| answer.answers_with != protocol::Answers::Genv1);
+        let choose = |devices: &[DeviceState]| choose(devices, "", shared, &request).ok();
         let given = choose(&devices)?;
         let is_wanted = |index: &u32| {
-            let name = gpus.get(index).and_then(|device| device.name.as_deref());
-            self.gpu_type.as_ref().is_none_or(|wanted| {
-                name.is_some_and(|name| name.to_lowercase().contains(&wanted.to_lowercase()))
+            gpus.get(index).is_some_and(|device| {
+                let name = device.name.as_deref();
+                let memory = device.measurements.memory;
+                let is_of_type = self.gpu_type.as_ref().is_none_or(|wanted| {
+                    name.is_some_and(|name| name.to_lowercase().contains(&wanted.to_lowercase()))
+                });
+                let is_large_enough = self
+                    .gpu_memory
+                    .zip(memory)
+                    .is_none_or(|(wanted, memory)| wanted.bytes() <= memory.total_bytes);
+                is_of_type && is_large_enough
             })
         };
         if !given.iter().all(is_wanted) {
@@ -208,5 +221,94 @@ impl Activate {
         let command = login_shell(variables);
         arguments.extend(["--".to_owned(), host.name.clone(), command]);
         arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use genv_core::model::Snapshot;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// What follows `genv remote`, without the name of the command.
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: HostFlags,
+        #[command(flatten)]
+        activate: Activate,
+    }
+
+    fn line(words: &str) -> Line {
+        Line::parse_from([""].into_iter().chain(words.split(' ')))
+    }
+
+    /// A host with devices of so much memory, of which environments hold parts; all of it where that says nothing.
+    fn host(answers_with: protocol::Answers, devices: &[(u64, &[Option<u64>])]) -> Answer {
+        let device = |(index, (memory, held)): (usize, &(u64, &[Option<u64>]))| {
+            let memory = memory * GIB;
+            let attachments = held.iter().map(|held| {
+                json!({"eid": "e", "memory_bytes": held.map(|it| it * GIB), "share_ratio": 1.0})
+            });
+            json!({
+                "index": index.to_string(),
+                "uuid": format!("GPU-{index}"),
+                "up": true,
+                "processes_measured": true,
+                "measurements": {"memory": {"total_bytes": memory, "used_bytes": 0, "free_bytes": memory}},
+                "attachments": attachments.collect::<Vec<Value>>(),
+            })
+        };
+        let devices: Vec<Value> = devices.iter().enumerate().map(device).collect();
+        let snapshot = Snapshot {
+            hostname: "gpu01".to_owned(),
+            timestamp_seconds: 1_795_200_000.0,
+            interval_seconds: 10.0,
+            installed: true,
+            devices: serde_json::from_value(devices.into()).unwrap(),
+            ..Snapshot::default()
+        };
+        Answer {
+            snapshot,
+            answers_with,
+        }
+    }
+
+    #[test]
+    fn of_a_host_with_genv_1_only_whole_free_devices_count_that_are_large_enough() {
+        use protocol::Answers::{Genv, Genv1};
+        let offer = |answers_with, words, devices: &[(u64, &[Option<u64>])]| {
+            line(words).activate.offer(&host(answers_with, devices))
+        };
+        let one = "-H x --gpu-memory 8gi";
+        // Half of it is left, and 1.x gives whole devices.
+        assert_eq!(offer(Genv, one, &[(16, &[Some(8)])]), Some(Offer::Unused));
+        assert_eq!(offer(Genv1, one, &[(16, &[Some(8)])]), None);
+        assert_eq!(offer(Genv, one, &[(16, &[None])]), None);
+        assert_eq!(offer(Genv1, one, &[(16, &[None])]), None);
+        assert_eq!(
+            offer(Genv1, one, &[(16, &[Some(8)]), (16, &[])]),
+            Some(Offer::Unused)
+        );
+        let two = "-H x --gpus 2 --gpu-memory 8gi";
+        assert_eq!(offer(Genv1, two, &[(16, &[Some(8)]), (16, &[])]), None);
+        assert_eq!(
+            offer(Genv, two, &[(16, &[Some(8)]), (16, &[])]),
+            Some(Offer::Unused)
+        );
+        // 1.x would give the small one first; ours passes over it.
+        assert_eq!(offer(Genv1, one, &[(4, &[])]), None);
+        assert_eq!(
+            offer(Genv1, one, &[(4, &[]), (16, &[])]),
+            Some(Offer::Others)
+        );
+        assert_eq!(
+            offer(Genv, one, &[(4, &[]), (16, &[])]),
+            Some(Offer::Unused)
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use genv_core::model::Snapshot;
 use genv_core::text::harmless;
-use genv_remote::ask::{AskOptions, HostAnswer, ask_once};
+use genv_remote::ask::{Answer, AskOptions, HostAnswer, ask_once};
 use genv_remote::{FailureKind, HostEntry, HostFailure};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What all hosts answered, in the order of the list.
 pub(super) struct Answers {
-    pub(super) told: Vec<(HostEntry, Snapshot)>,
+    pub(super) told: Vec<(HostEntry, Answer)>,
     failed: Vec<Failed>,
     quiet: bool,
 }
@@ -98,7 +98,7 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
                 hostname: host.name,
                 reason: failure.message,
             }),
-            Ok(()) => told.extend(answer.ok().map(|snapshot| (host, snapshot))),
+            Ok(()) => told.extend(answer.ok().map(|answer| (host, answer))),
         }
     }
     Ok(Answers {
@@ -110,7 +110,7 @@ pub(super) fn ask(flags: &HostFlags, collectors: &[&str]) -> anyhow::Result<Answ
 
 /// Whether a host has told what these collectors tell.
 fn known(answer: &HostAnswer, collectors: &[&str]) -> Result<(), HostFailure> {
-    let snapshot = answer.as_ref().map_err(Clone::clone)?;
+    let Answer { snapshot, .. } = answer.as_ref().map_err(Clone::clone)?;
     let silent = collectors
         .iter()
         .find_map(|collector| local_snapshot::silence(snapshot, collector));
@@ -129,7 +129,7 @@ impl Answers {
         let hosts = self.told.iter();
         Document {
             hosts: hosts
-                .map(|(host, snapshot)| of_host(host, snapshot))
+                .map(|(host, answer)| of_host(host, &answer.snapshot))
                 .collect(),
             failures: &self.failed,
         }

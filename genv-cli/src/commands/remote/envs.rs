@@ -66,8 +66,8 @@ impl Envs {
         let all: Vec<(&HostEntry, &Environment)> = answers
             .told
             .iter()
-            .flat_map(|(host, snapshot)| {
-                let environments = snapshot.environments.iter();
+            .flat_map(|(host, answer)| {
+                let environments = answer.snapshot.environments.iter();
                 environments.map(move |it| (host, it.as_ref()))
             })
             .collect();

@@ -41,8 +41,8 @@ struct Found {
 impl Query {
     pub(super) fn run(self, flags: &HostFlags) -> anyhow::Result<()> {
         let answers = ask(flags, &["state"])?;
-        let found = answers.told.iter().flat_map(|(host, snapshot)| {
-            let environments = snapshot.environments.iter();
+        let found = answers.told.iter().flat_map(|(host, answer)| {
+            let environments = answer.snapshot.environments.iter();
             let named = environments.filter(|it| it.name.as_deref() == Some(&self.name));
             named.map(|it| Found {
                 hostname: host.name.clone(),

@@ -99,6 +99,10 @@ impl Dial for Play {
 }
 
 impl Link for Line {
+    fn answers_with(&self) -> Answers {
+        Answers::Genv
+    }
+
     async fn next(&mut self) -> Result<Reply, HostFailure> {
         if let Some(reply) = self.replies.pop_front() {
             return Ok(reply);
