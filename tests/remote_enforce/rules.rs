@@ -215,21 +215,34 @@ fn a_host_that_lacks_the_enforcer_is_refused_with_what_to_install() -> Result<()
 }
 
 #[test]
-fn genv_remote_enforce_ends_what_genv_1_would_once_and_nothing_else() -> Result<()> {
+fn genv_remote_enforce_ends_on_each_host_what_genv_1_would_there_once_and_nothing_else()
+-> Result<()> {
     let one = Machine::start("gpu01", 2, BREAKS)?;
     let two = Machine::start("gpu02", 2, IDLE)?;
-    let client = SshClient::new(&[("gpu01", one.server()), ("gpu02", two.server())])?;
+    let by_3 = BREAKS.replace("pid: 2", "pid: 3");
+    let three = Machine::start("gpu03", 2, &by_3)?;
+    let machines = [&one, &two, &three];
+    let client = SshClient::new(&machines.map(|machine| (machine.name, machine.server())))?;
     let folder = tempfile::tempdir()?;
     let mut command = Command::new(program("genv")?);
     client.on_path(&mut command)?;
     command
-        .args(["remote", "-H", "gpu01,gpu02", "enforce"])
+        .args(["remote", "-H", "gpu01,gpu02,gpu03", "enforce"])
         .args(["--interval", "0", "--non-env-processes"])
         .env("STATE_DIRECTORY", folder.path());
     let output = output(&mut command)?;
     ensure!(output.status.success(), "{output:?}");
-    until("process 2 of gpu01 ends", || Ok(!one.lives(2)))?;
-    ensure!(one.lives(3) && two.lives(2) && two.lives(3));
+    let alive = || machines.map(|machine| [2, 3].map(|pid| machine.lives(pid)));
+    until("process 2 of gpu01 and 3 of gpu03 end", || {
+        Ok(!one.lives(2) && !three.lives(3))
+    })?;
+    assert_eq!(alive(), [[false, true], [true, true], [true, false]]);
+    let done = machines.map(|machine| {
+        let lines = machine.audited("done")?;
+        anyhow::Ok(lines.iter().map(|line| line["pid"].clone()).collect())
+    });
+    let done: Vec<Vec<Value>> = done.into_iter().collect::<Result<_>>()?;
+    assert_eq!(done, [vec![json!(2)], vec![], vec![json!(3)]]);
     Ok(())
 }
 

@@ -22,6 +22,9 @@ use tempfile::TempDir;
 /// Hosts in the list.
 pub(crate) const HOSTS: usize = 32;
 
+/// How long each step may take until a session with a host has begun.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Sessions that may be at one server's door at the same time.
 const MANY: &str = "MaxStartups 200";
 
@@ -65,8 +68,8 @@ const HELLO: &str = r#"{"genv_remote":1,"answers_with":"genv"}"#;
 pub(crate) struct Fleet {
     folder: TempDir,
     client: SshClient,
-    /// Of what is well.
-    well: SshServer,
+    /// That nothing ever happens to.
+    well: Vec<(String, SshServer)>,
     /// Whose sessions run a script, by host.
     scripted: Vec<(&'static str, SshServer)>,
     other: Vec<(&'static str, SshServer)>,
@@ -134,9 +137,14 @@ impl Fleet {
             (DROPS, full.0.local_addr()?.port()),
             (SILENT, silent),
         ];
+        let in_trouble = scripted.len() + other.len() + ports.len();
+        let well = (1..=HOSTS - in_trouble).map(|number| {
+            let server = SshServer::start(&session(&with_genv), &[])?;
+            Ok((format!("gpu{number:02}"), server))
+        });
         let fleet = Self {
             client: SshClient::configured("", "")?,
-            well: SshServer::start(&session(&with_genv), &[MANY])?,
+            well: well.collect::<Result<_>>()?,
             folder,
             scripted,
             other,
@@ -159,10 +167,7 @@ impl Fleet {
 
     /// Those that nothing ever happens to.
     pub(crate) fn well(&self) -> Vec<String> {
-        let number = HOSTS - self.special().count();
-        (1..=number)
-            .map(|number| format!("gpu{number:02}"))
-            .collect()
+        self.well.iter().map(|(name, _)| name.clone()).collect()
     }
 
     fn special(&self) -> impl Iterator<Item = &'static str> {
@@ -192,24 +197,28 @@ impl Fleet {
                 identity.display()
             ));
         };
+        // Where those are from now on that only another server heals.
+        let (_, well) = self.well.first().context("no host is well")?;
+        for (name, server) in &self.well {
+            host(name, server.port(), &server.identity());
+            known_hosts.push_str(&server.known_hosts_line()?);
+        }
         for (name, server) in self.scripted.iter().chain(&self.other) {
             let moved = healed && *name == NOTHING;
-            let at = if moved { &self.well } else { server };
+            let at = if moved { well } else { server };
             host(name, at.port(), &at.identity());
             let mut line = server.known_hosts_line()?;
             if *name == OTHER_KEY && !healed {
-                let key = self.well.known_hosts_line()?;
+                let key = well.known_hosts_line()?;
                 let (_, key) = key.split_once(' ').context("no key")?;
                 line = format!("[127.0.0.1]:{} {key}", server.port());
             }
             known_hosts.push_str(&line);
         }
         for (name, port) in &self.ports {
-            let port = if healed { self.well.port() } else { *port };
-            host(name, port, &self.well.identity());
+            let port = if healed { well.port() } else { *port };
+            host(name, port, &well.identity());
         }
-        host("gpu*", self.well.port(), &self.well.identity());
-        known_hosts.push_str(&self.well.known_hosts_line()?);
         configuration.push_str(&format!(
             "Host *\n  IdentitiesOnly yes\n  IdentityAgent none\n  HostName 127.0.0.1\n  UserKnownHostsFile {}\n  \
              GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  BatchMode yes\n",
@@ -232,7 +241,10 @@ impl Fleet {
             .env("PATH", format!("{}:{path}", self.client.bin().display()))
             .flag(&format!("--interval={}ms", interval.as_millis()))
             .flag(&format!("--hostfile={}", self.host_file().display()))
-            .flag("--ssh.connect-timeout=5s")
+            .flag(&format!(
+                "--ssh.connect-timeout={}s",
+                CONNECT_TIMEOUT.as_secs()
+            ))
             .start()
     }
 }
