@@ -1,6 +1,7 @@
 //! genv 1.4.3 where people log in from, and this project's genv on the hosts that it asks over SSH; and the other way.
 
 mod dashboard;
+mod enforce;
 mod host;
 
 use std::fs;
