@@ -311,4 +311,28 @@ mod tests {
             Some(Offer::Unused)
         );
     }
+
+    #[test]
+    fn who_logs_in_is_the_one_of_the_host_then_of_the_flag_then_whom_ssh_is_configured_for() {
+        for (words, expected) in [
+            ("-H gpu01", &["gpu01"][..]),
+            ("-l alice -H gpu01", &["-l", "alice", "gpu01"]),
+            ("-H bob@gpu01", &["-l", "bob", "gpu01"]),
+            ("-l alice -H bob@gpu01", &["-l", "bob", "gpu01"]),
+            (
+                "-l alice -H gpu01:2222",
+                &["-l", "alice", "-p", "2222", "gpu01"],
+            ),
+        ] {
+            let Line { flags, activate } = line(words);
+            let host = flags.list().unwrap().into_iter().next().unwrap();
+            let arguments = activate.ssh(&host, &flags);
+            let [command @ .., _] = &arguments[..] else {
+                panic!("{words}: {arguments:?}")
+            };
+            let before = ["-t", "-oRemoteCommand=none", "-oConnectTimeout=10"];
+            let (name, login) = expected.split_last().unwrap();
+            assert_eq!(command, [&before, login, &["--", name]].concat(), "{words}");
+        }
+    }
 }
