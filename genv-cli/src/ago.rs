@@ -17,12 +17,17 @@ pub(crate) fn ago(timestamp_seconds: f64, now_seconds: f64) -> String {
         reason = "both are times of files, which end with the year 9999"
     )]
     let seconds = (now_seconds - timestamp_seconds) as i64;
+    format!("{} ago", whole_units(seconds))
+}
+
+/// `2 hours`: of the largest unit that it has, cut off.
+pub(crate) fn whole_units(seconds: i64) -> String {
     let unit = UNITS.iter().find(|(_, length)| seconds >= *length);
     let (name, count) = unit.map_or(("second", seconds), |(name, length)| {
         (*name, seconds / length)
     });
     let plural = if count > 1 { "s" } else { "" };
-    format!("{count} {name}{plural} ago")
+    format!("{count} {name}{plural}")
 }
 
 /// Unix time.

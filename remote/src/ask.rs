@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::clock;
 use crate::follow::{Dial, Link};
 use crate::hosts::HostEntry;
 use crate::protocol::{Answers, Reply, Request};
@@ -29,6 +30,8 @@ pub struct Answer {
     pub snapshot: Snapshot,
     /// What told it there.
     pub answers_with: Answers,
+    /// How far the host's clock is ahead of this machine's, in seconds; none where it is off by no more than half a minute.
+    pub clock_ahead_seconds: Option<f64>,
 }
 
 /// What a host answered, or why it did not.
@@ -84,6 +87,11 @@ async fn ask<D: Dial>(dial: &D, host: &HostEntry) -> HostAnswer {
         Reply::Snapshot { mut snapshot } => {
             snapshot.hostname.clone_from(&host.name);
             Ok(Answer {
+                clock_ahead_seconds: clock::ahead_seconds(
+                    snapshot.timestamp_seconds,
+                    clock::now_seconds(),
+                    Duration::ZERO,
+                ),
                 snapshot: *snapshot,
                 answers_with: link.answers_with(),
             })
@@ -160,7 +168,7 @@ mod tests {
             }
             let snapshot = Snapshot {
                 hostname: "localhost".to_owned(),
-                timestamp_seconds: 0.0,
+                timestamp_seconds: clock::now_seconds() + self.ahead_seconds(),
                 interval_seconds: 1.0,
                 installed: true,
                 ..Snapshot::default()
@@ -173,6 +181,12 @@ mod tests {
         async fn ask(&mut self, request: &Request) -> Result<(), HostFailure> {
             assert_eq!(*request, Request::Once);
             Ok(())
+        }
+    }
+
+    impl Asked {
+        fn ahead_seconds(&self) -> f64 {
+            if self.0 == "gpu9" { 7200.0 } else { 0.0 }
         }
     }
 
@@ -207,6 +221,9 @@ mod tests {
             .map(|(host, answer)| match answer {
                 Ok(answer) => {
                     assert_eq!(answer.snapshot.hostname, host.name);
+                    let ahead = answer.clock_ahead_seconds;
+                    assert_eq!(ahead.is_some_and(|it| it > 7000.0), host.name == "gpu9");
+                    assert_eq!(ahead.is_some(), host.name == "gpu9");
                     None
                 }
                 Err(failure) => Some(failure.kind),

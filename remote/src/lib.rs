@@ -4,6 +4,7 @@
 //! and disturbs no other.
 
 pub mod ask;
+mod clock;
 pub mod conversation;
 mod failure;
 pub mod fallback;

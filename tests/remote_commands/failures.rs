@@ -1,10 +1,11 @@
 //! Hosts that do not answer, and those that do all the same.
 
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use genv_tests::http::free_port;
-use genv_tests::process::write_script;
+use genv_tests::process::{Sleeper, write_script};
 use genv_tests::shell::{self, Shell, installed};
 use genv_tests::ssh::SshClient;
 use genv_tests::terminal::Terminal;
@@ -141,13 +142,19 @@ fn a_host_that_drops_what_is_sent_costs_as_long_as_was_said_and_no_other_waits_f
 }
 
 #[test]
-fn noise_of_a_profile_other_login_shells_and_a_clock_that_is_off_change_nothing() -> Result<()> {
+fn noise_of_a_profile_and_other_login_shells_change_nothing_and_a_clock_that_is_off_is_told()
+-> Result<()> {
+    // The half hour is time that the test may take.
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 5 * 3600 + 1800;
+    let created = clock - 2 * 3600;
     let genv = shell::installation()?.join("bin/genv");
     let folder = tempfile::tempdir()?;
     write_script(
         &folder.path().join("genv"),
         &format!(
-            "#!/bin/sh\n[ \"$1\" = remote-serve ] || exec {} \"$@\"\n{} \"$@\" | sed -u 's/\"timestamp_seconds\":[0-9.]*/\"timestamp_seconds\":1.5/'\n",
+            "#!/bin/sh\n[ \"$1\" = remote-serve ] || exec {} \"$@\"\n{} \"$@\" | sed -u \
+             -e 's/\"timestamp_seconds\":[0-9.]*/\"timestamp_seconds\":{clock}/' \
+             -e 's/\"created_timestamp_seconds\":[0-9.]*/\"created_timestamp_seconds\":{created}/'\n",
             genv.display(),
             genv.display()
         ),
@@ -184,11 +191,22 @@ fn noise_of_a_profile_other_login_shells_and_a_clock_that_is_off_change_nothing(
         "--no-header",
         "--no-summary",
     ];
-    let csv = printed(&client, &words)?;
+    let told = answer(&client, &words)?;
+    let note = "genv: skewed: its clock is 5 hours ahead of this machine's: set it (chrony, systemd-timesyncd)\n";
     ensure!(
-        csv == "noisy,2,2\nfish,2,2\nzsh,2,2\ntcsh,2,2\nskewed,2,2\n",
-        "{csv}"
+        told.code == Some(0)
+            && told.stdout == "noisy,2,2\nfish,2,2\nzsh,2,2\ntcsh,2,2\nskewed,2,2\n"
+            && told.stderr == note,
+        "{told:?}"
     );
+    // How long ago something was is told by the clock that wrote when it was.
+    let (_, skewed) = &hosts[4];
+    let member = Sleeper::start(&[])?;
+    skewed.environment("7", "run", &member, &[])?;
+    let words = ["-q", "-H", "skewed", "envs", "--format", "csv"];
+    let lines = ["--no-header", "--no-summary"];
+    let csv = printed(&client, &[&words, &lines[..]].concat())?;
+    ensure!(csv == "skewed,7,root,run,2 hours ago\n", "{csv}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use genv_core::model::Snapshot;
 use serde_json::Value;
@@ -14,6 +14,7 @@ use super::backoff::Backoff;
 use super::cell::Cell;
 use super::latest::Latest;
 use super::{Dial, Errand, FollowOptions, Link, NotEnforced};
+use crate::clock;
 use crate::hosts::HostEntry;
 use crate::protocol::{Reply, Request};
 use crate::{FailureKind, HostFailure};
@@ -32,9 +33,6 @@ const ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A session with a host that cannot be asked to act may have begun before somebody mended that, if it is as old as this.
 const RENEWED_AFTER: Duration = Duration::from_secs(4 * 60);
-
-/// A clock that is off by more than this, and an interval, is said.
-const SKEW_SECONDS: f64 = 30.0;
 
 type Pending = HashMap<u64, oneshot::Sender<Result<Value, NotEnforced>>>;
 
@@ -183,21 +181,22 @@ impl<D: Dial> Host<D> {
 
     /// Publishes a snapshot, with the host's name in the list and else as it came.
     fn receive(&self, mut snapshot: Snapshot, skewed: &mut bool) -> Arc<Snapshot> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_seconds = now.unwrap_or_default().as_secs_f64();
-        let skew = snapshot.timestamp_seconds - now_seconds;
-        let is_skewed = skew.abs() > SKEW_SECONDS + self.options.interval.as_secs_f64();
+        let now_seconds = clock::now_seconds();
+        let interval = self.options.interval;
+        let ahead = clock::ahead_seconds(snapshot.timestamp_seconds, now_seconds, interval);
         let hostname = &self.entry.name;
-        if is_skewed && !*skewed {
+        if let Some(ahead) = ahead
+            && !*skewed
+        {
             tracing::warn!(
                 hostname,
-                skew_seconds = skew.round(),
+                skew_seconds = ahead.round(),
                 "the host's clock differs from this one's: its snapshots are taken by the time at which they come; set its clock (chrony, systemd-timesyncd)"
             );
-        } else if *skewed && !is_skewed {
+        } else if *skewed && ahead.is_none() {
             tracing::info!(hostname, "the host's clock agrees with this one's again");
         }
-        *skewed = is_skewed;
+        *skewed = ahead.is_some();
         snapshot.hostname.clone_from(hostname);
         let snapshot = Arc::new(snapshot);
         self.cell.received(Arc::clone(&snapshot), now_seconds);

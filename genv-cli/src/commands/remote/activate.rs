@@ -275,6 +275,7 @@ mod tests {
         Answer {
             snapshot,
             answers_with,
+            clock_ahead_seconds: None,
         }
     }
 

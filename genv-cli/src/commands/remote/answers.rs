@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::hosts::HostFlags;
 use super::progress::Progress;
+use crate::ago::whole_units;
 use crate::failure::Failure;
 use crate::local_snapshot;
 use crate::machine::tell;
@@ -19,7 +20,7 @@ use crate::machine::tell;
 /// Hosts that are asked at the same time.
 const CONCURRENCY: usize = 64;
 
-/// How long a host may take to answer, once it is connected.
+/// How much longer than a step of connecting a host may take, until it has answered.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What all hosts answered, in the order of the list.
@@ -135,7 +136,7 @@ impl Answers {
         }
     }
 
-    /// Tells which hosts failed, after what the others told has been printed.
+    /// Tells which hosts failed or have another time, after what the others told has been printed.
     ///
     /// # Errors
     /// There are such: the exit code says whether all or some.
@@ -148,9 +149,17 @@ impl Answers {
         }
     }
 
-    /// Tells which hosts failed.
+    /// Tells which hosts failed, and of which others the clock is off.
     pub(super) fn complain(&self) {
-        if self.quiet || self.failed.is_empty() {
+        if self.quiet {
+            return;
+        }
+        for (host, answer) in &self.told {
+            if let Some(ahead) = answer.clock_ahead_seconds {
+                tell(&line(&host.name, &skew(ahead)));
+            }
+        }
+        if self.failed.is_empty() {
             return;
         }
         for failed in &self.failed {
@@ -166,6 +175,20 @@ impl Answers {
     pub(super) const fn failed(&self) -> usize {
         self.failed.len()
     }
+}
+
+fn skew(ahead_seconds: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "whole seconds of what a host says, at most all that there are"
+    )]
+    let off = whole_units(ahead_seconds.abs() as i64);
+    let side = if ahead_seconds > 0.0 {
+        "ahead of"
+    } else {
+        "behind"
+    };
+    format!("its clock is {off} {side} this machine's: set it (chrony, systemd-timesyncd)")
 }
 
 fn line(hostname: &str, reason: &str) -> String {

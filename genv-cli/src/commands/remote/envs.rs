@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::answers::{Answers, ask};
 use super::devices::SummaryFlags;
 use super::hosts::HostFlags;
-use crate::ago::{ago, now_seconds};
+use crate::ago::ago;
 use crate::commands::devices::indices;
 use crate::output::{Cell, Format, Table, csv_line, print_csv, print_json, stdout};
 
@@ -59,34 +59,42 @@ impl Envs {
 
     fn print(&self, answers: &Answers) -> io::Result<()> {
         let times = Times::here();
-        let created = |it: &Environment| match it.created_timestamp_seconds {
-            Some(created) if !self.timestamp => ago(created, now_seconds()),
+        // By the clock of the host, which wrote when it was.
+        let created = |it: &Environment, host_seconds| match it.created_timestamp_seconds {
+            Some(created) if !self.timestamp => ago(created, host_seconds),
             created => times.text(created),
         };
-        let all: Vec<(&HostEntry, &Environment)> = answers
+        let all: Vec<(&HostEntry, String, &Environment)> = answers
             .told
             .iter()
             .flat_map(|(host, answer)| {
-                let environments = answer.snapshot.environments.iter();
-                environments.map(move |it| (host, it.as_ref()))
+                let Snapshot {
+                    environments,
+                    timestamp_seconds,
+                    ..
+                } = &answer.snapshot;
+                let created = &created;
+                environments
+                    .iter()
+                    .map(move |it| (host, created(it, *timestamp_seconds), it.as_ref()))
             })
             .collect();
         if self.list.format == Format::Csv {
-            let lines = all.iter().map(|(host, it)| {
+            let lines = all.iter().map(|(host, created, it)| {
                 let name = it.name.as_deref().unwrap_or_default();
-                csv_line([&host.name, &it.eid, &it.username, name, &created(it)])
+                csv_line([&host.name, &it.eid, &it.username, name, created])
             });
             print_csv("HOST,ID,USER,NAME,CREATED", !self.list.no_header, lines)?;
         } else {
             let header = &["HOST", "ID", "USER", "NAME", "CREATED", "DEVICES"];
             let mut table = Table::new(header).header(!self.list.no_header);
-            for (host, it) in &all {
+            for (host, created, it) in &all {
                 table.row([
                     Cell::foreign(&host.name),
                     Cell::foreign(&it.eid),
                     Cell::foreign(&it.username),
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
-                    Cell::own(created(it)),
+                    Cell::own(created.clone()),
                     Cell::own(indices(&attached(it))),
                 ]);
             }
