@@ -53,8 +53,9 @@ fn own_name(arguments: &[OsString]) -> Outcome {
 
 const HELP: &str = "Stand in for nvidia-smi and docker within an environment.
 
-Link this program under those names into a folder that comes first on PATH:
-  ln -s \"$(command -v genv-shim)\" ~/shims/nvidia-smi
+Link this program under those names into a folder that comes first on PATH, as packages do in
+/usr/lib/genv/shims:
+  ln -s /usr/lib/genv/genv-shim ~/shims/nvidia-smi
 
   GENV_BYPASS=1 nvidia-smi   runs the real program untouched
   GENV_SMI=raw nvidia-smi    shows the environment's devices with everybody's processes

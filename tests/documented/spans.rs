@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::documentation::Page;
 use genv_tests::patience::output;
 use genv_tests::process::program;
@@ -65,16 +65,52 @@ fn is_complete(line: &str) -> bool {
         && !line.split_whitespace().all(is_name)
 }
 
-#[test]
-fn programs_know_every_command_and_flag_that_a_page_names() -> Result<()> {
-    let helps = Helps::new(|path: &[String]| {
+/// What our programs tell of themselves.
+fn helps() -> Helps<impl Fn(&[String]) -> Result<Option<String>>> {
+    Helps::new(|path: &[String]| {
         let mut command = Command::new(program(&path[0])?);
         let printed = output(command.args(&path[1..]).arg("--help"))?;
         Ok(printed
             .status
             .success()
             .then(|| String::from_utf8_lossy(&printed.stdout).into_owned()))
+    })
+}
+
+/// The command lines below `Example:` in a help text, each with what stands within quotes or parentheses as parts of a
+/// pipe: `eval "$(a)"` as `eval | | a`.
+fn examples(help: &str) -> Vec<String> {
+    let told = help.split_once("\nExample: ").map_or("", |(_, told)| told);
+    let typed = told.lines().filter_map(|line| line.strip_prefix("  "));
+    let parted = typed.map(|line| {
+        line.replace(['"', '(', ')'], " | ")
+            .replace(['<', '$'], " ")
     });
+    parted.collect()
+}
+
+#[test]
+fn programs_know_every_command_and_flag_of_the_examples_in_help_texts() -> Result<()> {
+    let helps = helps();
+    let pages = Page::all()?;
+    let page = pages.iter().find(|page| page.name == "docs/commands.md");
+    let mut known = 0;
+    for block in page.context("no docs/commands.md")?.blocks() {
+        for line in examples(&block.text) {
+            for program in PROGRAMS {
+                let fault = helps.know(&line, program);
+                fault.with_context(|| format!("docs/commands.md:{}: {line}", block.line))?;
+                known += usize::from(line.split_whitespace().any(|word| word == program));
+            }
+        }
+    }
+    ensure!(known > 30, "only {known} command lines");
+    Ok(())
+}
+
+#[test]
+fn programs_know_every_command_and_flag_that_a_page_names() -> Result<()> {
+    let helps = helps();
     Page::judge_spans(
         101,
         |text| program_of(text).is_some(),

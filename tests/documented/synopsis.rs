@@ -38,8 +38,10 @@ impl<F: Fn(&[String]) -> Result<Option<String>>> Helps<F> {
     /// Something of it is not known, which the message names.
     pub(crate) fn know(&self, line: &str, program: &str) -> Result<()> {
         for line in alternatives(line) {
-            let line = line.replace(['[', ']'], " ");
-            let words: Vec<&str> = line.split_whitespace().collect();
+            // Not those within a word, as in `gpu[01-03]`.
+            let words = line.split_whitespace();
+            let words = words.map(|word| word.trim_start_matches('[').trim_end_matches(']'));
+            let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
             for part in words.split(|word| ["|", "&&", ">"].contains(word)) {
                 if part.first() == Some(&program) {
                     self.know_words(part)?;
@@ -57,11 +59,11 @@ impl<F: Fn(&[String]) -> Result<Option<String>>> Helps<F> {
             let help = help.ok_or_else(|| anyhow!("there is no '{}'", path.join(" ")))?;
             let mut deeper = None;
             while let Some(word) = rest.next() {
-                let word = word.trim_end_matches('…');
+                let word = word.trim_end_matches(['…', ']']);
                 if word == "--" || word.is_empty() {
                     return Ok(());
                 }
-                if word.starts_with('-') {
+                if word.starts_with('-') && word != "-" {
                     let values = Flag::of(word, &help)
                         .ok_or_else(|| anyhow!("'{}' has no flag {word}", path.join(" ")))?;
                     match values {
@@ -189,6 +191,8 @@ mod tests {
             "p",
             "p --color auto run -n 1 --query a b --wait=5 -- anything --at-all",
             "p run [-n N] [--wait | --query Q…] COMMAND…",
+            "p --color gpu[01-08] run [-n N]… [--wait]…",
+            "p run - -n 1",
             "p run --wait | q --unknown && p run --await",
         ] {
             helps
