@@ -2,7 +2,7 @@
 //!
 //! Each host has a task of its own, which alone waits for it: connects, listens, and connects again (`host`). What it
 //! last learned is in a cell that the publisher reads once an interval (`publisher`), so that a host which hangs, floods
-//! or is dead costs the others nothing. Tests drive all of it through [`Dial`] with a clock of their own.
+//! or is dead does not hold up the sessions of others. Tests drive all of it through [`Dial`] with a clock of their own.
 
 mod backoff;
 mod cell;
