@@ -179,8 +179,10 @@ impl<'a> View<'a> {
                 !environment.devices.is_empty()
             })
         });
-        let mut environment_devices = Rows::new(&["eid", "index"]);
-        for environment in environments.iter().flat_map(BTreeMap::values) {
+        let shown_environments = || environments.iter().flat_map(BTreeMap::values);
+        let most = shown_environments().map(|environment| environment.devices.len());
+        let mut environment_devices = Rows::with_capacity(&["eid", "index"], most.sum());
+        for environment in shown_environments() {
             for device in &environment.devices {
                 environment_devices.push(&[&environment.eid, &device.index], device);
             }
@@ -196,8 +198,9 @@ impl<'a> View<'a> {
         let state_is_missing = wanted("state") && !state;
         let owners_are_missing = wanted("gpu") && wanted("processes") && !owners;
         let complete = (state || owners) && !state_is_missing && !owners_are_missing;
-        let mut user_device_use = Rows::new(&["username", "index"]);
-        for usage in &snapshot.counters.user_device_use {
+        let uses = &snapshot.counters.user_device_use;
+        let mut user_device_use = Rows::with_capacity(&["username", "index"], uses.len());
+        for usage in uses {
             user_device_use.push(&[&usage.username, &usage.index], usage);
         }
         Self {
@@ -257,7 +260,8 @@ impl<'a> Processes<'a> {
             others = largest.split_off(limit);
             largest.sort_by_key(|(process, _)| process.pid);
         }
-        let mut devices = Rows::new(PROCESS_LABELS);
+        let most = largest.iter().map(|(process, _)| process.devices.len());
+        let mut devices = Rows::with_capacity(PROCESS_LABELS, most.sum());
         for (process, username) in &largest {
             let eid = process.attribution.eid().unwrap_or_default();
             let username = username.unwrap_or_default();

@@ -2,6 +2,9 @@
 
 use super::label::LabelValue;
 
+/// Of a label, value and separator, as most are.
+const LABEL_BYTES: usize = 16;
+
 /// What is measured in several ways, with the labels that all samples of it have.
 #[derive(Debug)]
 pub struct Rows<T> {
@@ -21,13 +24,13 @@ pub struct Row<'a> {
 }
 
 impl<T> Rows<T> {
-    /// No rows yet, of these labels.
+    /// No rows yet, of these labels, and room for so many: there may be hundreds of thousands.
     #[must_use]
-    pub const fn new(labels: &'static [&'static str]) -> Self {
+    pub fn with_capacity(labels: &'static [&'static str], rows: usize) -> Self {
         Self {
             labels,
-            text: String::new(),
-            rows: Vec::new(),
+            text: String::with_capacity(rows * labels.len() * LABEL_BYTES),
+            rows: Vec::with_capacity(rows),
         }
     }
 

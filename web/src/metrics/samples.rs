@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn the_labels_of_a_row_are_written_as_those_of_a_sample() {
         let labels = &["a", "b"];
-        let mut rows = Rows::new(labels);
+        let mut rows = Rows::with_capacity(labels, 2);
         for (values, row) in [(["x\"", ""], 1.0), (["", "y,"], 2.0), (["x\"", ""], 4.0)] {
             rows.push(&[&values[0], &values[1]], row);
         }
