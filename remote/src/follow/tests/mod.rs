@@ -1,6 +1,7 @@
 //! Many hosts, played by channels, in a time that passes as soon as everybody waits.
 
 mod changes;
+mod growth;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
