@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use genv_core::gpu::nvml::NvmlSource;
 use genv_core::gpu::{GpuError, GpuSample, GpuSource as _};
 use genv_tests::nvml_sim::{self, Simulation};
+use genv_tests::patience::until;
 
 /// Long enough for whatever is awaited on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,6 +77,13 @@ pub(crate) fn eventually<T: std::fmt::Debug>(
         assert!(Instant::now() < end, "in vain, at last: {sample:#?}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until this process has so many threads: one that was waited for is still listed for a moment.
+#[track_caller]
+pub(crate) fn until_threads(expected: usize) {
+    let what = format!("there are {expected} threads");
+    until(&what, || Ok(count("task") == expected)).expect("each is waited for");
 }
 
 /// Three GPUs that answer every question, with values that do not change; `first` adds keys to GPU 0, and
