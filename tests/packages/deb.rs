@@ -6,7 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::{Machine, USER};
 use genv_tests::patience::until;
 
-use crate::{CONFIG, DAEMONS, DEB, boot, changed, dpkg_status, earlier, install, start_member};
+use crate::{
+    CONFIG, DAEMONS, DEB, boot, changed, dpkg_status, driver_is_missed, earlier, install,
+    start_member,
+};
 
 fn start_daemons(machine: &Machine) -> Result<()> {
     machine
@@ -31,11 +34,7 @@ fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()
         said.contains("systemctl enable --now genv-exporter genv-enforcer"),
         "{said}"
     );
-    let driver = machine.path("proc/driver/nvidia/version").exists();
-    ensure!(
-        said.contains("no NVIDIA driver is loaded") != driver,
-        "{said}"
-    );
+    driver_is_missed(&said)?;
     ensure!(!said.contains("systemd does not run here"), "{said}");
     for daemon in DAEMONS {
         let found = states(&machine, daemon)?;

@@ -84,6 +84,15 @@ fn install(machine: &Machine, package: &str) -> Result<String> {
     Ok(said)
 }
 
+/// Whether what an installation said tells of a driver that is missing, where it is.
+fn driver_is_missed(said: &str) -> Result<()> {
+    let line = "genv: no NVIDIA driver is loaded here: until one is, there are no devices. 'genv doctor' tells more";
+    // The kernel's, and so the same on each machine of a test.
+    let driver = Path::new("/proc/driver/nvidia/version").exists();
+    ensure!(said.contains(line) != driver, "{said}");
+    Ok(())
+}
+
 /// What dpkg says of the package, such as `install ok installed 0.1.0-1`.
 fn dpkg_status(machine: &Machine) -> Result<String> {
     machine.run(&[

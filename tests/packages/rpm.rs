@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, start_member};
+use crate::{CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, start_member};
 
 #[test]
 fn it_is_installed_upgraded_and_removed() -> Result<()> {
@@ -25,6 +25,7 @@ fn it_is_installed_upgraded_and_removed() -> Result<()> {
         said.contains("systemctl enable --now genv-exporter genv-enforcer"),
         "{said}"
     );
+    driver_is_missed(&said)?;
     let list = machine.run(&["rpm", "--verify", "--nodeps", "genv"])?;
     ensure!(list.is_empty(), "{list}");
 

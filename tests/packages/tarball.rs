@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::machine::{Machine, USER};
 use genv_tests::patience::until;
 
-use crate::{TARBALL, as_user, boot};
+use crate::{TARBALL, as_user, boot, driver_is_missed};
 
 /// A machine on which it is unpacked in the user's home.
 fn unpacked() -> Result<Machine> {
@@ -50,6 +50,7 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
     ] {
         ensure!(said.contains(line), "{line}: {said}");
     }
+    driver_is_missed(&said)?;
     // So it is, with the line that it names.
     let script = "export PATH=$HOME/.local/bin:$PATH GENV_DEVICES=2; eval \"$(genv shell --init)\"; \
                   genv activate --gpus 1 && command -v nvidia-smi && echo devices:$CUDA_VISIBLE_DEVICES";

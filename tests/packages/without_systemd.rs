@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use genv_tests::{patience, tools};
 
-use crate::built;
+use crate::{built, driver_is_missed};
 
 /// Runs a script in a tree that `scripts/debian-tools` makes, where the packages are `/genv.deb`, `/genv.rpm` and
 /// `/genv.tar.gz`; what was said. Nothing of it is left.
@@ -43,6 +43,7 @@ fn the_debian_package_works_on_debian_11_and_says_what_is_missing() -> Result<()
         said.contains("systemd does not run here: genv works"),
         "{said}"
     );
+    driver_is_missed(&said)?;
     ensure!(!said.contains("systemctl enable"), "{said}");
     for program in ["genv", "genv-exporter", "genv-enforcer"] {
         ensure!(said.contains(&format!("\n{program} 0.")), "{said}");
@@ -79,6 +80,7 @@ SCRIPT
         said.contains("systemd does not run here: start genv-exporter by hand"),
         "{said}"
     );
+    driver_is_missed(&said)?;
     ensure!(said.contains("devices: 0\n"), "{said}");
     Ok(())
 }
@@ -95,6 +97,7 @@ fn the_rpm_works_without_systemd_and_says_so() -> Result<()> {
         said.contains("systemd does not run here: genv works"),
         "{said}"
     );
+    driver_is_missed(&said)?;
     ensure!(!said.contains("systemctl enable"), "{said}");
     ensure!(said.contains("devices: 0\n"), "{said}");
     Ok(())
