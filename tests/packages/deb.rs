@@ -1,30 +1,15 @@
-//! The Debian package: installed, upgraded, removed and purged.
+//! The Debian package: installed, removed and purged.
 
 use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::machine::{Machine, USER};
+use genv_tests::machine::USER;
 use genv_tests::patience::until;
 
 use crate::{
-    CONFIG, DAEMONS, DEB, boot, changed, dpkg_status, driver_is_missed, earlier, install,
-    start_member,
+    CONFIG, DAEMONS, DEB, boot, changed, driver_is_missed, install, start_daemons, start_member,
+    states,
 };
-
-fn start_daemons(machine: &Machine) -> Result<()> {
-    machine
-        .run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat())
-        .map(drop)
-}
-
-/// What `systemctl is-enabled` and `is-active` say of a daemon.
-fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
-    let ask = |what| -> Result<String> {
-        let said = machine.output(&["systemctl", what, daemon])?.stdout;
-        Ok(String::from_utf8(said)?.trim_end().to_owned())
-    };
-    Ok([ask("is-enabled")?, ask("is-active")?])
-}
 
 #[test]
 fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()> {
@@ -115,77 +100,6 @@ fn its_daemons_run_as_their_users_and_see_environments_of_others() -> Result<()>
         machine.judge(daemon, most_exposure)?;
     }
     Ok(())
-}
-
-#[test]
-fn an_upgrade_keeps_configuration_and_environments_and_starts_the_daemons_again() -> Result<()> {
-    let machine = boot()?;
-    install(&machine, earlier(&machine)?)?;
-    let own = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
-    machine.write(CONFIG, own)?;
-    start_daemons(&machine)?;
-    let member = start_member(&machine)?;
-    let before = machine.run(&["genv", "envs", "--json"])?;
-    let pids = DAEMONS.map(|daemon| machine.main_pid(daemon));
-
-    let said = install(&machine, DEB)?;
-    ensure!(!said.contains("cannot use"), "{said}");
-    ensure!(dpkg_status(&machine)? == format!("install ok installed {}", version(&machine)?));
-    ensure!(machine.read(CONFIG)? == own, "{}", machine.read(CONFIG)?);
-    for (daemon, pid) in DAEMONS.into_iter().zip(pids) {
-        ensure!(
-            machine.main_pid(daemon)? != pid?,
-            "{daemon} goes on as it was"
-        );
-        let found = states(&machine, daemon)?;
-        ensure!(found == ["enabled", "active"], "{daemon}: {found:?}");
-    }
-    machine.wait_for_status("genv-enforcer", |status| {
-        status.starts_with("dry-run: 1 rules")
-    })?;
-    ensure!(machine.is_alive(member), "its process has ended");
-    let after = machine.run(&["genv", "envs", "--json"])?;
-    ensure!(
-        before.contains("training") && after.contains("training"),
-        "{before}{after}"
-    );
-    Ok(())
-}
-
-/// Of the package that is tested.
-fn version(machine: &Machine) -> Result<String> {
-    let said = machine.run(&["dpkg-deb", "--field", DEB, "Version"])?;
-    Ok(said.trim_end().to_owned())
-}
-
-#[test]
-fn with_a_configuration_that_the_new_version_cannot_use_the_enforcer_goes_on_as_it_was()
--> Result<()> {
-    let machine = boot()?;
-    install(&machine, earlier(&machine)?)?;
-    start_daemons(&machine)?;
-    let pid = machine.main_pid("genv-enforcer")?;
-    machine.write(CONFIG, "version: 0\nrules: []\n")?;
-    let said = install(&machine, DEB)?;
-    for line in [
-        "enforcer.yaml:1:10: version 0 is not known: this program reads version 1",
-        "this version cannot use /etc/genv/enforcer.yaml",
-    ] {
-        ensure!(said.contains(line), "{line}: {said}");
-    }
-    ensure!(
-        machine.main_pid("genv-enforcer")? == pid,
-        "it was started again"
-    );
-    ensure!(states(&machine, "genv-enforcer")?[1] == "active");
-    ensure!(states(&machine, "genv-exporter")?[1] == "active");
-
-    // What it says is to be done then.
-    machine.write(CONFIG, "version: 1\nrules: [{kind: max-age, limit: 7d}]\n")?;
-    machine.run(&["systemctl", "restart", "genv-enforcer"])?;
-    machine.wait_for_status("genv-enforcer", |status| {
-        status.starts_with("dry-run: 1 rules")
-    })
 }
 
 #[test]

@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::{CONFIG, DEB, boot, dpkg_status, earlier, install};
+use crate::package::Package;
+use crate::{CONFIG, DEB, boot, dpkg_status, install};
 
 const OWN: &str = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
 
 /// Begins an upgrade in which dpkg meets this in place of one of the programs that it calls.
 fn upgrade_until_killed(machine: &Machine, program: &str, script: &str) -> Result<()> {
-    install(machine, earlier(machine)?)?;
+    Package::Deb.install_earlier(machine)?;
     machine.write(CONFIG, OWN)?;
     machine.run(&["systemctl", "enable", "--now", "genv-enforcer"])?;
     let stub = format!("usr/local/sbin/{program}");

@@ -3,10 +3,12 @@
 mod deb;
 mod documented;
 mod interrupted;
+mod package;
 mod playbook;
 mod rpm;
 mod shells;
 mod tarball;
+mod upgraded;
 mod without_systemd;
 
 use std::fs;
@@ -45,15 +47,6 @@ fn built(ending: &str) -> Result<PathBuf> {
     found
         .next()
         .with_context(|| format!("no {ending}: run scripts/package"))
-}
-
-/// Makes an earlier version of the Debian package, which has another configuration by default; its path there.
-fn earlier(machine: &Machine) -> Result<&'static str> {
-    changed(
-        machine,
-        "sed -i 's/^Version: .*/Version: 0.0.9-1/' DEBIAN/control
-        sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml",
-    )
 }
 
 /// Makes a Debian package that a script, run where its files are unpacked, has changed; its path there.
@@ -101,6 +94,21 @@ fn dpkg_status(machine: &Machine) -> Result<String> {
         "--showformat=${Status} ${Version}",
         "genv",
     ])
+}
+
+fn start_daemons(machine: &Machine) -> Result<()> {
+    machine
+        .run(&[&["systemctl", "enable", "--now"], &DAEMONS[..]].concat())
+        .map(drop)
+}
+
+/// What `systemctl is-enabled` and `is-active` say of a daemon.
+fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
+    let ask = |what| -> Result<String> {
+        let said = machine.output(&["systemctl", what, daemon])?.stdout;
+        Ok(String::from_utf8(said)?.trim_end().to_owned())
+    };
+    Ok([ask("is-enabled")?, ask("is-active")?])
 }
 
 /// Starts a process in an environment of [`USER`], named training; its pid.
