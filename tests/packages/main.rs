@@ -3,6 +3,7 @@
 mod deb;
 mod documented;
 mod interrupted;
+mod listed;
 mod package;
 mod playbook;
 mod rpm;

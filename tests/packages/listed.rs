@@ -1,0 +1,65 @@
+//! The table of what is installed where, against what the packages hold.
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::machine::Machine;
+use regex::Regex;
+
+use crate::{DEB, RPM, boot, install};
+
+/// The paths that the table has for a package. Of those that one package alone has, it names that behind them.
+fn told(package: &str) -> Result<Vec<&'static str>> {
+    let guide = include_str!("../../docs/install.md");
+    let (_, rest) = guide.split_once("\n| installed |").context("no table")?;
+    let (table, _) = rest.split_once("\n\n").context("no end")?;
+    let path = Regex::new(r"`(/[^`]+)`(?: \(`\.(\w+)`\))?")?;
+    let cells = table.lines().filter_map(|row| row.split('|').nth(1));
+    let paths = cells.flat_map(|cell| path.captures_iter(cell));
+    Ok(paths
+        .filter(|found| found.get(2).is_none_or(|only| only.as_str() == package))
+        .filter_map(|found| Some(found.get(1)?.as_str()))
+        .collect())
+}
+
+/// Whether a path of the table stands for a file: as its own, its folder's, or with a `*` for how its name ends.
+fn is_of(file: &str, path: &str) -> bool {
+    match path.strip_suffix('*') {
+        Some(start) => file
+            .strip_prefix(start)
+            .is_some_and(|rest| !rest.contains('/')),
+        None => file == path || path.ends_with('/') && file.starts_with(path),
+    }
+}
+
+fn is_told(package: &str, files: &[&str]) -> Result<()> {
+    let told = told(package)?;
+    ensure!(files.len() > 50, "{package}: {files:?}");
+    for file in files {
+        ensure!(
+            told.iter().any(|path| is_of(file, path)),
+            "the .{package} has {file}, and the table of docs/install.md does not"
+        );
+    }
+    for path in told {
+        ensure!(
+            files.iter().any(|file| is_of(file, path)),
+            "the table of docs/install.md has {path}, and the .{package} does not"
+        );
+    }
+    Ok(())
+}
+
+/// The lines that are no folders of the machine.
+fn files<'a>(machine: &Machine, list: &'a str) -> Vec<&'a str> {
+    let lines = list.lines();
+    lines.filter(|path| !machine.path(path).is_dir()).collect()
+}
+
+#[test]
+fn the_table_of_installed_files_has_those_of_each_package_and_no_others() -> Result<()> {
+    let machine = boot()?;
+    install(&machine, DEB)?;
+    let list = machine.run(&["dpkg", "--listfiles", "genv"])?;
+    is_told("deb", &files(&machine, &list))?;
+    let list = machine.run(&["rpm", "--query", "--package", "--list", RPM])?;
+    is_told("rpm", &files(&machine, &list))
+}
