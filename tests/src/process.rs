@@ -143,33 +143,6 @@ fn stat_field(pid: u32, number: usize) -> Result<u64> {
     Ok(field.context("too few fields in stat")?.parse()?)
 }
 
-/// Resident memory of the parts of a file that a process has mapped, in bytes: `Rss` of `/proc/PID/smaps`.
-///
-/// # Errors
-/// There is no such process.
-pub fn mapped_bytes(pid: u32, file: &str) -> Result<u64> {
-    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
-    let mut of_file = false;
-    let mut kibibytes = 0;
-    for line in smaps.lines() {
-        match line.strip_prefix("Rss:") {
-            Some(rss) if of_file => {
-                let number = rss.split_whitespace().next().context("no Rss")?;
-                kibibytes += number.parse::<u64>()?;
-            }
-            // The head of a mapping begins with its addresses in lower-case digits.
-            None if line.starts_with(|first: char| {
-                first.is_ascii_digit() || first.is_ascii_lowercase()
-            }) =>
-            {
-                of_file = line.ends_with(file);
-            }
-            _ => {}
-        }
-    }
-    Ok(kibibytes * 1024)
-}
-
 fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
