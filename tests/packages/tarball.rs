@@ -1,8 +1,9 @@
 //! The tarball, as a user without root.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::machine::{Machine, USER};
+use genv_tests::machine::{Machine, SCENARIO, USER};
 use genv_tests::patience::until;
+use serde_json::Value;
 
 use crate::{TARBALL, as_user, boot, driver_is_missed};
 
@@ -76,6 +77,78 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
         Ok(states.is_ok_and(|states| states == [1.0, 0.0, 1.0]))
     })
     .with_context(|| format!("{seen}: {}", machine.log("exporter")))?;
+    Ok(())
+}
+
+/// What came of a process by the audit of an enforcer, step by step: `result`, and `reason` where there is one.
+fn audited(machine: &Machine, pid: u32) -> Result<Vec<String>> {
+    let audit = machine.read(&format!("home/{USER}/own/audit.jsonl"))?;
+    let mut found = Vec::new();
+    for line in audit.lines() {
+        let line: Value = serde_json::from_str(line)?;
+        if line["pid"] == pid {
+            let words = ["result", "reason"]
+                .iter()
+                .filter_map(|key| line[key].as_str());
+            found.push(words.collect::<Vec<_>>().join(": "));
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn its_enforcer_ends_processes_of_its_user_and_says_why_it_refuses_those_of_others() -> Result<()> {
+    let machine = unpacked()?;
+    let (done, said) = install(&machine, "")?;
+    ensure!(done, "{said}");
+    let genv = format!("/home/{USER}/.local/bin/genv");
+    let member = [&genv, "exec", "--gpus", "1", "--", "sleep", "1000000"];
+    let own = machine.start("member", &member, "sleep")?;
+    machine.run(&["useradd", "--create-home", "bob"])?;
+    machine.run(&["chmod", "755", &format!("/home/{USER}")])?;
+    let scenario = format!("--setenv=GENV_SCENARIO=/{SCENARIO}");
+    let as_bob = ["systemd-run", "--quiet", "--uid=bob", &scenario];
+    machine.run(&[&as_bob[..], &member].concat())?;
+    let mut other = 0;
+    until("bob's process runs", || {
+        let found = machine.output(&["pgrep", "--uid=bob", "--exact", "sleep"])?;
+        other = String::from_utf8(found.stdout)?.trim().parse().unwrap_or(0);
+        Ok(other != 0)
+    })?;
+    machine.use_devices(&[own, other])?;
+
+    let rules = "version: 1\nmode: enforce\ninterval: 100ms\n\
+                 rules: [{kind: max-age, limit: 1s, action: kill, grace: 1s, warn: []}]\n";
+    machine.write(&format!("home/{USER}/rules.yaml"), rules)?;
+    let program = format!("{genv}-enforcer");
+    let run = [
+        &program,
+        "run",
+        "--config=rules.yaml",
+        "--state-directory=own",
+    ];
+    machine.start("enforcer", &run, "genv-enforcer")?;
+    let refused = ["refused: it cannot be read which program it runs"];
+    until(
+        "its own process has ended, and the other is refused",
+        || Ok(!machine.is_alive(own) && audited(&machine, other).is_ok_and(|it| it == refused)),
+    )
+    .with_context(|| machine.log("enforcer"))?;
+    let steps = audited(&machine, own)?;
+    ensure!(steps == ["intended", "done"], "{steps:?}");
+    // The journal has it too, and why that is so.
+    let target = format!("process {other} (sleep)");
+    let fault = "without CAP_KILL processes of other users cannot be signalled: run as root, \
+                 or give it with AmbientCapabilities";
+    for fields in [
+        [("GENV_TARGET", target.as_str()), ("GENV_RESULT", "refused")],
+        [("GENV_EVENT", "fault"), ("GENV_FAULT", fault)],
+    ] {
+        let matches = fields.map(|(field, value)| format!("{field}={value}"));
+        let found = machine.journal(&[&matches[0], &matches[1]])?;
+        ensure!(found.len() == 1, "{fields:?}: {found:?}");
+    }
+    ensure!(machine.is_alive(other), "it has ended");
     Ok(())
 }
 
