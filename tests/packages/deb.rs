@@ -7,8 +7,8 @@ use genv_tests::machine::USER;
 use genv_tests::patience::until;
 
 use crate::{
-    CONFIG, DAEMONS, DEB, boot, changed, driver_is_missed, install, start_daemons, start_member,
-    states,
+    CONFIG, DAEMONS, DEB, boot, changed, driver_is_missed, install, left, start_daemons,
+    start_member, states,
 };
 
 #[test]
@@ -143,20 +143,7 @@ fn removed_it_leaves_configuration_and_environments_and_purged_only_those() -> R
     // Of the machine, not of the package, as the units' settings are.
     machine.run(&["rm", "/etc/genv/scenario.yaml"])?;
     machine.run(&["apt-get", "purge", "--yes", "genv"])?;
-    let left = machine.run(&[
-        "find",
-        "/etc",
-        "/usr",
-        "/var/lib",
-        "-name",
-        "*genv*",
-        "-not",
-        "-path",
-        "/etc/systemd/system/genv-*.service.d*",
-        "-not",
-        "-path",
-        "/var/lib/systemd/*",
-    ])?;
+    let left = left(&machine)?;
     ensure!(left.is_empty(), "{left}");
     ensure!(machine.is_alive(member), "its process has ended");
     let state = machine.read("var/tmp/genv/envs.json")?;

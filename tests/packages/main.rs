@@ -112,6 +112,24 @@ fn states(machine: &Machine, daemon: &str) -> Result<[String; 2]> {
     Ok([ask("is-enabled")?, ask("is-active")?])
 }
 
+/// What is there by the package's name, but for units' settings of the machine's own.
+fn left(machine: &Machine) -> Result<String> {
+    machine.run(&[
+        "find",
+        "/etc",
+        "/usr",
+        "/var/lib",
+        "-name",
+        "*genv*",
+        "-not",
+        "-path",
+        "/etc/systemd/system/genv-*.service.d*",
+        "-not",
+        "-path",
+        "/var/lib/systemd/*",
+    ])
+}
+
 /// Starts a process in an environment of [`USER`], named training; its pid.
 fn start_member(machine: &Machine) -> Result<u32> {
     machine.start(

@@ -5,7 +5,7 @@ use genv_tests::machine::Machine;
 
 use crate::package::rpm;
 use crate::{
-    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, start_daemons, start_member,
+    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, start_daemons, start_member,
 };
 
 #[test]
@@ -43,6 +43,9 @@ fn it_is_installed_and_removed() -> Result<()> {
     }
     ensure!(!machine.path("usr/bin/genv").exists());
     ensure!(machine.read(&format!("{CONFIG}.rpmsave"))? == own);
+    // Where there is more than what the package brought.
+    let left = left(&machine)?;
+    ensure!(left == "/etc/genv\n/var/lib/genv-enforcer\n", "{left}");
     ensure!(machine.is_alive(member), "its process has ended");
     Ok(())
 }
