@@ -35,6 +35,7 @@ fn source(folder: &Path) -> Result<()> {
         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.org
         git init --quiet && git add --all && git commit --quiet --message=shipped
         git clone --quiet . \"$2/source\"
+        git commit --quiet --allow-empty --message=later
         chmod 755 \"$2\"";
     fs::create_dir(folder.join("origin"))?;
     let mut bash = Command::new("bash");
@@ -81,7 +82,12 @@ fn every_command_for_the_source_folder_with_docker_does_what_the_page_says() -> 
         let folder = tempfile::tempdir()?;
         source(folder.path())?;
         let mut session = session(folder.path())?;
-        for line in page.typed(Place::Docker) {
+        let lines = page.typed(Place::Docker);
+        if !lines.iter().any(|line| line.text.contains(" up -d")) {
+            // It is about a stack that runs.
+            session.succeed("docker compose up -d")?;
+        }
+        for line in lines {
             let done = session.succeed(&typed(&line));
             done.with_context(|| page.place_of(&line))?;
         }

@@ -53,35 +53,6 @@ fn fault(block: &Block) -> Option<String> {
     })
 }
 
-/// The programs of [`Place::Hardware`], and why they are not run there.
-const NOT_RUN: [(&str, &str); 2] = [
-    (
-        "dmesg",
-        "what a driver of NVIDIA wrote into the kernel's log",
-    ),
-    ("lspci", "a GPU on a bus that can be looked at"),
-];
-
-#[test]
-fn what_is_not_run_needs_what_no_test_has() -> Result<()> {
-    let pages = Page::all()?;
-    let lines: Vec<String> = pages
-        .iter()
-        .flat_map(|page| page.typed(Place::Hardware))
-        .map(|line| line.text)
-        .collect();
-    let begins = |line: &str, program| line.split(' ').next() == Some(program);
-    for line in &lines {
-        let has_reason = NOT_RUN.iter().any(|(program, _)| begins(line, program));
-        ensure!(has_reason, "nothing here says why this is not run: {line}");
-    }
-    for (program, needs) in NOT_RUN {
-        let is_used = lines.iter().any(|line| begins(line, program));
-        ensure!(is_used, "no page has {program}, which needs {needs}");
-    }
-    Ok(())
-}
-
 #[test]
 fn every_block_of_commands_names_a_place_where_it_is_run() -> Result<()> {
     let mut faults = Vec::new();

@@ -5,18 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::documentation::passing::ELSEWHERE;
 use genv_tests::documentation::{Page, Place};
 use genv_tests::patience::output;
 use genv_tests::session::Session;
 use genv_tests::shell::{Shell, installed};
 use serde_json::Value;
-
-/// What takes too long to be run once more here, and which file shows that it is run.
-const ELSEWHERE: [(&str, &str, &str); 3] = [
-    ("scripts/test", ".ci/run", "scripts/test"),
-    ("scripts/run", "tests/documented/run.rs", "scripts/run"),
-    ("scripts/package", "scripts/test", "scripts/package"),
-];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

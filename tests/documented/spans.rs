@@ -5,12 +5,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::documentation::Page;
+use genv_tests::documentation::passing::{bare, stands_for_another};
 use genv_tests::patience::output;
 use genv_tests::process::program;
 use genv_tests::shell::Shell;
 
 use crate::lab::Lab;
-use crate::synopsis::{Helps, stands_for_another};
+use crate::synopsis::Helps;
 
 /// Programs whose command lines are looked at.
 const PROGRAMS: [&str; 3] = ["genv", "genv-exporter", "genv-enforcer"];
@@ -32,18 +33,6 @@ const ENDLESS: [&str; 1] = ["genv snapshot --follow"];
 
 /// Wrong usage.
 const USAGE: i32 = 2;
-
-/// A command line without variables in front.
-fn bare(text: &str) -> &str {
-    let mut bare = text;
-    while let Some((word, rest)) = bare.split_once(' ')
-        && word.contains('=')
-        && word.starts_with(|first: char| first.is_ascii_uppercase())
-    {
-        bare = rest;
-    }
-    bare
-}
 
 /// The program whose command line this is.
 fn program_of(text: &str) -> Option<&'static str> {

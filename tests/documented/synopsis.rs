@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
+use genv_tests::documentation::passing::stands_for_another;
 use regex::Regex;
 
 /// What programs say of themselves.
@@ -84,14 +85,6 @@ impl<F: Fn(&[String]) -> Result<Option<String>>> Helps<F> {
             }
         }
     }
-}
-
-/// Whether a word is one such as `FILE`, in whose place something else is typed.
-pub(crate) fn stands_for_another(word: &str) -> bool {
-    word.contains(['[', ']', '…'])
-        || word
-            .split('=')
-            .any(|part| part.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
 /// What follows a flag, as its help tells.

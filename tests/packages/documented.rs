@@ -24,6 +24,8 @@ const IN_A_TERMINAL: &str = "systemctl() {
 const EDITOR: &str = "/usr/local/bin/editor";
 const TYPED: &str = "/run/typed";
 
+const ASSUME_YES: &str = "/etc/apt/apt.conf.d/yes";
+
 /// What the page shows to be typed into the editor that a line opens.
 fn shown_below(page: &Page, line: usize) -> String {
     let blocks = page.blocks().into_iter();
@@ -47,10 +49,17 @@ fn follow(page: &Page) -> Result<()> {
     if !lines.any(|line| line.text.contains(" install ")) {
         install(&machine, DEB)?;
     }
-    if page.text.contains("\nsystemctl status ") && !page.text.contains("\nsystemctl enable ") {
+    let has = |command| {
+        page.typed(Place::Machine)
+            .iter()
+            .any(|line| line.text.starts_with(command))
+    };
+    if has("systemctl status ") && !has("systemctl enable ") {
         // It is about daemons that run.
         machine.run(&["systemctl", "enable", "--now", DAEMONS[0], DAEMONS[1]])?;
     }
+    // What asks whether to go on is told to.
+    machine.write(ASSUME_YES, "APT::Get::Assume-Yes \"true\";\n")?;
     machine.write(EDITOR, &format!("#!/bin/sh\ncat {TYPED} >\"$1\"\n"))?;
     fs::set_permissions(machine.path(EDITOR), fs::Permissions::from_mode(0o755))?;
     let shell = [
