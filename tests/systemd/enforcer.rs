@@ -240,6 +240,15 @@ fn without_the_capability_to_signal_it_says_so_and_ends_nothing() -> Result<()> 
         "{failed}"
     );
     ensure!(machine.is_alive(pid), "it has ended");
+    // Who asks the journal for no fields is told too.
+    let log = machine.log(UNIT);
+    for line in [
+        "action=\"terminate\" target=\"process",
+        "result=\"failed\" reason=\"it may not be signalled",
+        "fault=\"without CAP_KILL",
+    ] {
+        ensure!(log.contains(line), "{line}: {log}");
+    }
     let said = machine.run(&["genv-enforcer", "status"])?;
     ensure!(said.contains("without CAP_KILL"), "{said}");
     Ok(())

@@ -76,6 +76,8 @@ impl<S: Subscriber> Layer<S> for Journal {
         entry.field("PRIORITY", priority(*event.metadata().level()));
         entry.field("SYSLOG_IDENTIFIER", "genv-enforcer");
         event.record(&mut entry);
+        let message = format!("{}{}", entry.message, entry.values);
+        entry.field("MESSAGE", &message);
         // Nobody is left to tell.
         let _ = self.socket.send_to(&entry.bytes, &self.path);
     }
@@ -95,6 +97,9 @@ fn priority(level: Level) -> &'static str {
 #[derive(Debug, Default)]
 struct Entry {
     bytes: Vec<u8>,
+    message: String,
+    /// The other fields, as they follow the message in a log on stderr: the journal shows messages alone unless it is asked.
+    values: String,
 }
 
 impl Entry {
@@ -111,9 +116,10 @@ impl Entry {
         self.bytes.push(b'\n');
     }
 
-    fn record(&mut self, field: &Field, value: &str) {
+    /// `shown` is the value as it is shown behind the message.
+    fn record(&mut self, field: &Field, value: &str, shown: &str) {
         match field.name() {
-            "message" => self.field("MESSAGE", value),
+            "message" => value.clone_into(&mut self.message),
             EVENT => {
                 if let Some((_, id)) = MESSAGE_IDS.iter().find(|(event, _)| *event == value) {
                     self.field("MESSAGE_ID", id);
@@ -121,6 +127,7 @@ impl Entry {
                 self.field("GENV_EVENT", value);
             }
             name => {
+                self.values += &format!(" {name}={shown}");
                 let name = name
                     .to_ascii_uppercase()
                     .replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -132,11 +139,12 @@ impl Entry {
 
 impl Visit for Entry {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.record(field, value);
+        self.record(field, value, &format!("{value:?}"));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record(field, &format!("{value:?}"));
+        let value = format!("{value:?}");
+        self.record(field, &value, &value);
     }
 }
 
@@ -184,7 +192,10 @@ mod tests {
         let length = journal.recv(&mut buffer).unwrap();
         let entry = fields(&buffer[..length]);
         let known = MESSAGE_IDS.iter().find(|(event, _)| *event == "warning");
-        assert_eq!(entry["MESSAGE"], "a user is warned");
+        assert_eq!(
+            entry["MESSAGE"],
+            r#"a user is warned username="a\nPRIORITY=0\n" pid=42"#
+        );
         assert_eq!(entry["MESSAGE_ID"], known.unwrap().1);
         assert_eq!(entry["PRIORITY"], "4");
         assert_eq!(entry["GENV_USERNAME"], hostile);
