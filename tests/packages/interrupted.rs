@@ -59,7 +59,7 @@ fn says(machine: &Machine, words: &[&str], line: &str) -> Result<()> {
 
 /// Whether apt does nothing until dpkg has been asked to finish.
 fn apt_waits_for_dpkg(machine: &Machine) -> Result<()> {
-    let line = "dpkg was interrupted, you must manually run 'dpkg --configure -a'";
+    let line = "E: dpkg was interrupted, you must manually run 'dpkg --configure -a'";
     says(machine, &["apt-get", "install", "--yes", DEB], line)
 }
 
@@ -108,7 +108,7 @@ fn killed_while_it_unpacks_it_is_finished_by_installing_again() -> Result<()> {
     apt_waits_for_dpkg(&machine)?;
     // Of a package of which only a part is there it finds nothing to configure.
     machine.run(&["dpkg", "--configure", "-a"])?;
-    let line = "The package genv needs to be reinstalled, but I can't find an archive for it.";
+    let line = "E: The package genv needs to be reinstalled, but I can't find an archive for it.";
     says(&machine, &["apt-get", "remove", "--yes", "genv"], line)?;
     let line = "package is in a very bad inconsistent state";
     says(&machine, &["dpkg", "--remove", "genv"], line)?;
