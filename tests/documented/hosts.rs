@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::documentation::examples::Examples;
 use genv_tests::documentation::{Page, Place};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::root;
@@ -50,7 +51,8 @@ impl Host {
     }
 }
 
-fn follow(page: &Page) -> Result<()> {
+/// Does something in that shell.
+fn in_shell(follow: impl FnOnce(Session) -> Result<()>) -> Result<()> {
     let account = Account::new()?;
     let hosts = NAMES.map(|_| Host::new(&account));
     let hosts: Vec<Host> = hosts.into_iter().collect::<Result<_>>()?;
@@ -69,8 +71,11 @@ fn follow(page: &Page) -> Result<()> {
         format!("{}:{}", build_folder().display(), system.display()),
     );
     client.on_path(&mut bash)?;
-    let session = Session::start(bash, Shell::Bash)?;
-    page.follow(Place::Hosts, session, |_| Ok(()))
+    follow(Session::start(bash, Shell::Bash)?)
+}
+
+fn follow(page: &Page) -> Result<()> {
+    in_shell(|session| page.follow(Place::Hosts, session, |_| Ok(())))
 }
 
 #[test]
@@ -81,5 +86,25 @@ fn every_command_about_other_hosts_does_what_the_page_says() -> Result<()> {
             root::own_network()?;
         }
         Page::each_with(Place::Hosts, follow)
+    })
+}
+
+#[test]
+fn every_example_of_a_help_text_about_other_hosts_succeeds() -> Result<()> {
+    root::apart(|| {
+        let mut followed = 0;
+        for examples in Examples::all()?.iter().filter(|it| it.is_of_hosts()) {
+            in_shell(|mut session| {
+                for line in &examples.lines {
+                    let typed = line.text.replace("gpu[01-08]", "gpu[01-03]");
+                    let done = session.succeed(&typed);
+                    done.with_context(|| Examples::place_of(line))?;
+                    followed += 1;
+                }
+                session.finish()
+            })?;
+        }
+        ensure!(followed >= 3, "only {followed} lines");
+        Ok(())
     })
 }

@@ -44,6 +44,7 @@ impl Lab {
         for name in ["nvidia-smi", "docker"] {
             put(&program("genv-shim")?, &shims.join(name))?;
         }
+        symlink(installed("python3"), lab.at("bin/python"))?;
         for (tool, name, called) in [
             ("nvidia-smi-550", "nvidia-smi", "nvidia-smi"),
             ("prometheus-3", "prometheus", "prometheus"),
@@ -91,10 +92,12 @@ impl Lab {
     }
 
     /// Lays out the files that a page takes for granted.
-    pub(crate) fn lay_out(&self, page: &Page) -> Result<()> {
+    pub(crate) fn lay_out(&self, text: &str) -> Result<()> {
         let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
         let [tests, rules] = documented_rules()?;
-        write("train.py", TRAIN)?;
+        for name in ["train.py", "benchmark.py"] {
+            write(name, TRAIN)?;
+        }
         write("hosts", "gpu[01-03]\n")?;
         write("enforcer.yaml", &rules)?;
         write("rules_test.yaml", &tests)?;
@@ -102,7 +105,7 @@ impl Lab {
             let shipped = repository().join("prometheus").join(name);
             symlink(shipped, self.project().join(name))?;
         }
-        if page.text.contains(".jsonl") {
+        if text.contains(".jsonl") {
             let genv = self.at("bin/genv");
             let mut snapshot = self.command(&genv);
             let printed = output(snapshot.args(["snapshot"]))?;
@@ -112,7 +115,7 @@ impl Lab {
                 write(name, &line)?;
             }
         }
-        if page.text.contains("alertmanager") {
+        if text.contains("alertmanager") {
             // Where Debian's Alertmanager is installed, they are below /usr/share.
             let here =
                 tools::folder("alertmanager-sid").join("files/usr/share/prometheus/alertmanager");
@@ -148,7 +151,7 @@ fn every_command_for_a_users_shell_does_what_the_page_says() -> Result<()> {
     for (place, shell) in shells {
         Page::each_with(place, |page| {
             let lab = Lab::new()?;
-            lab.lay_out(page)?;
+            lab.lay_out(&page.text)?;
             page.follow(place, lab.session(shell)?, |_| Ok(()))
         })?;
     }

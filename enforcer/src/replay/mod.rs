@@ -31,7 +31,7 @@ const EXAMPLE: &str = "Example: record a day, then see what rules would have don
   genv-enforcer replay monday.jsonl --config enforcer.yaml
 
 Recordings of several hosts are merged by their times first:
-  jq -s -c 'sort_by(.timestamp_seconds)[]' gpu01.jsonl gpu02.jsonl | genv-enforcer replay - --config enforcer.yaml";
+  jq -sc 'sort_by(.timestamp_seconds)[]' gpu*.jsonl | genv-enforcer replay - --config enforcer.yaml";
 
 /// Tell what rules would have done in the time of a recording, and when.
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The command lines that README.md, CONTRIBUTING.md and docs/ tell people to type, and where they type them.
 
+pub mod examples;
 pub mod passing;
 mod shown;
 
