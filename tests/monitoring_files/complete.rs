@@ -1,6 +1,6 @@
 //! Nothing is missing: runbooks, tests, annotations, and the metrics that rules ask for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use genv_exporter::families::{GROUPS, own};
@@ -56,7 +56,7 @@ struct AlertTest {
 
 #[derive(Deserialize)]
 struct ExpectedAlert {
-    exp_labels: std::collections::BTreeMap<String, String>,
+    exp_labels: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -233,6 +233,16 @@ pub(crate) fn metrics() -> Result<BTreeSet<String>> {
     known.extend(of_enforcer.map(|family| family.name.to_owned()));
     known.extend(rules()?.into_iter().map(|rule| rule.record));
     Ok(known)
+}
+
+/// Each family of ours by its name, with its own labels.
+pub(crate) fn labels() -> BTreeMap<&'static str, &'static [&'static str]> {
+    let families = GROUPS.iter().flat_map(|(_, families)| *families);
+    let of_exporter = families.map(|family| (family.name, family.labels));
+    let own = own::families().map(|family| (family.name, family.labels));
+    let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
+    let of_enforcer = of_enforcer.map(|family| (family.name, family.labels));
+    of_exporter.chain(own).chain(of_enforcer).collect()
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! What pages show of Prometheus' own formats: queries can be asked, and configurations are accepted.
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use genv_tests::documentation::{Block, Page};
+use std::collections::BTreeSet;
 
-use crate::complete::{metrics, names};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use genv_tests::documentation::{Block, Page};
+use regex::Regex;
+
+use crate::complete::{labels, metrics, names};
 use crate::tools::accepts_configuration;
 
 /// Where metrics of Prometheus itself begin.
@@ -35,6 +38,43 @@ fn queries(text: &str) -> Vec<String> {
     queries
 }
 
+/// Labels that a series may have besides those of its family.
+const OF_ALL: [&str; 3] = ["hostname", "job", "instance"];
+
+/// A label of a query that its metric does not have, or, where series are grouped and of what rules record, no metric.
+fn unknown_label(query: &str) -> Result<Option<String>> {
+    let known = labels();
+    let any: BTreeSet<&str> = known
+        .values()
+        .copied()
+        .flatten()
+        .copied()
+        .chain(OF_ALL)
+        .collect();
+    let selector = Regex::new(r"([\w:]+)\{([^}]*)\}")?;
+    let matcher = Regex::new(r#"(\w+)\s*(?:=~|!~|!=|=)\s*""#)?;
+    for found in selector.captures_iter(query) {
+        let of_family = known.get(&found[1]);
+        for label in matcher.captures_iter(&found[2]) {
+            let label = &label[1];
+            let has = of_family.map_or_else(
+                || any.contains(label),
+                |labels| labels.contains(&label) || OF_ALL.contains(&label),
+            );
+            if !has {
+                return Ok(Some(format!("{} has no label {label}", &found[1])));
+            }
+        }
+    }
+    let group = Regex::new(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")?;
+    let mut named = group.captures_iter(query).flat_map(|found| {
+        let labels = found.extract::<1>().1[0].split(',');
+        labels.map(str::trim).filter(|label| !label.is_empty())
+    });
+    let unknown = named.find(|label| !any.contains(label));
+    Ok(unknown.map(|label| format!("no metric has a label {label}")))
+}
+
 #[test]
 fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
     let known = metrics()?;
@@ -51,6 +91,9 @@ fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
                 !names.is_empty() || query.contains(OF_PROMETHEUS),
                 "{at}: {query}: it is about no metric"
             );
+            if let Some(fault) = unknown_label(&query)? {
+                bail!("{at}: {query}: {fault}");
+            }
             asked += 1;
         }
     }
