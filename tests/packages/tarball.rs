@@ -238,6 +238,15 @@ fn where_it_cannot_be_installed_it_says_why() -> Result<()> {
         let (done, said) = install(&machine, arguments)?;
         ensure!(!done && said.contains(line), "{arguments}: {said}");
     }
+    // Another program of that name is no older version.
+    bash(&machine, "mkdir -p other/bin && echo 1.x >other/bin/genv")?;
+    let (done, said) = install(&machine, "--prefix=$HOME/other")?;
+    ensure!(
+        !done && said.contains("/home/alice/other/bin/genv is there, and is none of this genv's"),
+        "{said}"
+    );
+    let left = bash(&machine, "find other ! -type d; cat other/bin/genv")?;
+    ensure!(left == "other/bin/genv\n1.x\n", "{left}");
     // The machine's loader is the judge: the program asks it for a glibc that no machine has.
     let script = "sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.9.9/' genv/bin/genv";
     bash(&machine, script)?;
