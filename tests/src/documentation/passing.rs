@@ -12,11 +12,12 @@ use super::{Line, Page, Place};
 pub const PROGRAMS: [&str; 4] = ["genv", "genv-exporter", "genv-enforcer", "genv-shim"];
 
 /// Where command lines that begin so are typed as they stand.
-const PLACES: [(&str, Place); 13] = [
+const PLACES: [(&str, Place); 14] = [
     ("eval", Place::Lab),
     ("export", Place::Lab),
     ("source", Place::Lab),
     ("nvidia-smi", Place::Lab),
+    ("type", Place::Lab),
     ("ulimit", Place::Lab),
     ("apt", Place::Machine),
     ("dpkg", Place::Machine),
@@ -73,7 +74,7 @@ pub const ELSEWHERE: [(&str, &str, &str); 16] = [
 ];
 
 /// Command lines that begin so are run nowhere, and why.
-pub const NOT_RUN: [(&str, &str); 22] = [
+pub const NOT_RUN: [(&str, &str); 23] = [
     (
         "…/genv",
         "stands for the path of genv 1.x in a line of sudoers",
@@ -100,6 +101,10 @@ pub const NOT_RUN: [(&str, &str); 22] = [
     ("mesg", "needs a terminal of its own"),
     ("nvidia-ctk", "needs NVIDIA's toolkit for containers"),
     ("nvidia-smi -i INDEX", "changes a GPU"),
+    (
+        "pip install --user",
+        "is how genv 1.x comes into a home; tests have it in a folder of its own",
+    ),
     (
         "pip uninstall",
         "needs a machine that has genv 1.x for everybody",
