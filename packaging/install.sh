@@ -57,8 +57,9 @@ if ! said=$("$here/bin/genv" --version 2>&1); then
     fail "cannot install" "genv does not run here: it needs glibc @GLIBC@ or newer on @ARCH@, and this machine has $(getconf GNU_LIBC_VERSION 2>/dev/null || echo none) on $(uname -m)" \
         "Install it on a newer system, or build it there (README.md)"
 fi
+files=$(cd -- "$here" && find bin lib share ! -type d)
 # What somebody else put there is not ours to replace: genv 1.x has a program of the same name.
-(cd -- "$here" && find bin lib share ! -type d) | while read -r path; do
+echo "$files" | while read -r path; do
     [ ! -e "$prefix/$path" ] || grep -qsxF -- "$path" "$list" ||
         fail "cannot install into $prefix" "$prefix/$path is there, and is none of this genv's" \
             "Name another folder with --prefix, or remove it (genv 1.x: pip uninstall genv)"
@@ -69,7 +70,7 @@ mkdir -p -- "$prefix/share/genv" 2>/dev/null || true
 
 # Each file appears at once, whole, also where the older one runs. The list comes first: what was begun can be removed.
 touch "$list"
-(cd -- "$here" && find bin lib share ! -type d) >"$list.new"
+echo "$files" >"$list.new"
 sort -u -- "$list" "$list.new" >"$list.both"
 mv -f -- "$list.both" "$list"
 while read -r path; do
