@@ -1,10 +1,12 @@
 //! What pages show of Prometheus' own formats: queries can be asked, and configurations are accepted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use genv_tests::documentation::{Block, Page};
-use regex::Regex;
+use promql_parser::label;
+use promql_parser::parser::{self, Expr, LabelModifier, VectorSelector};
+use promql_parser::util::{ExprVisitor, walk_expr};
 
 use crate::complete::{labels, metrics, names};
 use crate::tools::accepts_configuration;
@@ -41,48 +43,77 @@ fn queries(text: &str) -> Vec<String> {
 /// Labels that a series may have besides those of its family.
 const OF_ALL: [&str; 3] = ["hostname", "job", "instance"];
 
-/// A label of a query that its metric does not have, or, where series are grouped and of what rules record, no metric.
-fn unknown_label(query: &str) -> Result<Option<String>> {
-    let known = labels();
-    let any: BTreeSet<&str> = known
-        .values()
-        .copied()
-        .flatten()
-        .copied()
-        .chain(OF_ALL)
-        .collect();
-    let selector = Regex::new(r"([\w:]+)\{([^}]*)\}")?;
-    let matcher = Regex::new(r#"(\w+)\s*(?:=~|!~|!=|=)\s*""#)?;
-    for found in selector.captures_iter(query) {
-        let of_family = known.get(&found[1]);
-        for label in matcher.captures_iter(&found[2]) {
-            let label = &label[1];
-            let has = of_family.map_or_else(
-                || any.contains(label),
-                |labels| labels.contains(&label) || OF_ALL.contains(&label),
-            );
-            if !has {
-                return Ok(Some(format!("{} has no label {label}", &found[1])));
-            }
+/// Which labels there are.
+struct Labels {
+    /// Those of each family.
+    of: BTreeMap<&'static str, &'static [&'static str]>,
+    /// Those of all.
+    any: BTreeSet<&'static str>,
+}
+
+impl Labels {
+    fn all() -> Self {
+        let of = labels();
+        let any = of.values().copied().flatten().chain(&OF_ALL);
+        Self {
+            any: any.copied().collect(),
+            of,
         }
     }
-    let group = Regex::new(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")?;
-    let mut named = group.captures_iter(query).flat_map(|found| {
-        let labels = found.extract::<1>().1[0].split(',');
-        labels.map(str::trim).filter(|label| !label.is_empty())
-    });
-    let unknown = named.find(|label| !any.contains(label));
-    Ok(unknown.map(|label| format!("no metric has a label {label}")))
+
+    /// A family has its own; what rules record may have any.
+    fn has(&self, vector: &VectorSelector) -> Result<()> {
+        let name = vector.name.as_deref().unwrap_or_default();
+        for matcher in &vector.matchers.matchers {
+            let label = &*matcher.name;
+            let has = self.of.get(name).map_or_else(
+                || self.any.contains(label),
+                |labels| labels.contains(&label) || OF_ALL.contains(&label),
+            );
+            ensure!(has, "{name} has no label {label}");
+        }
+        Ok(())
+    }
+
+    fn are(&self, named: Option<&label::Labels>) -> Result<()> {
+        for label in named.into_iter().flat_map(|named| &named.labels) {
+            ensure!(self.any.contains(&**label), "no metric has a label {label}");
+        }
+        Ok(())
+    }
+}
+
+impl ExprVisitor for Labels {
+    type Error = anyhow::Error;
+
+    fn pre_visit(&mut self, expression: &Expr) -> Result<bool> {
+        match expression {
+            Expr::VectorSelector(vector) => self.has(vector)?,
+            Expr::MatrixSelector(matrix) => self.has(&matrix.vs)?,
+            Expr::Aggregate(aggregate) => {
+                self.are(aggregate.modifier.as_ref().map(LabelModifier::labels))?;
+            }
+            Expr::Binary(binary) => {
+                if let Some(modifier) = &binary.modifier {
+                    self.are(modifier.matching.as_ref().map(LabelModifier::labels))?;
+                    self.are(modifier.card.labels())?;
+                }
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
 }
 
 #[test]
 fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
-    let known = metrics()?;
+    let (known, mut labels) = (metrics()?, Labels::all());
     let mut asked = 0;
     for (at, block) in blocks("promql")? {
         for query in queries(&block.text) {
-            let parsed = promql_parser::parser::parse(&query);
-            parsed.map_err(|error| anyhow!("{at}: {query}: {error}"))?;
+            let parsed = parser::parse(&query);
+            let parsed = parsed.map_err(|error| anyhow!("{at}: {query}: {error}"))?;
+            walk_expr(&mut labels, &parsed).with_context(|| format!("{at}: {query}"))?;
             let names = names(&query);
             for name in &names {
                 ensure!(known.contains(*name), "{at}: {query}: there is no {name}");
@@ -91,9 +122,6 @@ fn every_query_of_a_page_is_promql_about_metrics_that_exist() -> Result<()> {
                 !names.is_empty() || query.contains(OF_PROMETHEUS),
                 "{at}: {query}: it is about no metric"
             );
-            if let Some(fault) = unknown_label(&query)? {
-                bail!("{at}: {query}: {fault}");
-            }
             asked += 1;
         }
     }
