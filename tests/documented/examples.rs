@@ -53,8 +53,8 @@ fn follow(examples: &Examples) -> Result<()> {
     let texts: Vec<&str> = examples.lines.iter().map(|line| &*line.text).collect();
     for shell in [Shell::Bash, Shell::Fish] {
         let of_fish = |line: &&Line| line.text.ends_with("| source");
-        let lines = examples.lines.iter();
-        let lines: Vec<&Line> = lines
+        let lines: Vec<&Line> = examples
+            .typed()
             .filter(|line| of_fish(line) == (shell == Shell::Fish))
             .filter(|line| {
                 !NOT_RUN

@@ -95,7 +95,7 @@ fn every_example_of_a_help_text_about_other_hosts_succeeds() -> Result<()> {
         let mut followed = 0;
         for examples in Examples::all()?.iter().filter(|it| it.is_of_hosts()) {
             in_shell(|mut session| {
-                for line in &examples.lines {
+                for line in examples.typed() {
                     let typed = line.text.replace("gpu[01-08]", "gpu[01-03]");
                     let done = session.succeed(&typed);
                     done.with_context(|| Examples::place_of(line))?;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::documentation::Page;
+use genv_tests::documentation::examples::Examples;
 use genv_tests::documentation::passing::{bare, stands_for_another};
 use genv_tests::patience::output;
 use genv_tests::process::program;
@@ -64,6 +65,26 @@ fn helps() -> Helps<impl Fn(&[String]) -> Result<Option<String>>> {
             .success()
             .then(|| String::from_utf8_lossy(&printed.stdout).into_owned()))
     })
+}
+
+#[test]
+fn programs_know_every_command_and_flag_of_the_examples_in_help_texts() -> Result<()> {
+    let helps = helps();
+    let mut known = 0;
+    for examples in Examples::all()? {
+        for line in &examples.lines {
+            // What stands within quotes or parentheses as parts of a pipe: `eval "$(a)"` as `eval | | a`.
+            let parts = line.text.replace(['"', '(', ')'], " | ");
+            let parts = parts.replace(['<', '$'], " ");
+            for program in PROGRAMS {
+                let fault = helps.know(&parts, program);
+                fault.with_context(|| Examples::place_of(line))?;
+                known += usize::from(parts.split_whitespace().any(|word| word == program));
+            }
+        }
+    }
+    ensure!(known > 30, "only {known} command lines");
+    Ok(())
 }
 
 #[test]

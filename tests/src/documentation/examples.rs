@@ -16,7 +16,7 @@ const OF_HOSTS: &str = "genv remote -H ";
 /// The examples of one help text.
 #[derive(Debug)]
 pub struct Examples {
-    /// In their order, which is the one in which they are typed.
+    /// In their order, which is the one in which they are typed; also what stands in a file.
     pub lines: Vec<Line>,
 }
 
@@ -35,6 +35,12 @@ impl Examples {
         let all: Vec<_> = all.filter(|examples| !examples.lines.is_empty()).collect();
         ensure!(all.len() > 20, "only {all:?}");
         Ok(all)
+    }
+
+    /// Those that are typed.
+    pub fn typed(&self) -> impl Iterator<Item = &Line> {
+        let is_in_file = |line: &Line| IN_FILES.iter().any(|start| line.text.starts_with(start));
+        self.lines.iter().filter(move |line| !is_in_file(line))
     }
 
     /// Whether other hosts are needed for them.
@@ -59,9 +65,7 @@ fn lines(first: usize, help: &str) -> Vec<Line> {
         let text = line.strip_prefix("  ")?.to_owned();
         Some(Line { number, text })
     });
-    typed
-        .filter(|line| !IN_FILES.iter().any(|start| line.text.starts_with(start)))
-        .collect()
+    typed.collect()
 }
 
 #[cfg(test)]
@@ -71,8 +75,11 @@ mod tests {
     #[test]
     fn what_is_indented_below_the_word_example_is_typed() {
         let help = "Do a\n\nUsage: a\n  -h\n\nExample: so\n  a b\nand so\n  a c\n  restrict,command=\"a\"\n";
-        let lines = lines(11, help);
-        let lines: Vec<_> = lines.iter().map(|it| (it.number, &*it.text)).collect();
-        assert_eq!(lines, [(17, "a b"), (19, "a c")]);
+        let examples = Examples {
+            lines: lines(11, help),
+        };
+        let typed: Vec<_> = examples.typed().map(|it| (it.number, &*it.text)).collect();
+        assert_eq!(typed, [(17, "a b"), (19, "a c")]);
+        assert_eq!(examples.lines.len(), 3);
     }
 }
