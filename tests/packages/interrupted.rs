@@ -6,10 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use anyhow::{Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::package::{Package, rpm};
+use crate::package::{OWN, Package, rpm};
 use crate::{CONFIG, DEB, RPM, boot, dpkg_status, install, start_member};
-
-const OWN: &str = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
 
 /// Kills dpkg or rpm, and the script of the package that it runs.
 const KILL: &str = "kill -KILL \"$(awk '{ print $4 }' /proc/$PPID/stat)\" $PPID";

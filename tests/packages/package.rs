@@ -5,6 +5,9 @@ use genv_tests::machine::Machine;
 
 use crate::{DEB, RPM, changed, dpkg_status, install};
 
+/// An administrator's configuration, which stays theirs.
+pub(crate) const OWN: &str = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
+
 /// What an earlier version had otherwise, where its files are unpacked: another configuration by default, and a file more.
 const EARLIER: &str = "sed -i '1i # As an earlier version had it.' etc/genv/enforcer.yaml
     touch usr/share/genv/earlier";

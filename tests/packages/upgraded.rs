@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use genv_tests::machine::Machine;
 
-use crate::package::Package;
+use crate::package::{OWN, Package};
 use crate::{CONFIG, DAEMONS, boot, start_daemons, start_member, states};
 
 /// The processes of both daemons.
@@ -15,8 +15,7 @@ fn pids(machine: &Machine) -> Result<Vec<u32>> {
 fn keeps_configuration_and_environments(package: Package) -> Result<()> {
     let machine = boot()?;
     package.install_earlier(&machine)?;
-    let own = "version: 1\ninterval: 100ms\nrules: [{kind: max-age, limit: 7d}]\n";
-    machine.write(CONFIG, own)?;
+    machine.write(CONFIG, OWN)?;
     start_daemons(&machine)?;
     let member = start_member(&machine)?;
     let before = machine.run(&["genv", "envs", "--json"])?;
@@ -25,7 +24,7 @@ fn keeps_configuration_and_environments(package: Package) -> Result<()> {
     let said = package.install(&machine)?;
     ensure!(!said.contains("cannot use"), "{said}");
     package.is_whole(&machine)?;
-    ensure!(machine.read(CONFIG)? == own, "{}", machine.read(CONFIG)?);
+    ensure!(machine.read(CONFIG)? == OWN, "{}", machine.read(CONFIG)?);
     let beside = machine.read(package.new_configuration())?;
     ensure!(
         beside == machine.read("usr/share/genv/enforcer.yaml")?,
