@@ -94,13 +94,23 @@ impl Lab {
     /// Lays out the files that a page takes for granted.
     pub(crate) fn lay_out(&self, text: &str) -> Result<()> {
         let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
-        let [tests, rules] = documented_rules()?;
         for name in ["train.py", "benchmark.py"] {
             write(name, TRAIN)?;
         }
         write("hosts", "gpu[01-03]\n")?;
-        write("enforcer.yaml", &rules)?;
-        write("rules_test.yaml", &tests)?;
+        for (section, rules, tests) in [
+            ("## A first policy", "policy.yaml", "policy_test.yaml"),
+            ("## Tests of rules", "enforcer.yaml", "rules_test.yaml"),
+        ] {
+            for text in documented_yaml(section)? {
+                let name = if text.contains("\ntests:\n") {
+                    tests
+                } else {
+                    rules
+                };
+                write(name, &text)?;
+            }
+        }
         for name in ["prometheus.yml", "rules", "targets"] {
             let shipped = repository().join("prometheus").join(name);
             symlink(shipped, self.project().join(name))?;
@@ -128,16 +138,22 @@ impl Lab {
     }
 }
 
-/// The file of tests that docs/enforcement.md has, and the rules that it says to go with it.
-fn documented_rules() -> Result<[String; 2]> {
+/// The rules and their tests that a section of docs/enforcement.md has: its first two blocks of YAML.
+fn documented_yaml(section: &str) -> Result<[String; 2]> {
     let pages = Page::all()?;
     let page = pages.iter().find(|page| page.name == "docs/enforcement.md");
-    let blocks = page.context("no docs/enforcement.md")?.blocks();
-    let tests = blocks
-        .iter()
-        .position(|block| block.text.contains("\ntests:\n"));
-    let tests = tests.context("no file of tests")?;
-    Ok([tests, tests + 1].map(|index| blocks[index].text.clone()))
+    let (_, text) = page
+        .and_then(|page| page.text.split_once(&format!("\n{section}\n")))
+        .with_context(|| format!("no section {section}"))?;
+    let mut blocks = text.split("```yaml\n").skip(1);
+    let mut next = || {
+        let block = blocks.next().and_then(|rest| rest.split_once("```"));
+        block.map(|(block, _)| block.to_owned())
+    };
+    next()
+        .zip(next())
+        .map(Into::into)
+        .with_context(|| format!("{section} has no two files"))
 }
 
 #[test]

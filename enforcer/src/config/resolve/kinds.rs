@@ -23,12 +23,17 @@ impl KindWord {
         }
     }
 
+    /// Whether a violation itself takes time to come, so that a time of `for` adds to it.
+    pub(in crate::config) const fn measures_time(self) -> bool {
+        matches!(self, Self::MaxAge | Self::Idle)
+    }
+
     /// How long a violation is seen before anything follows, unless the file says.
     pub(in crate::config) const fn default_for(self) -> Duration {
-        match self {
-            // They are about time themselves.
-            Self::MaxAge | Self::Idle => Duration::ZERO,
-            _ => Duration::from_secs(300),
+        if self.measures_time() {
+            Duration::ZERO
+        } else {
+            Duration::from_secs(300)
         }
     }
 

@@ -61,10 +61,10 @@ impl Resolver<'_> {
         }
         let name = self.rule_name(entry)?;
         let action = self.action(entry, &name)?;
-        let for_duration = entry
-            .for_duration
-            .as_ref()
-            .or(self.defaults.for_duration.as_ref());
+        // Where the kind measures a time of its own, a default would lengthen that time.
+        let default_for = self.defaults.for_duration.as_ref();
+        let default_for = default_for.filter(|_| !kind.measures_time());
+        let for_duration = entry.for_duration.as_ref().or(default_for);
         Ok(Rule {
             action,
             for_duration: for_duration.map_or(kind.default_for(), |span| span.value.0),

@@ -8,13 +8,15 @@ use crate::config::format::KindWord;
 const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
 const PACKAGED: &str = include_str!("../../../../packaging/enforcer.yaml");
 
+/// The first YAML after a sentence of the documentation.
+fn documented_after(sentence: &str) -> &'static str {
+    let (_, rest) = DOCUMENTATION.split_once(sentence).unwrap();
+    let (_, rest) = rest.split_once("```yaml\n").unwrap();
+    rest.split_once("```").unwrap().0
+}
+
 fn documented_example() -> &'static str {
-    let (_, rest) = DOCUMENTATION
-        .split_once("```yaml\nversion: 1\nmode:")
-        .unwrap();
-    let length = rest.find("```").unwrap();
-    let start = DOCUMENTATION.len() - rest.len() - "version: 1\nmode:".len();
-    &DOCUMENTATION[start..DOCUMENTATION.len() - rest.len() + length]
+    documented_after("This example uses every key.")
 }
 
 /// The keys of the format's types.
@@ -57,6 +59,33 @@ fn the_documented_example_is_a_configuration_with_every_key() {
                 || DOCUMENTATION.contains(&format!("`{key}:")),
             "no table tells of {key}"
         );
+    }
+}
+
+#[test]
+fn the_documented_policy_and_the_example_of_every_key_give_no_warning() {
+    let policy = documented_after("## A first policy");
+    assert_eq!(config(policy).rules.len(), 3);
+    let users = [
+        ("alice", ["alice", "students", "assistants"]),
+        ("bob", ["bob", "staff", "students"]),
+        ("carol", ["carol", "students", "staff"]),
+        ("root", ["root", "staff", "students"]),
+        ("backup", ["backup", "staff", "students"]),
+    ];
+    let accounts = AccountTable {
+        users: users
+            .map(|(user, groups)| (user.to_owned(), groups.map(str::to_owned).into()))
+            .into(),
+    };
+    for text in [policy, documented_example()] {
+        let warnings = Config::warnings("policy.yaml", text, &accounts, 0.0).unwrap();
+        let warnings = warnings.iter().map(Warning::to_string);
+        // Which programs of never this machine has, differs.
+        let warnings: Vec<_> = warnings
+            .filter(|it| !it.contains("on this machine"))
+            .collect();
+        assert!(warnings.is_empty(), "{warnings:#?}");
     }
 }
 

@@ -133,6 +133,8 @@ fn the_contracts_example_means_what_it_says() {
     assert!(
         matches!(&config.rules[8].kind, RuleKind::MaxAge { limits } if limits.base.default == Some(7 * 86_400))
     );
+    // The defaults lengthen no rule that measures a time of its own.
+    assert_eq!(config.rules[8].for_duration, Duration::ZERO);
     assert_eq!(
         config.rules[9],
         Rule {
@@ -143,7 +145,7 @@ fn the_contracts_example_means_what_it_says() {
                 only_if_free_devices_below: Some(1),
             },
             action: Action::Detach,
-            for_duration: 5 * MINUTE,
+            for_duration: Duration::ZERO,
             warn: vec![30 * MINUTE, 5 * MINUTE],
             grace: MINUTE,
             processes: DetachedProcesses::Terminate,

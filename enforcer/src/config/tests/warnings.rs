@@ -50,8 +50,8 @@ rules:
     limit: {default: 2, groups: {staff: 8}, users: {alice: 4}}
     overrides: [{host_groups: [teaching], limit: {default: 1}}]
   - {kind: max-devices-per-user, limit: 16, scope: all-hosts, action: detach}
-  - {name: idle, kind: idle, action: detach, processes: keep, match: {groups: [students], except_users: [carol]}}
-  - {name: idle-staff, kind: idle, over: 8h, action: detach, match: {groups: [staff]}}"#,
+  - {name: idle, kind: idle, for: 0s, action: detach, processes: keep, match: {groups: [students], except_users: [carol]}}
+  - {name: idle-staff, kind: idle, for: 10m, over: 8h, action: detach, match: {groups: [staff]}}"#,
     );
     assert_eq!(all, [""; 0]);
 }
@@ -97,8 +97,23 @@ defaults: {for: 5s}
 rules:
   - {kind: env-devices, for: 30s, action: terminate, warn: [1m, 59s]}
   - {kind: env-memory, for: 0s}
-  - {name: short, kind: idle, over: 2m}
-  - {name: long, kind: idle, over: 3m, below: 0.9}"
+  - {name: short, kind: idle, over: 2m, for: 0s}
+  - {name: long, kind: idle, over: 3m, below: 0.9, for: 0s}"
+        )
+        .join("\n")
+    );
+}
+
+#[test]
+fn a_default_time_that_a_rule_does_not_take_is_said() {
+    insta::assert_snapshot!(
+        warnings(
+            "defaults: {for: 5m}
+rules:
+  - {kind: idle}
+  - {name: old, kind: max-age, limit: 7d}
+  - {name: said, kind: idle, below: 0.5, for: 0s}
+  - {kind: env-devices}"
         )
         .join("\n")
     );

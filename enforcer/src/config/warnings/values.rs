@@ -34,6 +34,7 @@ pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut F
     }
     for (entry, rule) in file.rules.iter().zip(&config.rules) {
         times(&entry.value, rule, config.interval, found);
+        default_for_left_out(file, &entry.value, rule, found);
         without_effect(&entry.value, rule, found);
         limits(&entry.value, rule, found);
     }
@@ -63,6 +64,23 @@ fn times(entry: &RuleEntry, rule: &Rule, interval: Duration, found: &mut Found<'
             format_duration(interval)
         );
         found.at(place, message);
+    }
+}
+
+/// `defaults.for` beside a rule that measures a time of its own.
+fn default_for_left_out(file: &File, entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
+    if let Some(default) = &file.defaults.for_duration
+        && !default.value.0.is_zero()
+        && entry.for_duration.is_none()
+        && entry.kind.value.measures_time()
+    {
+        let default = format_duration(default.value.0);
+        let message = format!(
+            "defaults.for ({default}) does not lengthen rule {}, which measures a time of its own: write for: {default} in \
+             the rule to add that time, or for: 0s to keep the rule as it is",
+            rule.name
+        );
+        found.at(entry.kind.referenced, message);
     }
 }
 

@@ -4,9 +4,9 @@ use super::*;
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/enforcement.md");
 
-/// The documented file of tests, and the configuration that goes with it.
-fn documented_example() -> (&'static str, &'static str) {
-    let (_, section) = DOCUMENTATION.split_once("## Tests of rules").unwrap();
+/// The first two blocks of YAML in a section.
+fn documented(section: &str) -> (&'static str, &'static str) {
+    let (_, section) = DOCUMENTATION.split_once(section).unwrap();
     let mut blocks = section
         .split("```yaml\n")
         .skip(1)
@@ -14,18 +14,36 @@ fn documented_example() -> (&'static str, &'static str) {
     (blocks.next().unwrap(), blocks.next().unwrap())
 }
 
-#[test]
-fn the_documented_tests_pass() {
-    let (tests, config) = documented_example();
+/// The documented file of tests, and the configuration that goes with it.
+fn documented_example() -> (&'static str, &'static str) {
+    documented("## Tests of rules")
+}
+
+/// Both files are in one folder; all of so many tests pass.
+fn pass((tests, config): (&str, &str), config_name: &str, count: usize) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules_test.yaml");
-    fs::write(folder.path().join("enforcer.yaml"), config).unwrap();
+    fs::write(folder.path().join(config_name), config).unwrap();
     fs::write(&file, tests).unwrap();
     let mut out = Vec::new();
     let passed = test(&[file], &mut out).unwrap();
     let printed = String::from_utf8(out).unwrap();
     assert!(passed, "{printed}");
-    assert!(printed.ends_with("\n3 tests, 0 failed\n"), "{printed}");
+    assert!(
+        printed.ends_with(&format!("\n{count} tests, 0 failed\n")),
+        "{printed}"
+    );
+}
+
+#[test]
+fn the_documented_tests_pass() {
+    pass(documented_example(), "enforcer.yaml", 3);
+}
+
+#[test]
+fn the_documented_policy_does_what_its_tests_say() {
+    let (policy, tests) = documented("## A first policy");
+    pass((tests, policy), "policy.yaml", 3);
 }
 
 #[test]
