@@ -103,7 +103,11 @@ impl Course {
             history.follow(&input, &planned);
             let mut cycle = Cycle {
                 at,
-                violations: planned.violations.iter().map(fact::violation).collect(),
+                violations: planned
+                    .violations
+                    .iter()
+                    .map(|it| fact::violation(it, input.hosts))
+                    .collect(),
                 warnings: Vec::new(),
                 actions: Vec::new(),
             };
@@ -112,7 +116,7 @@ impl Course {
                     .violations
                     .iter()
                     .find(|violation| violation.key == step.key);
-                match fact::happened(step, violation) {
+                match fact::happened(step, violation, input.hosts) {
                     Some(Happened::Warning(fact)) => cycle.warnings.push(fact),
                     Some(Happened::Action(fact)) => cycle.actions.push(fact),
                     None => {}

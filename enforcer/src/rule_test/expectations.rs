@@ -151,11 +151,14 @@ impl Expectations {
     pub(super) fn misses(&self, record: &Record) -> Vec<String> {
         let mut misses = Vec::new();
         let mut rest = record.0.as_slice();
+        let mut last = None;
         for expectation in &self.0 {
             let count = rest.partition_point(|cycle| cycle.at <= expectation.at);
             let (cycles, later) = rest.split_at(count);
             rest = later;
-            let found = expectation.misses(cycles);
+            // There may be none since the expectation before.
+            last = cycles.last().or(last);
+            let found = expectation.misses(cycles, last);
             if !found.is_empty() {
                 let at = format_duration(expectation.at);
                 misses.push(format!(
@@ -170,9 +173,10 @@ impl Expectations {
 }
 
 impl Expectation {
-    fn misses(&self, cycles: &[Cycle]) -> Vec<String> {
+    /// What differs in the cycles since the expectation before, and in the `last` one until this one's time.
+    fn misses(&self, cycles: &[Cycle], last: Option<&Cycle>) -> Vec<String> {
         let mut misses = Vec::new();
-        if let (Some(expected), Some(cycle)) = (&self.violations, cycles.last()) {
+        if let (Some(expected), Some(cycle)) = (&self.violations, last) {
             let seen: Vec<_> = cycle
                 .violations
                 .iter()

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
+use genv_core::model::{Attribution, HostSnapshot, Process};
+
 use crate::plan::{Stage, Step, StepKind, Subject, Target, Violation};
 
-/// Keys with their values, in the order in which people read them.
+/// Keys with their values, in the order in which people read them. A key is there once for each value that is right, as for
+/// the devices of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fact(Vec<(&'static str, String)>);
 
@@ -29,11 +32,14 @@ impl Fact {
     }
 }
 
-/// As it would be written in a file of tests.
+/// As it would be written in a file of tests: of a key that several values are right for, the first.
 impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (position, (key, value)) in self.0.iter().enumerate() {
+            if self.0[..position].iter().any(|(before, _)| before == key) {
+                continue;
+            }
             let comma = if position > 0 { ", " } else { "" };
             write!(f, "{comma}{key}: {}", value.escape_debug())?;
         }
@@ -41,7 +47,27 @@ impl fmt::Display for Fact {
     }
 }
 
-pub(super) fn violation(violation: &Violation) -> Fact {
+/// A process as snapshots have it.
+fn process<'a>(hosts: &'a [HostSnapshot], hostname: &str, pid: u32) -> Option<&'a Process> {
+    let host = hosts.iter().find(|host| host.hostname == hostname)?;
+    let mut processes = host.snapshot.as_ref()?.processes.iter().map(|it| &**it);
+    processes.find(|process| process.pid == pid)
+}
+
+/// The environment of a process, its devices, and its pid.
+fn with_process(fact: Fact, hosts: &[HostSnapshot], hostname: &str, pid: u32) -> Fact {
+    let process = process(hosts, hostname, pid);
+    let eid = process.and_then(|process| match &process.attribution {
+        Attribution::Environment { eid } => Some(eid),
+        _ => None,
+    });
+    let devices = process.iter().flat_map(|process| &process.devices);
+    let fact = fact.with_some("eid", eid);
+    let fact = devices.fold(fact, |fact, device| fact.with("device", device.index));
+    fact.with("pid", pid)
+}
+
+pub(super) fn violation(violation: &Violation, hosts: &[HostSnapshot]) -> Fact {
     let stage = match violation.stage {
         Stage::Pending { .. } => "pending",
         Stage::Warned { .. } => "warned",
@@ -55,7 +81,7 @@ pub(super) fn violation(violation: &Violation) -> Fact {
         .with("user", &violation.username)
         .with_some("host", violation.hostname.as_ref());
     match &violation.key.subject {
-        Subject::Process { pid, .. } => fact.with("pid", pid),
+        Subject::Process { hostname, pid, .. } => with_process(fact, hosts, hostname, *pid),
         Subject::Environment { eid, .. } => fact.with("eid", eid),
         Subject::EnvironmentDevice { eid, index, .. } => {
             fact.with("eid", eid).with("device", index)
@@ -71,7 +97,11 @@ pub(super) enum Happened {
     Action(Fact),
 }
 
-pub(super) fn happened(step: &Step, violation: Option<&Violation>) -> Option<Happened> {
+pub(super) fn happened(
+    step: &Step,
+    violation: Option<&Violation>,
+    hosts: &[HostSnapshot],
+) -> Option<Happened> {
     let target = match &step.kind {
         StepKind::Report => return None,
         StepKind::Warn { number, .. } => {
@@ -94,15 +124,21 @@ pub(super) fn happened(step: &Step, violation: Option<&Violation>) -> Option<Hap
         .with("action", action)
         .with("rule", &step.key.rule);
     Some(Happened::Action(match target {
-        Target::Attachment(target) => fact
-            .with("user", target.username)
-            .with("host", target.hostname)
-            .with("eid", target.eid)
-            .with("device", target.gpu),
-        Target::Process(target) => fact
-            .with("user", target.username)
-            .with("host", target.hostname)
-            .with_some("eid", target.eid)
-            .with("pid", target.pid),
+        Target::Attachment(target) => {
+            let fact = fact
+                .with("user", target.username)
+                .with("host", target.hostname)
+                .with("eid", target.eid)
+                .with("device", target.gpu);
+            // Those that end with it.
+            let pids = target.processes.iter().map(|process| process.pid);
+            pids.fold(fact, |fact, pid| fact.with("pid", pid))
+        }
+        Target::Process(target) => {
+            let fact = fact
+                .with("user", target.username)
+                .with("host", &target.hostname);
+            with_process(fact, hosts, &target.hostname, target.pid)
+        }
     }))
 }

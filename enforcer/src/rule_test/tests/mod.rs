@@ -1,6 +1,7 @@
 //! Tests of tests of rules.
 
 mod documentation;
+mod expectations;
 mod kinds;
 mod meaning;
 mod refusals;
