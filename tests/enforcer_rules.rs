@@ -172,3 +172,46 @@ fn tests_of_rules_pass_with_0_fail_with_1_and_cannot_be_read_with_2() -> Result<
     insta::assert_snapshot!(said.stderr);
     Ok(())
 }
+
+/// alice holds GPUs 0 and 1: 10 trains on 0 and has an empty context on 1, 11 does nothing on 1. After four hours 10
+/// does nothing any more.
+const TWO_DEVICES: &str = "config_file: enforcer.yaml
+tests:
+  - name: a training keeps its process
+    interval: 60s
+    scenario:
+      version: 1
+      users: {alice: 2001}
+      hosts:
+        - name: a
+          devices: [{count: 3}]
+          environments: [{eid: \"1\", user: alice, devices: [0, 1]}]
+          processes:
+            - pid: 10
+              user: alice
+              environment: \"1\"
+              devices: [{index: 0, memory: 4gi, utilization: {steps: [[4h, 0.98], [96h, 0]]}}, {index: 1, memory: 500mi, utilization: 0}]
+            - {pid: 11, user: alice, environment: \"1\", devices: [{index: 1, memory: 500mi, utilization: 0}]}
+    expect:
+      - {at: 119m, actions: []}
+      - {at: 3h55m, warnings: [{rule: idle}], actions: [{action: detach, rule: idle, user: alice, device: 1}], violations: []}
+      - at: 5h
+        warnings: [{rule: env-devices}]
+        actions: [{action: terminate, rule: env-devices, user: alice, pid: 10}]
+";
+
+#[test]
+fn an_idle_device_costs_nobody_a_training_on_another_one_and_its_context_may_stay() -> Result<()> {
+    for processes in ["", ", processes: terminate"] {
+        let rules = format!(
+            "version: 1\nrules:\n\
+             - {{kind: idle, over: 2h, action: detach, warn: [10m]{processes}}}\n\
+             - {{kind: env-devices, action: terminate, for: 5m, warn: [10m]}}\n\
+             - {{kind: non-env-processes, action: terminate, for: 5m, warn: []}}\n"
+        );
+        let folder = folder_with(&[("enforcer.yaml", &rules), ("test.yaml", TWO_DEVICES)])?;
+        let said = run(folder.path(), &["test", "test.yaml"])?;
+        assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    }
+    Ok(())
+}

@@ -54,6 +54,8 @@ pub struct Enforcement {
     pub missing_hosts: Vec<String>,
     /// Processes that are never acted upon because nobody knows where they belong, by host.
     pub unknown_processes: BTreeMap<String, u64>,
+    /// Contexts that a detach left behind; they break no rule.
+    pub left_behind: Vec<LeftBehindContext>,
     /// What is wrong with the enforcer itself, one sentence each.
     pub faults: Vec<String>,
     /// Everything that breaks a rule.
@@ -125,6 +127,26 @@ pub struct EnforcementWaiver {
     pub until_seconds: f64,
     /// Why.
     pub reason: String,
+}
+
+/// A context that a detach left behind on a device, by a process that works on another one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeftBehindContext {
+    /// Host.
+    pub hostname: String,
+    /// User of the environment.
+    pub username: String,
+    /// Environment of the process.
+    pub eid: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command name.
+    pub comm: Option<String>,
+    /// The GPU with the context. It is used, and not free.
+    pub gpu: u32,
+    /// The GPU on which the process works, and which its environment holds.
+    pub works_on: u32,
 }
 
 /// Something that breaks a rule.

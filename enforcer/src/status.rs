@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
-use genv_core::enforcement::{Enforcement, EnforcementWaiver, HeldViolation};
+use genv_core::enforcement::{Enforcement, EnforcementWaiver, HeldViolation, LeftBehindContext};
 use genv_core::text::{end_moment, moment};
 use jiff::tz::TimeZone;
 
 use crate::config::Waiver;
 use crate::plan::words;
-use crate::plan::{Stage, Violation};
+use crate::plan::{LeftBehind, Stage, Violation};
 
 /// A violation as it is published.
 #[must_use]
@@ -36,6 +36,20 @@ pub fn held(violation: &Violation) -> HeldViolation {
         allowed: violation.allowed.clone(),
         remedy: violation.remedy.clone(),
         targets: violation.targets.iter().map(words::target).collect(),
+    }
+}
+
+/// A context that was left behind as it is published.
+#[must_use]
+pub fn left_behind(context: &LeftBehind) -> LeftBehindContext {
+    LeftBehindContext {
+        hostname: context.hostname.clone(),
+        username: context.username.clone(),
+        eid: context.eid.clone(),
+        pid: context.pid,
+        comm: context.comm.clone(),
+        gpu: context.gpu,
+        works_on: context.works_on,
     }
 }
 
@@ -136,6 +150,17 @@ fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result
             out,
             "Missing    {}: no fresh facts, nothing is done there",
             words::name(hostname)
+        )?;
+    }
+    for context in &status.left_behind {
+        writeln!(
+            out,
+            "Left       {} of {} on {}: a detach left its context on device {}; it works on device {}",
+            words::process(context.pid, context.comm.as_deref()),
+            words::name(&context.username),
+            words::name(&context.hostname),
+            context.gpu,
+            context.works_on
         )?;
     }
     for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {

@@ -3,6 +3,7 @@
 mod acting;
 mod administration;
 mod killed;
+mod left_behind;
 mod surroundings;
 mod telling;
 mod trouble;

@@ -266,7 +266,8 @@ fn ladder(rule: &Rule) -> String {
         (Action::Detach, DetachedProcesses::Keep) => " detach".to_owned(),
         (Action::Terminate, _) if !takes_devices => " terminate".to_owned(),
         (Action::Detach | Action::Terminate, _) => {
-            " detach, and terminate the environment's processes there".to_owned()
+            " detach, and terminate the environment's processes there that work on no other device"
+                .to_owned()
         }
         (Action::Kill, _) => {
             let detach = if takes_devices { ", and detach" } else { "" };

@@ -353,6 +353,7 @@ impl Cycle {
             },
             missing_hosts: plan.missing_hosts.iter().cloned().collect(),
             unknown_processes: plan.unknown_processes.clone(),
+            left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
             violations: plan.violations.iter().map(status::held).collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers

@@ -28,6 +28,8 @@ pub(super) struct Answer {
     breaker: Option<String>,
     process: Option<Process>,
     username: Option<String>,
+    /// GPUs on which it has a context that a detach left behind.
+    left_behind: Vec<u32>,
     /// What shows where it belongs.
     evidence: Option<String>,
     rules: Vec<AnsweredRule>,
@@ -115,6 +117,7 @@ impl Answer {
             breaker: status.and_then(|it| it.breaker.clone()),
             process: None,
             username: None,
+            left_behind: Vec::new(),
             evidence: None,
             rules: Vec::new(),
             notes,
@@ -137,6 +140,7 @@ impl Answer {
             .collect();
         self.process = Some(found.process);
         self.username = found.username;
+        self.left_behind = found.left_behind;
     }
 
     pub(super) fn text(&self, now_seconds: f64, zone: &TimeZone) -> String {
@@ -183,7 +187,16 @@ impl Answer {
             let memory = device
                 .memory_used_bytes
                 .map(|it| format!(" with {} MiB", it >> 20));
-            format!("device {}{}", device.index, memory.unwrap_or_default())
+            let left = if self.left_behind.contains(&device.index.gpu) {
+                " (left behind by a detach)"
+            } else {
+                ""
+            };
+            format!(
+                "device {}{}{left}",
+                device.index,
+                memory.unwrap_or_default()
+            )
         });
         writeln!(out, "  uses {}", uses.collect::<Vec<_>>().join(", "))?;
         if let Some(evidence) = &self.evidence {

@@ -38,9 +38,10 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
             .units
             .iter()
             .filter(|unit| reach.is_possible(rule, unit));
-        let targets = possible
-            .flat_map(|unit| &unit.pieces)
-            .filter_map(|piece| reach.target(rule, *piece));
+        let targets = possible.flat_map(|unit| {
+            let pieces = unit.pieces.iter();
+            pieces.filter_map(|piece| reach.target(rule, *piece, &unit.pieces))
+        });
         Counted {
             username: user.name.to_owned(),
             uid: user.uid,

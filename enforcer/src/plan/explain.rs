@@ -6,6 +6,7 @@ use genv_core::model::{Attribution, DeviceIndex, Process};
 use serde::Serialize;
 
 use super::facts::{Facts, HostId, ProcessId, UserFacts};
+use super::left_behind::{Busy, Contexts};
 use super::selector::View;
 use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
 use crate::config::{Action, Limits, Rule, RuleKind, Scope};
@@ -19,6 +20,8 @@ pub struct Explanation {
     pub username: Option<String>,
     /// Why no rule can reach it, in one clause.
     pub out_of_reach: Option<String>,
+    /// GPUs on which it has a context that a detach left behind.
+    pub left_behind: Vec<u32>,
     /// All rules, in their order.
     pub rules: Vec<RuleExplanation>,
 }
@@ -93,7 +96,10 @@ pub fn explain(
         let violations = by_rule.remove(rule.name.as_str()).unwrap_or_default();
         subject.rule(input, history, rule, violations)
     });
+    let left_behind = plan.left_behind.iter();
+    let left_behind = left_behind.filter(|it| it.hostname == hostname && it.pid == pid);
     Some(Explanation {
+        left_behind: left_behind.map(|it| it.gpu).collect(),
         rules: rules.collect(),
         process: process.process.clone(),
         username: process.user.map(|user| facts.users[user].name.to_owned()),
@@ -215,6 +221,7 @@ impl About<'_, '_> {
             hold::why(input, rule, &self.facts.users[user], host)
         });
         let found = matched.and_then(|_| self.found(history, rule, input.now_seconds));
+        let contexts = Contexts::new(self.facts, history, input.now_seconds);
         let ends = |violation: &&Violation| {
             rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it))
         };
@@ -233,7 +240,7 @@ impl About<'_, '_> {
         };
         let why = match standing {
             Standing::NotMatched => unmatched.unwrap_or_default(),
-            Standing::Kept => self.kept(&rule.kind),
+            Standing::Kept => self.kept(rule, &contexts),
             Standing::Spared if !rule.action.acts() => {
                 format!(
                     "the rule is broken, and only does this: {}",
@@ -335,8 +342,21 @@ impl About<'_, '_> {
         finding.map(|finding| finding.found)
     }
 
-    fn kept(&self, kind: &RuleKind) -> String {
-        match kind {
+    fn kept(&self, rule: &Rule, contexts: &Contexts<'_, '_>) -> String {
+        if rule.kind == RuleKind::EnvDevices {
+            let mut uses = self.facts.uses[self.facts.processes[self.id].uses.clone()].iter();
+            let left = uses.find_map(|used| {
+                let works_on = contexts.left_behind(used, Busy::of(rule))?;
+                Some((used.gpu, works_on))
+            });
+            if let Some((gpu, works_on)) = left {
+                return format!(
+                    "a detach left its context on device {gpu} behind, and it works on device {works_on}, which its \
+                     environment holds"
+                );
+            }
+        }
+        match &rule.kind {
             RuleKind::NonEnvProcesses => "it is in an environment",
             RuleKind::EnvDevices => "its environment is attached to what it uses",
             RuleKind::EnvMemory => "its environment uses no more than it asked for",

@@ -4,6 +4,7 @@ use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
 use super::history::{ProcessHistory, ViolationHistory, wants_new_round};
 use super::ladder::{Rung, rung};
+use super::left_behind::left_behind;
 use super::reach::Reach;
 use super::rules::{self, Finding, Piece, Unit};
 use super::selector::View;
@@ -29,6 +30,7 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
             unknown.insert(hostname(), host.unknown_processes);
         }
     }
+    judge.plan.left_behind = left_behind(&facts, input, history);
     for rule in &input.config.rules {
         let view = View::new(&facts, rule);
         let mut findings = rules::findings(&view, history, input.now_seconds);
@@ -63,7 +65,7 @@ impl Judge<'_, '_> {
         let pieces = relief.clone().unwrap_or_default();
         let targets: Vec<Target> = pieces
             .iter()
-            .filter_map(|piece| self.reach.target(rule, *piece))
+            .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
             .collect();
 
         let known = self.history.violation(rule, &key);
@@ -166,14 +168,14 @@ impl Judge<'_, '_> {
             let chosen = at.known.filter(|known| known.acted_seconds.is_some());
             let identity = self
                 .reach
-                .target(at.view.rule, piece)
+                .target(at.view.rule, piece, relief)
                 .map(|target| target.identity());
             if chosen.is_some_and(|known| identity.is_none_or(|it| !known.chosen.contains(&it))) {
                 continue;
             }
             let done = match piece {
                 Piece::Process(process) => self.end(at, process),
-                Piece::Attachment(attachment) => self.detach(at, attachment),
+                Piece::Attachment(attachment) => self.detach(at, attachment, relief),
             };
             waits |= done.is_none();
             acted = [acted, done].into_iter().flatten().reduce(f64::max);
@@ -220,13 +222,15 @@ impl Judge<'_, '_> {
     }
 
     /// Takes a device from an environment. What is to be killed ends before, so that the violation is there until it does.
-    fn detach(&mut self, at: &Position<'_>, id: AttachmentId) -> Option<f64> {
+    fn detach(&mut self, at: &Position<'_>, id: AttachmentId, relief: &[Piece]) -> Option<f64> {
         let facts = self.facts;
         let attachment = &facts.attachments[id];
         if let Some(detached) = self.reach.detached_seconds(attachment) {
             return Some(detached);
         }
-        let mut processes = self.reach.processes_that_end(at.view.rule, attachment);
+        let mut processes = self
+            .reach
+            .processes_that_end(at.view.rule, attachment, relief);
         if at.view.rule.action == Action::Kill {
             let mut last = None;
             for &process in &processes {

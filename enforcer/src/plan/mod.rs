@@ -8,6 +8,7 @@ mod history;
 mod hold;
 mod judge;
 mod ladder;
+mod left_behind;
 mod limits;
 mod reach;
 mod relief;
@@ -26,6 +27,7 @@ use crate::config::{Action, Config, Waiver};
 pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
 pub use history::{History, HistoryError};
+pub use left_behind::LeftBehind;
 
 /// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no
 /// clock, and does not look at the mode. See [`History`] for what a cycle consists of.
@@ -64,6 +66,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Processes whose environment nobody knows, by host: never acted upon.
     pub unknown_processes: BTreeMap<String, u64>,
+    /// Contexts that a detach left behind; they break no rule.
+    pub left_behind: Vec<LeftBehind>,
     /// Hosts without fresh facts: nothing is done there, and nothing is counted over all hosts.
     pub missing_hosts: BTreeSet<String>,
 }

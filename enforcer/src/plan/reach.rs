@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
 use super::history::{AttachmentHistory, ProcessHistory};
+use super::left_behind::Contexts;
 use super::relief::{Candidate, choose};
 use super::rules::{Piece, Unit};
 use super::{AttachmentTarget, History, Input, ProcessTarget, Target, hold, words};
@@ -64,9 +65,18 @@ impl<'j, 'a> Reach<'j, 'a> {
     }
 
     pub(super) fn is_possible(&self, rule: &Rule, unit: &Unit) -> bool {
-        let may_stay = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
-        let ends = unit.must_end.is_empty() || !may_stay;
-        ends && unit.must_end.iter().all(|&id| self.may_end(id))
+        let ends = |id: &ProcessId| {
+            unit.pieces.iter().any(|piece| match piece {
+                Piece::Process(process) => process == id,
+                Piece::Attachment(attachment) => {
+                    let attachment = &self.facts.attachments[*attachment];
+                    let ending = self.processes_that_end(rule, attachment, &unit.pieces);
+                    ending.contains(id)
+                }
+            })
+        };
+        let mut must_end = unit.must_end.iter();
+        must_end.all(|id| self.may_end(*id) && ends(id))
             && unit.pieces.iter().all(|piece| match piece {
                 Piece::Process(id) => self.may_end(*id),
                 Piece::Attachment(id) => self.may_detach(&self.facts.attachments[*id]),
@@ -124,28 +134,44 @@ impl<'j, 'a> Reach<'j, 'a> {
         self.attachment_history(attachment)?.detached_seconds
     }
 
-    /// Processes that end when their environment loses the device.
+    /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are busy
+    /// on a device that the environment keeps are spared.
     pub(super) fn processes_that_end(
         &self,
         rule: &Rule,
         attachment: &AttachmentFacts,
+        taken: &[Piece],
     ) -> Vec<ProcessId> {
         if rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep {
             return Vec::new();
         }
+        let contexts = Contexts::new(self.facts, self.history, self.input.now_seconds);
+        let goes = |id: &AttachmentId| {
+            self.detaching.contains(id) || taken.contains(&Piece::Attachment(*id))
+        };
+        let all = self.facts.environments[attachment.environment]
+            .attachments
+            .clone();
+        let stays = |other: &AttachmentFacts| {
+            let mut going = all.clone().filter(goes);
+            going.all(|id| self.facts.attachments[id].gpu != other.gpu)
+                && self.detached_seconds(other).is_none()
+        };
         let uses = self.facts.uses_of(attachment.environment);
         let uses = uses.filter(|used| used.gpu == attachment.gpu);
         uses.map(|used| used.process)
             .filter(|&id| self.may_end(id))
+            .filter(|&id| !contexts.is_spared(id, rule, attachment.gpu, stays))
             .collect()
     }
 
-    pub(super) fn target(&self, rule: &Rule, piece: Piece) -> Option<Target> {
+    /// What a piece is, if all that is in `taken` is taken with it.
+    pub(super) fn target(&self, rule: &Rule, piece: Piece, taken: &[Piece]) -> Option<Target> {
         match piece {
             Piece::Process(id) => self.process_target(id).map(Target::Process),
             Piece::Attachment(id) => {
                 let attachment = &self.facts.attachments[id];
-                let processes = self.processes_that_end(rule, attachment);
+                let processes = self.processes_that_end(rule, attachment, taken);
                 Some(Target::Attachment(
                     self.attachment_target(attachment, &processes),
                 ))

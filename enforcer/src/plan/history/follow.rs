@@ -140,6 +140,7 @@ impl History {
                 running.contains(&(*pid, Some(process.start_time_ticks)))
             });
         }
+        known.follow_contexts(facts, id, input.now_seconds);
         let mut idle = std::mem::take(&mut known.idle);
         for (name, view) in views {
             let RuleKind::Idle { over, .. } = &view.rule.kind else {

@@ -1,6 +1,7 @@
 //! What a plan remembers: since when each violation is seen, which warnings were given, what was ended, refused or
 //! detached, and how busy each attachment was.
 
+mod contexts;
 mod follow;
 mod idle;
 mod settle;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::freshness::{LastRead, ObservedTime};
 use super::{Key, Subject};
 use crate::config::Rule;
+pub(super) use contexts::ContextHistory;
 pub(super) use follow::wants_new_round;
 pub(super) use idle::{IdleWindow, Sample};
 
@@ -84,6 +86,9 @@ pub(super) struct HostHistory {
     /// By eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) attachments: BTreeMap<String, BTreeMap<u32, AttachmentHistory>>,
+    /// By pid.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    contexts: BTreeMap<u32, contexts::ProcessContexts>,
     /// By rule, eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,

@@ -1,22 +1,26 @@
-//! Processes on devices that their environment is not attached to.
+//! Processes on devices that their environment is not attached to, without contexts that a detach left behind.
 
 use super::non_env_processes::{processes, subject};
 use super::{Finding, process_unit};
 use crate::plan::facts::ProcessId;
+use crate::plan::left_behind::{Busy, Contexts};
 use crate::plan::selector::View;
 use crate::plan::words;
 
-pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
+pub(super) fn findings(view: &View<'_, '_>, contexts: &Contexts<'_, '_>) -> Vec<Finding> {
     let facts = view.facts;
+    let busy = Busy::of(view.rule);
     let elsewhere = |id: ProcessId| -> Vec<u32> {
         let process = &facts.processes[id];
         let Some(environment) = process.environment else {
             return Vec::new();
         };
         let attached = facts.attachments_of(environment);
-        let gpus = facts.uses[process.uses.clone()].iter().map(|used| used.gpu);
-        gpus.filter(|&gpu| view.sees_gpu(gpu))
-            .filter(|&gpu| attached.iter().all(|attachment| attachment.gpu != gpu))
+        let uses = facts.uses[process.uses.clone()].iter();
+        uses.filter(|used| view.sees_gpu(used.gpu))
+            .filter(|used| attached.iter().all(|it| it.gpu != used.gpu))
+            .filter(|used| contexts.left_behind(used, busy).is_none())
+            .map(|used| used.gpu)
             .collect()
     };
     processes(view, |id| !elsewhere(id).is_empty())

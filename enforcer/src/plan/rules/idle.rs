@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use genv_core::model::{Device, DeviceIndex};
+use genv_core::model::DeviceIndex;
 
 use super::{Finding, attachments_unit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
@@ -103,8 +103,7 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
     let host = &facts.hosts[attachment.host];
     let gpu = attachment.gpu;
     let sampled_seconds = host.freshness.read.gpu_seconds?;
-    let devices = &host.snapshot?.devices;
-    if host.gpus_with_unknown_processes.contains(&gpu) || !is_measured(devices, gpu) {
+    if host.gpus_with_unknown_processes.contains(&gpu) || !host.measures_processes(gpu) {
         return None;
     }
     let mut utilization_ratio = 0.0;
@@ -118,21 +117,6 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
         sampled_seconds,
         utilization_ratio,
     })
-}
-
-/// Whether the driver told all processes of a GPU: itself, or where it is split each of its parts.
-fn is_measured(devices: &[Device], gpu: u32) -> bool {
-    let whole = DeviceIndex::gpu(gpu);
-    let Some(device) = devices.iter().find(|device| device.index == whole) else {
-        return false;
-    };
-    if !device.mig_parent {
-        return device.up && device.processes_measured;
-    }
-    let mut parts = devices
-        .iter()
-        .filter(|part| part.index != whole && part.index.whole() == whole);
-    device.up && parts.all(|part| part.up && part.processes_measured)
 }
 
 /// Devices that somebody who waits could have; one of which the processes are unknown counts, so that nothing is

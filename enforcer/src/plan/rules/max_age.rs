@@ -3,11 +3,13 @@
 use super::{Finding, environment_unit};
 use crate::config::Limits;
 use crate::plan::Subject;
+use crate::plan::left_behind::Contexts;
 use crate::plan::selector::View;
 use crate::plan::words;
 
 pub(super) fn findings<'a>(
     view: &View<'_, 'a>,
+    contexts: &Contexts<'_, '_>,
     limits: &'a Limits<u64>,
     now_seconds: f64,
 ) -> Vec<Finding> {
@@ -29,7 +31,7 @@ pub(super) fn findings<'a>(
         if age.is_nan() || age <= limit.value as f64 {
             continue;
         }
-        let Some(unit) = environment_unit(view, id) else {
+        let Some(unit) = environment_unit(view, contexts, id) else {
             continue;
         };
         let eid = &environment.environment.eid;

@@ -3,11 +3,13 @@
 use super::{Finding, counted, environment_unit, too_many};
 use crate::config::{Limits, Scope};
 use crate::plan::facts::EnvironmentId;
+use crate::plan::left_behind::Contexts;
 use crate::plan::selector::View;
 use crate::plan::words::count;
 
 pub(super) fn findings<'a>(
     view: &View<'_, 'a>,
+    contexts: &Contexts<'_, '_>,
     limits: &'a Limits<u64>,
     scope: Scope,
 ) -> Vec<Finding> {
@@ -26,7 +28,7 @@ pub(super) fn findings<'a>(
             return None;
         }
         let units = counted.items.iter();
-        let units = units.filter_map(|&id| environment_unit(view, id));
+        let units = units.filter_map(|&id| environment_unit(view, contexts, id));
         too_many(facts, counted, units.collect(), |number, excess| {
             (
                 format!(

@@ -11,7 +11,10 @@ mod max_memory_per_user;
 mod max_processes_per_environment;
 mod non_env_processes;
 
-use super::facts::{AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId};
+use super::facts::{
+    AttachmentFacts, AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId,
+};
+use super::left_behind::{Busy, Contexts};
 use super::limits::Applied;
 use super::selector::View;
 use super::{History, Subject};
@@ -55,15 +58,16 @@ pub(super) enum Piece {
 
 /// Everything that breaks a rule, in no order.
 pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64) -> Vec<Finding> {
+    let contexts = Contexts::new(view.facts, history, now_seconds);
     match &view.rule.kind {
         RuleKind::NonEnvProcesses => non_env_processes::findings(view),
-        RuleKind::EnvDevices => env_devices::findings(view),
+        RuleKind::EnvDevices => env_devices::findings(view, &contexts),
         RuleKind::EnvMemory => env_memory::findings(view),
         RuleKind::MaxDevicesPerUser { limits, scope } => {
             max_devices_per_user::findings(view, limits, *scope)
         }
         RuleKind::MaxEnvironmentsPerUser { limits, scope } => {
-            max_environments_per_user::findings(view, limits, *scope)
+            max_environments_per_user::findings(view, &contexts, limits, *scope)
         }
         RuleKind::MaxHostsPerUser { limits } => max_hosts_per_user::findings(view, limits),
         RuleKind::MaxProcessesPerEnvironment { limits } => {
@@ -72,7 +76,7 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
         RuleKind::MaxMemoryPerUser { limits, per, scope } => {
             max_memory_per_user::findings(view, limits, *per, *scope)
         }
-        RuleKind::MaxAge { limits } => max_age::findings(view, limits, now_seconds),
+        RuleKind::MaxAge { limits } => max_age::findings(view, &contexts, limits, now_seconds),
         RuleKind::Idle {
             below,
             over,
@@ -203,8 +207,13 @@ fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
     }
 }
 
-/// Every device that an environment holds or uses, as far as the rule looks at them; absent if it holds and uses none.
-fn environment_unit(view: &View<'_, '_>, id: EnvironmentId) -> Option<Unit> {
+/// Every device that an environment holds or uses, as far as the rule looks at them; absent if it holds and uses none. What a
+/// detach left behind is no use.
+fn environment_unit(
+    view: &View<'_, '_>,
+    contexts: &Contexts<'_, '_>,
+    id: EnvironmentId,
+) -> Option<Unit> {
     let facts = view.facts;
     let environment = &facts.environments[id];
     if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
@@ -222,8 +231,17 @@ fn environment_unit(view: &View<'_, '_>, id: EnvironmentId) -> Option<Unit> {
     };
     let mut processes: Vec<ProcessId> = Vec::new();
     let mut elsewhere: Vec<ProcessId> = Vec::new();
+    let busy = Busy::of(view.rule);
     for used in facts.uses_of(id).filter(|used| view.sees_gpu(used.gpu)) {
-        processes.push(used.process);
+        let stays = |attachment: &AttachmentFacts| !held(attachment.gpu);
+        let is_left_behind = if held(used.gpu) {
+            contexts.leaves_behind(used, busy, stays)
+        } else {
+            contexts.left_behind(used, busy)
+        };
+        if is_left_behind.is_none() {
+            processes.push(used.process);
+        }
     }
     processes.sort_unstable();
     processes.dedup();

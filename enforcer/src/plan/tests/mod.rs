@@ -8,6 +8,7 @@ mod idle;
 mod kinds;
 pub(crate) mod lab;
 mod ladder;
+mod left_behind;
 mod limits;
 mod promises;
 mod properties;

@@ -1,0 +1,175 @@
+//! Which GPUs each process of an environment was rightly on, and how busy it was there lately: what a process that
+//! loses a device is judged by.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::HostHistory;
+use crate::plan::facts::{Facts, HostId, ProcessFacts, UseFacts};
+
+/// How long a sample is remembered.
+const LONGEST_MEMORY_SECONDS: f64 = 900.0;
+
+/// Peaks kept of one context: each is lower and newer than the one before, so that few are needed.
+const MOST_PEAKS: usize = 16;
+
+/// The contexts of one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::plan) struct ProcessContexts {
+    start_time_ticks: u64,
+    /// By GPU.
+    gpus: BTreeMap<u32, ContextHistory>,
+}
+
+/// One context of a process on a GPU, for as long as it lasts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::plan) struct ContextHistory {
+    /// Whether the environment of the process was attached to the GPU while the context was there.
+    pub(in crate::plan) was_attached: bool,
+    /// Unix time and utilization, 0–1, of the highest sample and of the highest ones after it.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    peaks: VecDeque<(f64, f32)>,
+    /// When its utilization was last not measured, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unmeasured_seconds: Option<f64>,
+}
+
+impl ContextHistory {
+    fn observe(&mut self, utilization_ratio: Option<f64>, now_seconds: f64) {
+        let is_old = |at: f64| !(0.0..=LONGEST_MEMORY_SECONDS).contains(&(now_seconds - at));
+        self.peaks.retain(|(at, _)| !is_old(*at));
+        self.unmeasured_seconds = self.unmeasured_seconds.filter(|at| !is_old(*at));
+        let Some(ratio) = utilization_ratio.map(|ratio| ratio as f32) else {
+            self.unmeasured_seconds = Some(now_seconds);
+            return;
+        };
+        while self.peaks.back().is_some_and(|(_, peak)| *peak <= ratio) {
+            self.peaks.pop_back();
+        }
+        if ratio > 0.0 {
+            self.peaks.push_back((now_seconds, ratio));
+        }
+        if self.peaks.len() > MOST_PEAKS {
+            self.peaks.remove(1);
+        }
+    }
+
+    /// Whether it reached this utilization within the last `seconds`.
+    pub(in crate::plan) fn reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
+        let recent = |at: f64| (0.0..=seconds).contains(&(now_seconds - at));
+        let mut peaks = self.peaks.iter();
+        peaks.any(|(at, peak)| recent(*at) && f64::from(*peak) >= ratio)
+    }
+
+    /// Whether its utilization was not measured at some time within the last `seconds`.
+    pub(in crate::plan) fn was_unmeasured(&self, seconds: f64, now_seconds: f64) -> bool {
+        let at = self.unmeasured_seconds;
+        at.is_some_and(|at| (0.0..=seconds).contains(&(now_seconds - at)))
+    }
+}
+
+impl HostHistory {
+    /// What is remembered of a process's context on a GPU.
+    pub(in crate::plan) fn context(
+        &self,
+        process: &ProcessFacts<'_>,
+        gpu: u32,
+    ) -> Option<&ContextHistory> {
+        let known = self.contexts.get(&process.process.pid)?;
+        (Some(known.start_time_ticks) == process.process.start_time_ticks)
+            .then(|| known.gpus.get(&gpu))
+            .flatten()
+    }
+
+    /// Notes the contexts of a host whose devices and processes were read anew. A context of which nothing is known now is
+    /// remembered as it was; one that is gone is forgotten.
+    pub(super) fn follow_contexts(&mut self, facts: &Facts<'_>, host: HostId, now_seconds: f64) {
+        let host = &facts.hosts[host];
+        let mut last = std::mem::take(&mut self.contexts);
+        for process in &facts.processes[host.processes.clone()] {
+            let Some(start_time_ticks) = process.process.start_time_ticks else {
+                continue;
+            };
+            let known = last.remove(&process.process.pid);
+            let known = known.filter(|known| known.start_time_ticks == start_time_ticks);
+            if process.environment.is_none() && known.is_none() {
+                continue;
+            }
+            let mut known = known.unwrap_or_else(|| ProcessContexts {
+                start_time_ticks,
+                gpus: BTreeMap::new(),
+            });
+            known.follow(facts, process, now_seconds);
+            self.keep_contexts(process.process.pid, known);
+        }
+        for (pid, mut known) in last {
+            known.gpus.retain(|gpu, _| !host.measures_processes(*gpu));
+            self.keep_contexts(pid, known);
+        }
+    }
+
+    fn keep_contexts(&mut self, pid: u32, contexts: ProcessContexts) {
+        if !contexts.gpus.is_empty() {
+            self.contexts.insert(pid, contexts);
+        }
+    }
+}
+
+impl ProcessContexts {
+    fn follow(&mut self, facts: &Facts<'_>, process: &ProcessFacts<'_>, now_seconds: f64) {
+        let uses: &[UseFacts] = &facts.uses[process.uses.clone()];
+        let host = &facts.hosts[process.host];
+        self.gpus.retain(|gpu, _| {
+            uses.iter().any(|used| used.gpu == *gpu) || !host.measures_processes(*gpu)
+        });
+        let Some(environment) = process.environment else {
+            return;
+        };
+        let attached = facts.attachments_of(environment);
+        for used in uses {
+            let context = self.gpus.entry(used.gpu).or_default();
+            context.was_attached |= attached.iter().any(|it| it.gpu == used.gpu);
+            // How busy it is matters only beside another device.
+            if uses.len() > 1 {
+                context.observe(used.utilization_ratio, now_seconds);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_highest_sample_of_the_time_is_remembered_in_bounded_memory(
+            samples in prop::collection::vec((1.0_f64..60.0, prop::option::weighted(0.9, 0.0_f64..1.0)), 1..200),
+            is_long in any::<bool>(),
+        ) {
+            let mut context = ContextHistory::default();
+            let mut now = 0.0;
+            let mut all = Vec::new();
+            for (gap, ratio) in samples {
+                // Beyond its memory it may have forgotten lower peaks, and never invents one.
+                now += if is_long { gap } else { gap / 16.0 };
+                context.observe(ratio, now);
+                all.push((now, ratio));
+                prop_assert!(context.peaks.len() <= MOST_PEAKS);
+            }
+            let recent = all.iter().filter(|(at, _)| now - at <= LONGEST_MEMORY_SECONDS);
+            let highest = recent.clone().filter_map(|(_, ratio)| *ratio).fold(0.0, f64::max);
+            if highest > 0.001 && !is_long {
+                prop_assert!(context.reached(highest - 0.001, LONGEST_MEMORY_SECONDS, now));
+            }
+            prop_assert!(!context.reached(highest + 0.001, LONGEST_MEMORY_SECONDS, now));
+            let unmeasured = recent.clone().any(|(_, ratio)| ratio.is_none());
+            prop_assert_eq!(context.was_unmeasured(LONGEST_MEMORY_SECONDS, now), unmeasured);
+        }
+    }
+}

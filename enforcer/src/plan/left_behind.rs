@@ -1,0 +1,191 @@
+//! Processes that lose a device and work on another one: they are spared, and the context that they leave behind on the
+//! lost device breaks no rule.
+
+use genv_core::model::Attribution;
+use serde::Serialize;
+
+use super::facts::{AttachmentFacts, Facts, ProcessId, UseFacts};
+use super::history::ContextHistory;
+use super::{History, Input};
+use crate::config::{Rule, RuleKind};
+
+/// Utilization from which on a process is busy, where the rule names none.
+const DEFAULT_BUSY_RATIO: f64 = 0.05;
+
+/// For how long a process that was busy still counts as such, where no rule is asked.
+const DEFAULT_RECENT_SECONDS: f64 = 300.0;
+
+/// A context that a detach left behind on a device: its process works on another device, which its environment holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftBehind {
+    /// Host.
+    pub hostname: String,
+    /// Environment of the process.
+    pub eid: String,
+    /// Its user.
+    pub username: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command name.
+    pub comm: Option<String>,
+    /// The GPU on which the context was left.
+    pub gpu: u32,
+    /// A GPU that the environment holds, and on which the process works.
+    pub works_on: u32,
+}
+
+/// From when on a process is busy, and for how long it counts as busy after that: between two samples a training that
+/// writes a checkpoint is not idle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Busy {
+    ratio: f64,
+    recent_seconds: f64,
+}
+
+impl Busy {
+    /// As a rule looks at it.
+    pub(super) fn of(rule: &Rule) -> Self {
+        let (ratio, recent) = match &rule.kind {
+            RuleKind::Idle { below, over, .. } => (*below, *over),
+            _ => (DEFAULT_BUSY_RATIO, rule.for_duration),
+        };
+        Self {
+            ratio,
+            recent_seconds: recent.as_secs_f64(),
+        }
+    }
+}
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self {
+            ratio: DEFAULT_BUSY_RATIO,
+            recent_seconds: DEFAULT_RECENT_SECONDS,
+        }
+    }
+}
+
+/// What processes do on devices, now and lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contexts<'c, 'a> {
+    facts: &'c Facts<'a>,
+    history: &'c History,
+    now_seconds: f64,
+}
+
+impl<'c, 'a> Contexts<'c, 'a> {
+    pub(super) const fn new(facts: &'c Facts<'a>, history: &'c History, now_seconds: f64) -> Self {
+        Self {
+            facts,
+            history,
+            now_seconds,
+        }
+    }
+
+    fn history(&self, used: &UseFacts) -> Option<&'c ContextHistory> {
+        let process = &self.facts.processes[used.process];
+        let host = &self.facts.hosts[process.host];
+        let known = self.history.hosts.get(host.hostname)?;
+        known.context(process, used.gpu)
+    }
+
+    /// Whether a process was measured to be busy on a GPU.
+    fn is_measured_busy(&self, used: &UseFacts, busy: Busy) -> bool {
+        used.utilization_ratio
+            .is_some_and(|ratio| ratio >= busy.ratio)
+            || self
+                .history(used)
+                .is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
+    }
+
+    /// Whether a process may be busy on a GPU: what was not measured is not idle.
+    fn may_be_busy(&self, used: &UseFacts, busy: Busy) -> bool {
+        used.utilization_ratio.is_none()
+            || self.is_measured_busy(used, busy)
+            || self
+                .history(used)
+                .is_some_and(|it| it.was_unmeasured(busy.recent_seconds, self.now_seconds))
+    }
+
+    /// A GPU other than `gpu` on which a process is busy and which its environment holds by an attachment that `stays`.
+    pub(super) fn works_on(
+        &self,
+        id: ProcessId,
+        gpu: u32,
+        busy: Busy,
+        stays: impl Fn(&AttachmentFacts) -> bool,
+    ) -> Option<u32> {
+        let process = &self.facts.processes[id];
+        let attached = self.facts.attachments_of(process.environment?);
+        let holds = |gpu: u32| attached.iter().any(|it| it.gpu == gpu && stays(it));
+        let mut uses = self.facts.uses[process.uses.clone()].iter();
+        uses.find(|used| used.gpu != gpu && holds(used.gpu) && self.may_be_busy(used, busy))
+            .map(|used| used.gpu)
+    }
+
+    /// Whether the context of a process on a GPU was left behind by a detach: its environment held the GPU while it had the
+    /// context, the process computes nothing there, and it works on a GPU that the environment holds, which is the answer.
+    pub(super) fn left_behind(&self, used: &UseFacts, busy: Busy) -> Option<u32> {
+        let process = &self.facts.processes[used.process];
+        let attached = self.facts.attachments_of(process.environment?);
+        if attached.iter().any(|it| it.gpu == used.gpu)
+            || !self.history(used)?.was_attached
+            || self.is_measured_busy(used, busy)
+        {
+            return None;
+        }
+        self.works_on(used.process, used.gpu, busy, |_| true)
+    }
+
+    /// Whether the context of a process would be left behind if its environment lost the GPU; as [`Self::left_behind`].
+    pub(super) fn leaves_behind(
+        &self,
+        used: &UseFacts,
+        busy: Busy,
+        stays: impl Fn(&AttachmentFacts) -> bool,
+    ) -> Option<u32> {
+        if self.is_measured_busy(used, busy) {
+            return None;
+        }
+        self.works_on(used.process, used.gpu, busy, stays)
+    }
+
+    /// Whether a process that loses the device of an attachment works on, so that it is not ended with it; `stays` tells
+    /// which attachments the environment keeps.
+    pub(super) fn is_spared(
+        &self,
+        id: ProcessId,
+        rule: &Rule,
+        gpu: u32,
+        stays: impl Fn(&AttachmentFacts) -> bool,
+    ) -> bool {
+        self.works_on(id, gpu, Busy::of(rule), stays).is_some()
+    }
+}
+
+/// All contexts that were left behind.
+pub(super) fn left_behind(
+    facts: &Facts<'_>,
+    input: &Input<'_>,
+    history: &History,
+) -> Vec<LeftBehind> {
+    let contexts = Contexts::new(facts, history, input.now_seconds);
+    let all = facts.uses_by_environment.iter().filter_map(|&position| {
+        let used = &facts.uses[position];
+        let works_on = contexts.left_behind(used, Busy::default())?;
+        let process = &facts.processes[used.process];
+        let Attribution::Environment { eid } = &process.process.attribution else {
+            return None;
+        };
+        Some(LeftBehind {
+            hostname: facts.hosts[process.host].hostname.to_owned(),
+            eid: eid.clone(),
+            username: facts.users[process.user?].name.to_owned(),
+            pid: process.process.pid,
+            comm: process.process.comm.clone(),
+            gpu: used.gpu,
+            works_on,
+        })
+    });
+    all.collect()
+}

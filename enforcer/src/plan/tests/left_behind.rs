@@ -1,0 +1,212 @@
+//! Processes that lose a device and work on another one, and the contexts that they leave behind.
+
+use super::daemon::*;
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+fn idle(action: Action) -> Rule {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(600),
+        only_if_free_devices_below: None,
+    };
+    rule(kind, action)
+}
+
+/// alice holds devices 0 and 1: 10 works on 0 and has a context on 1, where 11 is idle too.
+fn lab() -> Lab {
+    let mut lab = Lab::new(1, 3)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 3600.0)
+        .attach("gpu01", "e1", 1, 3600.0)
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+        .process("gpu01", 11, "alice", Some("e1"), &[(1, GIB)]);
+    utilize(&mut lab, 10, &[Some(0.98), Some(0.0)]);
+    utilize(&mut lab, 11, &[Some(0.0)]);
+    lab
+}
+
+fn utilize(lab: &mut Lab, pid: u32, ratios: &[Option<f64>]) {
+    let devices = &mut lab.pid("gpu01", pid).devices;
+    for (device, ratio) in devices.iter_mut().zip(ratios) {
+        device.utilization_ratio = *ratio;
+    }
+}
+
+/// The lab once device 1 is detached from e1; whoever was ended with it is gone.
+fn detached(lab: &Lab, plan: &Plan) -> Lab {
+    let detach = plan.steps.iter().find_map(|step| match &step.kind {
+        StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
+        _ => None,
+    });
+    lab.clone().without(&[detach.unwrap()])
+}
+
+#[test]
+fn who_works_on_another_device_is_spared_whatever_the_action_and_the_others_end() {
+    for action in [Action::Detach, Action::Terminate] {
+        let mut daemon = Daemon::new(vec![idle(action)]);
+        daemon.run(&lab(), 600);
+        assert_eq!(actions(&daemon.plan(&lab())), ["detach e1:1 (11)"]);
+    }
+    let mut daemon = Daemon::new(vec![idle(Action::Kill)]);
+    daemon.run(&lab(), 600);
+    assert_eq!(actions(&daemon.plan(&lab())), ["terminate 11"]);
+}
+
+#[test]
+fn what_is_not_measured_on_another_device_is_work() {
+    let mut unmeasured = lab();
+    utilize(&mut unmeasured, 10, &[None, Some(0.0)]);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&unmeasured, 600);
+    let plan = daemon.plan(&unmeasured);
+    assert_eq!(actions(&plan), ["detach e1:1 (11)"]);
+}
+
+#[test]
+fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
+    // It works on device 2, which its environment does not hold.
+    let mut elsewhere = lab().process("gpu01", 12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
+    utilize(&mut elsewhere, 12, &[Some(0.0), Some(0.9)]);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&elsewhere, 600);
+    let plan = daemon.plan(&elsewhere);
+    assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
+    // Both devices go at once, by one violation or by two rules.
+    let none_for = |device: u32| {
+        let kind = RuleKind::MaxDevicesPerUser {
+            limits: limit(0),
+            scope: Scope::Host,
+        };
+        let mut rule = rule(kind, Action::Detach);
+        rule.name = format!("none-{device}");
+        rule.selector.devices = Some([device].into());
+        rule
+    };
+    let mut both = none_for(0);
+    both.selector.devices = None;
+    let plan = Daemon::new(vec![both]).plan(&lab());
+    assert_eq!(actions(&plan), ["detach e1:1 (10 11)", "detach e1:0"]);
+    let plan = Daemon::new(vec![none_for(1), none_for(0)]).plan(&lab());
+    assert_eq!(actions(&plan), ["detach e1:1 (11)", "detach e1:0 (10)"]);
+}
+
+#[test]
+fn between_two_samples_a_training_still_works_and_after_its_time_it_does_not() {
+    let over_limit = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    let rule = Rule {
+        for_duration: seconds(60),
+        ..rule(over_limit, Action::Detach)
+    };
+    // The newest device is taken.
+    let mut lab = lab();
+    lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
+    let mut pausing = lab.clone();
+    utilize(&mut pausing, 10, &[Some(0.0), Some(0.0)]);
+    let mut daemon = Daemon::new(vec![rule.clone()]);
+    daemon.run(&lab, 50);
+    daemon.run(&pausing, 10);
+    assert_eq!(actions(&daemon.plan(&pausing)), ["detach e1:1 (11)"]);
+    let mut daemon = Daemon::new(vec![rule]);
+    daemon.run(&pausing, 60);
+    assert_eq!(actions(&daemon.plan(&pausing)), ["detach e1:1 (10 11)"]);
+}
+
+#[test]
+fn what_a_detach_left_behind_breaks_no_rule_while_its_process_works() {
+    let elsewhere = Rule {
+        for_duration: seconds(60),
+        ..rule(RuleKind::EnvDevices, Action::Terminate)
+    };
+    let outside = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach), elsewhere, outside]);
+    daemon.run(&lab(), 600);
+    let plan = daemon.cycle(&lab());
+    daemon.now_seconds += 10.0;
+    let mut left = detached(&lab(), &plan);
+    assert_eq!(daemon.run(&left, 3600), []);
+    let plan = daemon.plan(&left);
+    assert_eq!(plan.violations, []);
+    let [context] = &plan.left_behind[..] else {
+        panic!("{:?}", plan.left_behind);
+    };
+    assert_eq!((context.pid, context.gpu, context.works_on), (10, 1, 0));
+    let hosts = left.at(daemon.now_seconds);
+    let input = daemon.input(&hosts, &left);
+    let explanation = explain(&input, &daemon.history, "gpu01", 10).unwrap();
+    assert_eq!(explanation.left_behind, [1]);
+    // Once it works no more, it is on a device that its environment does not hold.
+    utilize(&mut left, 10, &[Some(0.0), Some(0.0)]);
+    let steps = daemon.run(&left, 300);
+    assert_eq!(short(&steps.last().unwrap().1), "terminate 10");
+}
+
+#[test]
+fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_is_told_apart() {
+    let elsewhere = || Daemon::new(vec![rule(RuleKind::EnvDevices, Action::Report)]);
+    let mut left = lab().without(&[]);
+    left.hosts[0].processes.retain(|process| process.pid == 10);
+    let held = left.clone();
+    left.hosts[0].devices[1].attachments.clear();
+    left.eid("gpu01", "e1").devices.remove(1);
+    // Nobody saw it attached.
+    let mut daemon = elsewhere();
+    daemon.run(&left, 100);
+    assert_eq!(daemon.plan(&left).violations.len(), 1);
+    // alice detached it.
+    let mut daemon = elsewhere();
+    daemon.run(&held, 10);
+    daemon.run(&left, 100);
+    assert_eq!(daemon.plan(&left).violations, []);
+    // Nobody can tell whether it computes there.
+    let mut unmeasured = left.clone();
+    utilize(&mut unmeasured, 10, &[Some(0.9), None]);
+    assert_eq!(daemon.plan(&unmeasured).violations, []);
+    // It computes there.
+    let mut computes = left.clone();
+    utilize(&mut computes, 10, &[Some(0.9), Some(0.9)]);
+    assert_eq!(daemon.plan(&computes).violations.len(), 1);
+    // A moment in which the driver does not tell forgets nothing.
+    let mut silent = left.clone();
+    silent.hosts[0].devices[1].processes_measured = false;
+    silent.pid("gpu01", 10).devices.remove(1);
+    daemon.run(&silent, 10);
+    assert_eq!(daemon.plan(&left).violations, []);
+    // A context that was opened after the last one was closed was not left behind.
+    let mut closed = left.clone();
+    closed.pid("gpu01", 10).devices.remove(1);
+    daemon.run(&closed, 10);
+    assert_eq!(daemon.plan(&left).violations.len(), 1);
+    // Nor is another process by the same pid.
+    let mut daemon = elsewhere();
+    daemon.run(&held, 10);
+    let mut other = left.clone();
+    other.pid("gpu01", 10).start_time_ticks = Some(77);
+    assert_eq!(daemon.plan(&other).violations.len(), 1);
+}
+
+#[test]
+fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_is_left() {
+    let kind = RuleKind::MaxAge {
+        limits: limit(1800),
+    };
+    let mut too_old = rule(kind, Action::Detach);
+    too_old.selector.devices = Some([1].into());
+    let mut daemon = Daemon::new(vec![too_old]);
+    let plan = daemon.cycle(&lab());
+    assert_eq!(actions(&plan), ["detach e1:1 (11)"]);
+    daemon.now_seconds += 10.0;
+    assert_eq!(daemon.plan(&detached(&lab(), &plan)).violations, []);
+    // Who computes on the device too would use it on, so that taking it would end nothing.
+    let mut busy = lab();
+    utilize(&mut busy, 10, &[Some(0.9), Some(0.9)]);
+    daemon.history = History::default();
+    let plan = daemon.plan(&busy);
+    assert_eq!(actions(&plan), [""; 0]);
+    assert!(matches!(plan.violations[0].stage, Stage::Held { .. }));
+}

@@ -1,0 +1,62 @@
+//! A process that works on one device keeps it when another one is taken.
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
+use genv_tests::state::{self, Environment};
+
+const RULES: &str = "version: 1
+mode: enforce
+interval: 100ms
+breaker: {share_of_users: 1}
+rules:
+- {kind: idle, over: 1s, action: detach, warn: []}
+- {kind: env-devices, action: kill, for: 300ms, warn: [], grace: 1s}
+- {kind: non-env-processes, action: kill, for: 300ms, warn: [], grace: 1s}
+";
+
+#[test]
+fn a_training_outlives_the_detach_of_its_idle_device_and_its_context_is_shown() -> Result<()> {
+    let claim = [("GENV_ENVIRONMENT_ID", "e1")];
+    let (member, training, idle) = (sleeper(&claim)?, sleeper(&claim)?, sleeper(&claim)?);
+    let scenario = format!(
+        "version: 1
+hosts:
+- devices: [{{count: 2}}]
+  processes:
+  - {{pid: {}, devices: [{{index: 0, memory: 8gi, utilization: 0.98}}, {{index: 1, memory: 500mi, utilization: 0}}]}}
+  - {{pid: {}, devices: [{{index: 1, memory: 500mi, utilization: 0}}]}}
+",
+        training.pid(),
+        idle.pid()
+    );
+    let setup = Setup::new(&scenario, RULES)?;
+    let environment = Environment::new("e1", victim(), member.pid(), &[0, 1]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let enforcer = setup.start()?;
+    ends(idle.pid())?;
+    let shown = |status: &serde_json::Value| {
+        let context = &status["left_behind"][0];
+        context["pid"] == training.pid() && context["gpu"] == 1 && context["works_on"] == 0
+    };
+    enforcer.wait_for_status("the context is left behind", shown)?;
+    // What it knows of that outlives it.
+    let (_, setup) = enforcer.terminate()?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(10)?;
+    let status = enforcer.status()?;
+    ensure!(shown(&status), "{status:#}");
+    assert_eq!(status["violations"], serde_json::json!([]), "{status:#}");
+    ensure!(is_alive(training.pid()));
+    let text = enforcer.setup().said(&["status"])?;
+    ensure!(
+        text.contains("left its context on device 1") && text.contains("it works on device 0"),
+        "{text}"
+    );
+    let text = enforcer
+        .setup()
+        .said(&["explain", &training.pid().to_string()])?;
+    let line = text.lines().find(|line| line.contains("device 1 with"));
+    let line = line.context("no line of what it uses")?;
+    ensure!(line.contains("left behind by a detach"), "{text}");
+    Ok(())
+}
