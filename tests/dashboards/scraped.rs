@@ -20,9 +20,8 @@ rules:
 - {kind: non-env-processes, action: terminate, for: 2s, warn: [2s]}
 ";
 
-fn rules(mode: &str, signals_per_minute: u32) -> String {
-    let breaker =
-        format!("breaker: {{signals_per_minute: {signals_per_minute}, share_of_users: 1}}");
+fn rules(mode: &str, share_of_users: f64) -> String {
+    let breaker = format!("breaker: {{share_of_users: {share_of_users}, at_least_users: 1}}");
     format!("version: 1\nmode: {mode}\n{breaker}{RULES}")
 }
 
@@ -93,7 +92,7 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     stubborn.args(["--ignore-signal=TERM", "sleep", "1000000"]);
     let stubborn = Sleeper::spawn(as_victim(&mut stubborn))?;
     let first = sleeper(&[])?;
-    let enforcer = Setup::new(&scenario(&[&stubborn, &first]), &rules("dry-run", 100))?.start()?;
+    let enforcer = Setup::new(&scenario(&[&stubborn, &first]), &rules("dry-run", 1.0))?.start()?;
     let prometheus = scraped(tool, &enforcer)?;
     let count = |result: &str| {
         format!(r#"sum(genv_enforcer_actions_total{{action="terminate",result="{result}"}})"#)
@@ -107,7 +106,7 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
 
     // What it does, and says before.
     let setup = enforcer.setup();
-    setup.rewrite_config(&rules("enforce", 100))?;
+    setup.rewrite_config(&rules("enforce", 1.0))?;
     shows(&prometheus, &dashboard, "Mode of enforcers", 1.0)?;
     fires(
         &prometheus,
@@ -140,7 +139,7 @@ fn the_dashboard_shows_a_real_enforcer(tool: &str) -> Result<()> {
     setup.rewrite_config("version: 1\nrulez: []\n")?;
     shows(&prometheus, &dashboard, "Enforcers in trouble", 1.0)?;
     shows(&prometheus, &dashboard, "Breaker", 0.0)?;
-    setup.rewrite_config(&rules("enforce", 1))?;
+    setup.rewrite_config(&rules("enforce", 0.5))?;
     shows(&prometheus, &dashboard, "Enforcers in trouble", 0.0)?;
     let (second, third) = (sleeper(&[])?, sleeper(&[])?);
     setup.rewrite_scenario(&scenario(&[&second, &third]))?;

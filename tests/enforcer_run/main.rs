@@ -4,6 +4,7 @@ mod acting;
 mod administration;
 mod killed;
 mod left_behind;
+mod pacing;
 mod surroundings;
 mod telling;
 mod trouble;

@@ -21,7 +21,8 @@ use crate::commands::{now_seconds, print_json, tell};
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::control::Control;
 use crate::directory::RuntimeDirectory;
-use crate::execute::{Executor, Policy, users_hit};
+use crate::execute::surprise::Expected;
+use crate::execute::{Executor, Policy};
 use crate::execute_report::CONFIGURATION;
 use crate::flags::CarryOutFlags;
 use crate::groups::Groups;
@@ -100,7 +101,10 @@ impl Machine {
             steps: steps.collect(),
             ..Plan::default()
         };
-        let notes = executor.begin_cycle(&users_hit(&plan), &users_of_devices(&publication.hosts));
+        let notes = executor.begin(
+            &Expected::default().hits(&plan),
+            &users_of_devices(&publication.hosts),
+        );
         if let Some(why) = notes.tripped {
             tell(&format!(
                 "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"

@@ -71,12 +71,13 @@ pub struct Never {
     pub executables: BTreeSet<PathBuf>,
 }
 
-/// More than this at once is a mistake of the rules, not of the users.
+/// How fast the enforcer acts, and when it stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerLimits {
-    /// Signals within any minute.
+    /// Signals, and devices taken, within any minute; half of them within a cycle, and of both three quarters for one user.
     pub signals_per_minute: u32,
-    /// Part of the users who use or hold a device, 0–1, that one cycle may hit.
+    /// Part of the users who use or hold a device, 0–1, that one cycle may hit. If more fall due at once, that is a mistake of
+    /// the rules, not of the users.
     pub share_of_users: f64,
     /// The share is not looked at for fewer users than these.
     pub at_least_users: u32,
@@ -85,7 +86,7 @@ pub struct BreakerLimits {
 impl Default for BreakerLimits {
     fn default() -> Self {
         Self {
-            signals_per_minute: 20,
+            signals_per_minute: 60,
             share_of_users: 0.5,
             at_least_users: 3,
         }

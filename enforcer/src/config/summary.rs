@@ -45,7 +45,8 @@ impl fmt::Display for Summary<'_> {
         let breaker = &config.breaker;
         writeln!(
             f,
-            "breaker    at most {} signals a minute, and {} % of the users at once where there are {} or more",
+            "breaker    at most {} signals a minute, and {} % of the users at once where there are {} or more: what is put off \
+             by hours, a pause, maintenance or waivers ends at this pace",
             breaker.signals_per_minute,
             // Whole percents are what people write, and 0.07 × 100 is not quite 7.
             (breaker.share_of_users * 1000.0).round() / 10.0,
@@ -234,7 +235,9 @@ fn scheduled(schedule: &Schedule) -> String {
         text += " of the next day";
     }
     text + match schedule.outside {
-        OutsideSchedule::Pause => "; at other times violations wait",
+        OutsideSchedule::Pause => {
+            "; at other times violations wait, and those that are due when it begins are spread over cycles"
+        }
         OutsideSchedule::Reset => "; at other times violations are forgotten",
     }
 }

@@ -19,7 +19,8 @@ use crate::capabilities;
 use crate::config::Mode;
 use crate::control::Control;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
-use crate::execute::{Executor, Policy, users_hit};
+use crate::execute::surprise::Expected;
+use crate::execute::{Executor, Policy};
 use crate::groups::{self, Groups};
 use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
@@ -48,6 +49,8 @@ pub(crate) struct Cycle {
     groups: Groups,
     terminals: Terminals,
     counters: Counters,
+    /// What was due in the last cycle.
+    expected: Expected,
     started_seconds: f64,
     /// What could be learned of [`Control`] last.
     control: Option<Control>,
@@ -95,6 +98,7 @@ impl Cycle {
             groups,
             terminals: Terminals::default(),
             counters: Counters::default(),
+            expected: Expected::default(),
             started_seconds: now_seconds,
             control: None,
             said: Said::default(),
@@ -143,7 +147,10 @@ impl Cycle {
         let unwritten = unknown.or_else(|| self.write_ahead(&plan));
         faults.extend(unwritten.iter().map(FileError::to_string));
         match self.asking.take() {
-            None => self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref()),
+            None => {
+                self.end_left(config, &control, unwritten.is_none(), now_seconds);
+                self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
+            }
             Some(mut asking) => {
                 let unwritten = unwritten.as_ref();
                 self.ask_hosts(&mut asking, &plan, rules, &now, stopping, unwritten);
@@ -252,9 +259,14 @@ impl Cycle {
     }
 
     fn begin_deeds(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
-        let notes = self
-            .executor
-            .begin_cycle(&users_hit(plan), &users_of_devices(hosts));
+        let hits = self.expected.hits(plan);
+        let notes = self.executor.begin(&hits, &users_of_devices(hosts));
+        if self.executor.breaker().open.is_some() {
+            // Once it is closed again, the same plan is as much of a surprise.
+            self.expected.forget();
+        } else {
+            self.expected.follow(plan);
+        }
         match notes.tripped {
             Some(why) if self.executor.breaker().open.is_none() => {
                 tracing::warn!(event = "breaker", why, "the breaker would trip");

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Cycle, log};
-use crate::config::Mode;
+use crate::config::{Config, Mode};
+use crate::control::Control;
 use crate::directory::FileError;
 use crate::plan::words;
 use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
@@ -12,6 +13,36 @@ use crate::reload::InForce;
 use crate::tell::notice::notice;
 
 impl Cycle {
+    /// Ends processes of which the device was taken in an earlier cycle, unless an administrator has them wait.
+    pub(super) fn end_left(
+        &mut self,
+        config: &Config,
+        control: &Control,
+        may_act: bool,
+        now_seconds: f64,
+    ) {
+        if control.paused_until_seconds.is_some() || !may_act {
+            return;
+        }
+        let given = control.waivers();
+        let hostname = &self.hostname;
+        self.executor.end_left(|rule, process| {
+            let under_maintenance = config.maintenance.iter().any(|window| {
+                window.hosts.0.contains(hostname)
+                    && window.from_seconds <= now_seconds
+                    && now_seconds < window.until_seconds
+            });
+            let uid = format!("uid:{}", process.uid);
+            let mut waivers = config.waivers.iter().chain(&given);
+            under_maintenance
+                || waivers.any(|waiver| {
+                    now_seconds < waiver.until_seconds
+                        && (waiver.users.contains(&process.username) || waiver.users.contains(&uid))
+                        && (waiver.rules.is_empty() || waiver.rules.contains(rule))
+                })
+        });
+    }
+
     /// Takes all steps in their order, and settles how each went.
     pub(super) fn take_steps(
         &mut self,

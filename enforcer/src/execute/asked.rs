@@ -44,24 +44,33 @@ impl Executor {
         if self.policy.mode == Mode::DryRun {
             return Err(Outcome::Would);
         }
-        let signals = match &step.kind {
+        let no_processes: &[_] = &[];
+        let (username, processes) = match &step.kind {
             StepKind::Terminate(_) | StepKind::Kill(_) if !self.may_signal => {
                 return Err(later(
                     "GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned(),
                 ));
             }
-            StepKind::Terminate(_) | StepKind::Kill(_) => 1,
-            StepKind::Detach(target) if self.may_signal => target.processes.len(),
-            StepKind::Detach(_) | StepKind::Report | StepKind::Warn { .. } => 0,
+            StepKind::Terminate(target) | StepKind::Kill(target) => {
+                (&target.username, no_processes)
+            }
+            StepKind::Detach(target) if self.may_signal => {
+                (&target.username, &target.processes[..])
+            }
+            StepKind::Detach(target) => (&target.username, no_processes),
+            StepKind::Report | StepKind::Warn { .. } => {
+                return Err(never("there is nothing to carry out"));
+            }
         };
-        self.ask_breaker(signals)?;
+        self.ask_breaker()?;
+        self.pace(username)?;
         record.result = audit::Result::Asked;
         record.time = audit::time(self.now());
         let written = self.audit.write(&self.directory, record);
         written.map_err(|error| later(error.to_string()))?;
-        let now = self.now();
-        for _ in 0..signals {
-            self.breaker.count(now);
+        self.count_acts(username, 1);
+        for process in processes {
+            self.count_acts(&process.username, 1);
         }
         let saved = self.breaker.save(&self.directory);
         saved.map_err(|error| later(error.to_string()))

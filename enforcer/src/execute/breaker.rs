@@ -1,9 +1,11 @@
-//! What stops the enforcer from doing too much at once, whatever the rules say.
+//! What stops the enforcer when its plan is a surprise, and remembers how fast it acts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::pace::for_one_user;
+use super::surprise::{Hits, LargestPlans};
 use crate::config::BreakerLimits;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
@@ -12,14 +14,19 @@ pub(crate) const BREAKER_FILE: &str = "breaker.json";
 
 const WINDOW_SECONDS: f64 = 60.0;
 
-/// The signals of the last minute, and whether there were too many. Once it is open it stays open until it is reset.
+/// What was done within the last minute, and whether the plan was a surprise. Once it is open it stays open until it is reset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Breaker {
     /// Why nothing is done any more.
     pub open: Option<Open>,
-    /// Unix times of signals.
+    /// Unix times of signals, and of devices that were taken.
     signals_seconds: Vec<f64>,
+    /// The same by user; earlier versions wrote none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    user_signals_seconds: BTreeMap<String, Vec<f64>>,
+    #[serde(default, skip_serializing_if = "LargestPlans::is_empty")]
+    largest_plans: LargestPlans,
 }
 
 /// Why a breaker is open.
@@ -69,46 +76,52 @@ impl Breaker {
         });
     }
 
-    /// Opens it if so many more signals are too many for a minute.
-    pub(crate) fn ask(&mut self, limits: &BreakerLimits, now_seconds: f64, more: usize) {
-        // What was sent in the future, before the clock was set back, counts too.
-        self.signals_seconds
-            .retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
-        let most = limits.signals_per_minute;
-        if self.signals_seconds.len() + more > most as usize {
-            self.trip(
-                now_seconds,
-                format!("more than {most} signals would be sent within a minute"),
-            );
+    /// Closes it. What was done in the last minute counts no more; how large plans were is remembered, so that the plan which
+    /// opened it by its growth is accepted.
+    pub(super) fn closed(self) -> Self {
+        Self {
+            largest_plans: self.largest_plans,
+            ..Self::default()
         }
     }
 
-    /// Counts a signal.
-    pub(crate) fn count(&mut self, now_seconds: f64) {
-        self.signals_seconds.push(now_seconds);
+    /// How many more acts against a user this minute may see.
+    pub(super) fn room(&mut self, limits: &BreakerLimits, now_seconds: f64, user: &str) -> usize {
+        let forget = |times: &mut Vec<f64>| {
+            times.retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
+            // Times to come are those of a clock that was set back.
+            for sent in times.iter_mut() {
+                *sent = sent.min(now_seconds);
+            }
+            !times.is_empty()
+        };
+        forget(&mut self.signals_seconds);
+        self.user_signals_seconds.retain(|_, times| forget(times));
+        let all = limits.acts_per_minute();
+        let of_user = self.user_signals_seconds.get(user).map_or(0, Vec::len);
+        let left = all.saturating_sub(self.signals_seconds.len());
+        left.min(for_one_user(all).saturating_sub(of_user))
     }
-}
 
-/// Why one cycle hits too many of the users who use or hold a device; nothing if it does not, or if there are fewer of
-/// these than [`BreakerLimits::at_least_users`].
-pub(crate) fn too_many_users(
-    limits: &BreakerLimits,
-    hit: &BTreeSet<String>,
-    all: &BTreeSet<String>,
-) -> Option<String> {
-    let hit_users = hit.len();
-    let all_users = all.union(hit).count();
-    if all_users < limits.at_least_users as usize {
-        return None;
+    /// Counts acts against a user.
+    pub(super) fn count(&mut self, now_seconds: f64, user: &str, acts: usize) {
+        let times = std::iter::repeat_n(now_seconds, acts);
+        self.signals_seconds.extend(times.clone());
+        let of_user = self.user_signals_seconds.entry(user.to_owned());
+        of_user.or_default().extend(times);
     }
-    #[expect(clippy::cast_precision_loss, reason = "no machine has 2^52 users")]
-    let share = hit_users as f64 / all_users as f64;
-    (share > limits.share_of_users).then(|| {
-        format!(
-            "{hit_users} of {all_users} users would be hit at once, more than {} of them",
-            limits.share_of_users
-        )
-    })
+
+    /// Why what falls due in a cycle, on machines with these users, is a surprise.
+    pub(crate) fn surprise(
+        &mut self,
+        limits: &BreakerLimits,
+        hits: &Hits,
+        all: &BTreeSet<String>,
+        now_seconds: f64,
+    ) -> Option<String> {
+        let grown = self.largest_plans.grown(hits, now_seconds);
+        hits.too_many_users(limits, all).or(grown)
+    }
 }
 
 #[cfg(test)]
@@ -121,50 +134,52 @@ mod tests {
         at_least_users: 3,
     };
 
-    fn names(count: usize) -> BTreeSet<String> {
-        (0..count).map(|user| format!("user{user}")).collect()
-    }
-
     #[test]
     fn promise_08_the_minute_slides() {
         let mut breaker = Breaker::default();
         for now_seconds in [0.0, 30.0, 59.0] {
-            breaker.ask(&LIMITS, now_seconds, 1);
-            assert_eq!(breaker.open, None);
-            breaker.count(now_seconds);
+            assert!(breaker.room(&LIMITS, now_seconds, "a") > 0);
+            breaker.count(now_seconds, "a", 1);
         }
-        breaker.ask(&LIMITS, 60.0, 1);
-        assert_eq!(breaker.open, None, "the first is a minute old");
-        breaker.ask(&LIMITS, 60.0, 2);
-        let open = breaker.open.clone().unwrap();
-        assert!(open.why.contains("more than 3 signals"), "{open:?}");
-        breaker.ask(&LIMITS, 1000.0, 1);
-        assert_eq!(breaker.open, Some(open), "it does not close by itself");
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_forgives_nothing() {
-        let mut breaker = Breaker::default();
-        for _ in 0..3 {
-            breaker.count(5000.0);
-        }
-        breaker.ask(&LIMITS, 100.0, 1);
-        assert!(breaker.open.is_some());
-    }
-
-    #[test]
-    fn promise_08_a_share_of_the_users_is_too_many_from_a_number_on() {
-        let hits = |hit, all| too_many_users(&LIMITS, &names(hit), &names(all));
-        assert_eq!(hits(2, 2), None);
-        assert_eq!(hits(1, 3), None);
-        assert!(hits(2, 3).is_some());
-        assert_eq!(hits(3, 6), None);
-        let why = hits(3, 5).unwrap();
+        assert_eq!(breaker.room(&LIMITS, 59.0, "a"), 0);
+        assert_eq!(breaker.room(&LIMITS, 59.0, "b"), 0);
         assert_eq!(
-            why,
-            "3 of 5 users would be hit at once, more than 0.5 of them"
+            breaker.room(&LIMITS, 60.0, "a"),
+            1,
+            "the first is a minute old"
         );
-        assert!(hits(3, 0).is_some(), "those who are hit are users too");
+        assert_eq!(breaker.open, None, "it paces, and does not open");
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others() {
+        let limits = BreakerLimits {
+            signals_per_minute: 20,
+            ..LIMITS
+        };
+        let mut breaker = Breaker::default();
+        breaker.count(0.0, "a", 15);
+        assert_eq!(breaker.room(&limits, 1.0, "a"), 0);
+        assert_eq!(breaker.room(&limits, 1.0, "b"), 5);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_forgives_nothing_and_stops_nothing_for_longer_than_a_minute() {
+        let mut breaker = Breaker::default();
+        breaker.count(5000.0, "a", 3);
+        assert_eq!(breaker.room(&LIMITS, 100.0, "a"), 0);
+        assert_eq!(breaker.room(&LIMITS, 161.0, "a"), 3);
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let path = folder.path().join(BREAKER_FILE);
+        std::fs::write(path, r#"{"open":null,"signals_seconds":[1.0,2.0]}"#).unwrap();
+        let mut breaker = Breaker::load(&directory, 3.0);
+        assert_eq!(breaker.open, None);
+        assert_eq!(breaker.room(&LIMITS, 3.0, "a"), 1);
     }
 
     #[test]
@@ -173,7 +188,7 @@ mod tests {
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
         assert_eq!(Breaker::load(&directory, 1.0), Breaker::default());
         let mut breaker = Breaker::default();
-        breaker.count(7.0);
+        breaker.count(7.0, "a", 1);
         breaker.trip(8.0, "too much".to_owned());
         breaker.trip(9.0, "again".to_owned());
         breaker.save(&directory).unwrap();

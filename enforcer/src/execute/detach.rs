@@ -28,17 +28,15 @@ impl Executor {
     pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
         let named = Target::Attachment(target.clone());
         let mut record = self.record(Action::Detach, &named, cause);
-        let outcome = match self.may_detach(target) {
+        let ready = self.pace(&target.username);
+        let outcome = match ready.and_then(|()| self.may_detach(target)) {
             Ok(()) if self.policy.mode == Mode::DryRun => Outcome::Would,
             Ok(()) => self.take_device(target, &mut record),
             Err(outcome) => outcome,
         };
         self.conclude(record, named, &outcome);
         if matches!(outcome, Outcome::Done | Outcome::Would) {
-            let gpu = [target.gpu].into();
-            for process in &target.processes {
-                self.signal(Action::Terminate, process, Some(&gpu), cause);
-            }
+            self.end_with_device(&target.processes, target.gpu, cause);
         }
         outcome
     }
@@ -60,13 +58,12 @@ impl Executor {
     }
 
     fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
-        // Before the device is taken, lest its processes go on without it.
-        let signals = if self.may_signal {
-            target.processes.len()
-        } else {
-            0
-        };
-        let prepared = self.ask_breaker(signals).and_then(|()| self.intend(record));
+        let prepared = self.ask_breaker().and_then(|()| self.intend(record));
+        let prepared = prepared.and_then(|()| {
+            self.count_acts(&target.username, 1);
+            let saved = self.breaker.save(&self.directory);
+            saved.map_err(|error| later(error.to_string()))
+        });
         if let Err(outcome) = prepared {
             return outcome;
         }

@@ -2,18 +2,22 @@
 //!
 //! A process is opened first (pidfd_open(2)), then everything that made it a target is read again, and only then, if the
 //! descriptor still shows it alive, is it signalled, through that descriptor: whatever was read was of it, and nobody
-//! else can be hit. Before anything is done the intention is on the disk in `audit`. The `breaker` holds whatever the rules say.
+//! else can be hit. Before anything is done the intention is on the disk in `audit`. Whatever the rules say, `pace` spreads what
+//! is done over time, and the `breaker` stops it where the plan is a `surprise`.
 
 mod asked;
 pub(crate) mod audit;
 pub(crate) mod breaker;
 mod detach;
 mod evidence;
+mod left;
 mod never;
+mod pace;
 mod record;
 pub(crate) mod report;
 mod resume;
 mod signal;
+pub(crate) mod surprise;
 #[cfg(test)]
 mod tests;
 
@@ -25,14 +29,17 @@ use genv_core::state::StateStore;
 
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::directory::{DirectoryLock, FileError, RuntimeDirectory};
-use crate::plan::{Outcome, Plan, ProcessTarget, Step, StepKind, Subject, Target};
+use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Subject, Target};
 pub(crate) use asked::Asked;
 use audit::{Action, Audit};
 use breaker::Breaker;
 pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
+use left::Left;
 pub(crate) use never::program_out_of_reach;
+use pace::CyclePace;
 pub(crate) use resume::Mark;
 use signal::Held;
+use surprise::Hits;
 
 /// Held while anything is done, so that two programs do not exceed together what each may do.
 const LOCK_FILE: &str = "execute.lock";
@@ -92,6 +99,10 @@ pub struct Executor {
     mark: Mark,
     /// Processes that were signalled and have not ended, by pid and start time.
     held: HashMap<(u32, u64), Held>,
+    /// What this cycle did.
+    cycle: CyclePace,
+    /// Processes of which the device was taken, and whose turn has not come.
+    left: Vec<Left>,
     /// Why each step was refused last, so that one which is tried every cycle fills no disk.
     refused: BTreeMap<(String, Action, Target), String>,
 }
@@ -142,8 +153,11 @@ impl Executor {
             audit: Audit::default(),
             mark: Mark::begin(now_seconds()),
             held: HashMap::new(),
+            cycle: CyclePace::default(),
+            left: Vec::new(),
             refused: BTreeMap::new(),
         };
+        executor.left = left::load(&executor.directory)?;
         executor.breaker = Breaker::load(&executor.directory, executor.now());
         Ok(executor)
     }
@@ -205,22 +219,37 @@ impl Executor {
         &self.breaker
     }
 
-    /// Begins a cycle that will hit some of all users who use or hold a device: sees whether they are too many, and which
-    /// processes did not end although they were killed.
+    /// Begins a cycle that ends or takes something of some of all users who use or hold a device: sees whether these are too
+    /// many, and which processes did not end although they were killed.
     pub fn begin_cycle(&mut self, hit: &BTreeSet<String>, all: &BTreeSet<String>) -> CycleNotes {
+        self.begin(&Hits::of_users(hit), all)
+    }
+
+    /// The same, where it is known what falls due.
+    pub(crate) fn begin(&mut self, hits: &Hits, all: &BTreeSet<String>) -> CycleNotes {
         let mut notes = CycleNotes {
             tripped: None,
             unkillable: self.look_after_signalled(),
         };
         // Without the lock it cannot be written down, and is in force all the same.
         let _lock = self.lock();
-        if self.breaker.open.is_none()
-            && let Some(why) = breaker::too_many_users(&self.policy.breaker, hit, all)
-        {
+        self.cycle = CyclePace::begin(&self.policy.breaker, all);
+        if self.breaker.open.is_some() {
+            return notes;
+        }
+        let (now, before) = (self.now(), self.breaker.clone());
+        let limits = self.policy.breaker;
+        if let Some(why) = self.breaker.surprise(&limits, hits, all, now) {
             notes.tripped = Some(why.clone());
             if self.policy.mode == Mode::Enforce {
                 self.trip(why);
+                return notes;
             }
+        }
+        if self.breaker != before
+            && let Err(error) = self.breaker.save(&self.directory)
+        {
+            tracing::error!(%error, "a restart would forget how much fell due");
         }
         notes
     }
@@ -271,22 +300,14 @@ impl Executor {
         }
     }
 
-    /// Why nothing may be done now, if so many signals are meant to be sent.
-    fn ask_breaker(&mut self, signals: usize) -> Result<(), Outcome> {
-        let now = self.now();
-        let was_open = self.breaker.open.is_some();
-        self.breaker.ask(&self.policy.breaker, now, signals);
-        match self.breaker.open.clone() {
+    /// Why nothing may be done now.
+    fn ask_breaker(&self) -> Result<(), Outcome> {
+        match &self.breaker.open {
             None => Ok(()),
-            Some(open) => {
-                if !was_open {
-                    self.trip(open.why.clone());
-                }
-                Err(evidence::later(format!(
-                    "the breaker is open: {}: see to it, then 'genv-enforcer reset'",
-                    open.why
-                )))
-            }
+            Some(open) => Err(evidence::later(format!(
+                "the breaker is open: {}: see to it, then 'genv-enforcer reset'",
+                open.why
+            ))),
         }
     }
 
@@ -303,17 +324,6 @@ fn act_of(step: &StepKind) -> Option<(Action, Target)> {
         StepKind::Terminate(target) => Some((Action::Terminate, Target::Process(target.clone()))),
         StepKind::Kill(target) => Some((Action::Kill, Target::Process(target.clone()))),
     }
-}
-
-/// The users whom a plan's steps hit, other than by words.
-#[must_use]
-pub(crate) fn users_hit(plan: &Plan) -> BTreeSet<String> {
-    let hit = plan.steps.iter().filter_map(|step| match &step.kind {
-        StepKind::Detach(target) => Some(target.username.clone()),
-        StepKind::Terminate(target) | StepKind::Kill(target) => Some(target.username.clone()),
-        StepKind::Report | StepKind::Warn { .. } => None,
-    });
-    hit.collect()
 }
 
 /// Whether genv's variable lets processes be signalled: `0` does not, and what is no number does not either.
@@ -347,7 +357,8 @@ pub(crate) fn reset_breaker(
     directory: &RuntimeDirectory,
 ) -> Result<Option<breaker::Open>, FileError> {
     let _lock = directory.lock(LOCK_FILE, LOCK_PATIENCE)?;
-    let open = Breaker::load(directory, now_seconds()).open;
-    Breaker::default().save(directory)?;
+    let mut breaker = Breaker::load(directory, now_seconds());
+    let open = breaker.open.take();
+    breaker.closed().save(directory)?;
     Ok(open)
 }

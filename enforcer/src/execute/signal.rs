@@ -33,8 +33,25 @@ struct Killed {
 }
 
 impl Executor {
-    /// Signals a process if it is still what the plan took it for, or says why not.
+    /// Signals a process if its turn has come and it is still what the plan took it for, or says why not.
     pub(super) fn signal(
+        &mut self,
+        action: Action,
+        target: &ProcessTarget,
+        gpus: Option<&BTreeSet<u32>>,
+        cause: &Cause<'_>,
+    ) -> Outcome {
+        if let Err(outcome) = self.pace(&target.username) {
+            let named = Target::Process(target.clone());
+            let record = self.record(action, &named, cause);
+            self.conclude(record, named, &outcome);
+            return outcome;
+        }
+        self.signal_now(action, target, gpus, cause)
+    }
+
+    /// The same, whatever the pace.
+    pub(super) fn signal_now(
         &mut self,
         action: Action,
         target: &ProcessTarget,
@@ -67,6 +84,9 @@ impl Executor {
             return Err(later(
                 "GENV_TERMINATE_PROCESSES=0 keeps processes from being signalled".to_owned(),
             ));
+        }
+        if action == Action::Kill && self.is_left(target) {
+            return Err(later("it was not told to end yet".to_owned()));
         }
         let pidfd = match self.held.remove(&key(target)) {
             Some(held) => {
@@ -104,11 +124,10 @@ impl Executor {
         record: &mut Record,
     ) -> Outcome {
         let prepared = self
-            .ask_breaker(1)
+            .ask_breaker()
             .and_then(|()| self.intend(record))
             .and_then(|()| {
-                let now = self.now();
-                self.breaker.count(now);
+                self.count_acts(&target.username, 1);
                 let saved = self.breaker.save(&self.directory);
                 saved.map_err(|error| later(error.to_string()))
             });

@@ -79,7 +79,12 @@ impl Judge<'_, '_> {
             Freshness::Repeated | Freshness::Missing => known.seen.seconds,
         });
 
-        let held = hold::why(self.input, rule, user, hostname)
+        let held = hold::why(self.input, rule, user, hostname);
+        let is_put_off = held.is_some() || known.is_some_and(|known| known.put_off);
+        if is_put_off {
+            self.plan.put_off.insert(key.clone());
+        }
+        let held = held
             .or_else(|| missing(view, finding.host))
             .or(finding.held);
         let stage = match held {

@@ -70,6 +70,9 @@ pub struct Plan {
     pub left_behind: Vec<LeftBehind>,
     /// Hosts without fresh facts: nothing is done there, and nothing is counted over all hosts.
     pub missing_hosts: BTreeSet<String>,
+    /// Violations that a pause, maintenance, a waiver or the hours of their rule put off, now or before. It is no surprise if
+    /// many of these fall due together.
+    pub put_off: BTreeSet<Key>,
 }
 
 /// What makes a violation the same one in the next cycle.

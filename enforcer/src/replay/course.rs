@@ -9,8 +9,8 @@ use genv_core::model::{HostSnapshot, Snapshot};
 use super::event::{Event, EventKind, Open, RuleSummary};
 use crate::config::Config;
 use crate::cycle::users;
-use crate::execute::breaker::{Breaker, too_many_users};
-use crate::execute::users_hit;
+use crate::execute::breaker::Breaker;
+use crate::execute::surprise::Expected;
 use crate::groups::{Known, waiver_of_unknown};
 use crate::host::users_of_devices;
 use crate::plan::words;
@@ -42,6 +42,7 @@ pub(super) struct Course<'a> {
     now_seconds: f64,
     history: History,
     breaker: Breaker,
+    expected: Expected,
     /// What was said of each violation, until it is over.
     open: BTreeMap<Key, Open>,
     pub(super) cycles: u64,
@@ -70,6 +71,7 @@ impl<'a> Course<'a> {
             now_seconds: 0.0,
             history: History::default(),
             breaker: Breaker::default(),
+            expected: Expected::default(),
             open: BTreeMap::new(),
             cycles: 0,
             rules: rules
@@ -185,11 +187,14 @@ impl<'a> Course<'a> {
         }
         self.say_what_is_over(&plan)?;
         self.say_what_is_held(&plan)?;
-        if let Some(why) = too_many_users(
+        let surprise = self.breaker.surprise(
             &self.config.breaker,
-            &users_hit(&plan),
+            &self.expected.hits(&plan),
             &users_of_devices(&self.hosts),
-        ) {
+            now,
+        );
+        self.expected.follow(&plan);
+        if let Some(why) = surprise {
             self.trip(why)?;
         }
         for step in &plan.steps {
@@ -229,7 +234,6 @@ impl<'a> Course<'a> {
                 let (action, target) = words::deed(deed).unwrap_or_default();
                 rule.actions += 1;
                 open.acted_seconds = Some(now);
-                self.ask_breaker(deed)?;
                 EventKind::Action { action, target }
             }
         };
@@ -286,25 +290,6 @@ impl<'a> Course<'a> {
     fn event(&mut self, violation: &Violation, kind: EventKind) -> anyhow::Result<()> {
         let event = Event::of(violation, kind, self.now_seconds);
         (self.say)(Said::Event(Box::new(event)))
-    }
-
-    /// Whether the breaker would have let these signals be sent.
-    fn ask_breaker(&mut self, deed: &StepKind) -> anyhow::Result<()> {
-        let signals = match deed {
-            StepKind::Detach(target) => target.processes.len(),
-            StepKind::Terminate(_) | StepKind::Kill(_) => 1,
-            StepKind::Report | StepKind::Warn { .. } => 0,
-        };
-        let was_open = self.breaker.open.is_some();
-        self.breaker
-            .ask(&self.config.breaker, self.now_seconds, signals);
-        for _ in 0..signals {
-            self.breaker.count(self.now_seconds);
-        }
-        match self.breaker.open.clone() {
-            Some(open) if !was_open => self.say_breaker(&open.why),
-            _ => Ok(()),
-        }
     }
 
     fn trip(&mut self, why: String) -> anyhow::Result<()> {

@@ -327,18 +327,21 @@ fn a_waiver_holds_and_says_why() {
     assert_eq!(played.summary()["rules"]["non-env-processes"]["held"], 1);
 }
 
+/// One process of each of three users.
+fn three_users(seconds: f64) -> Value {
+    snapshot(
+        "gpu01",
+        seconds,
+        &[(42, "alice"), (43, "bob"), (44, "carol")],
+    )
+}
+
 #[test]
-fn the_breaker_would_have_tripped_where_too_many_signals_were_sent() {
+fn the_breaker_would_have_tripped_where_most_users_were_hit_at_once() {
     let rules = "version: 1
-breaker: {signals_per_minute: 2}
 rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
 ";
-    let day = [snapshot(
-        "gpu01",
-        0.0,
-        &[(42, "alice"), (43, "alice"), (44, "alice")],
-    )];
-    let played = replayed(rules, lines(day), true);
+    let played = replayed(rules, lines([three_users(0.0)]), true);
     let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
     assert_eq!(
         words.iter().filter(|it| *it == "breaker").count(),
@@ -346,6 +349,19 @@ rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: []}]
         "{words:?}"
     );
     assert_eq!(played.summary()["breaker_seconds"], NOON);
+}
+
+#[test]
+fn what_hours_put_off_may_fall_due_together() {
+    let rules = "version: 1
+timezone: UTC
+rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: [], when: {between: \"12:01-20:00\"}}]
+";
+    let day = (0..10).map(|number| three_users(f64::from(number) * 10.0));
+    let played = replayed(rules, lines(day), true);
+    let words: Vec<String> = played.story().into_iter().map(|it| it.0).collect();
+    assert_eq!(words.iter().filter(|it| *it == "action").count(), 3);
+    assert!(!words.contains(&"breaker".to_owned()), "{words:?}");
 }
 
 #[test]

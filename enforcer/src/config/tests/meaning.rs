@@ -57,7 +57,13 @@ fn the_contracts_example_means_what_it_says() {
     assert_eq!(config.timezone.iana_name(), Some("Europe/Berlin"));
     assert_eq!(config.never.users, strings(["root"]));
     assert_eq!(config.never.executables.len(), 2);
-    assert_eq!(config.breaker, BreakerLimits::default());
+    assert_eq!(
+        config.breaker,
+        BreakerLimits {
+            signals_per_minute: 20,
+            ..BreakerLimits::default()
+        }
+    );
     assert_eq!(
         config.maintenance,
         [Maintenance {
@@ -195,7 +201,7 @@ fn promise_04_the_least_configuration_is_dry_run_with_the_standard_breaker_and_n
     assert_eq!(
         config.breaker,
         BreakerLimits {
-            signals_per_minute: 20,
+            signals_per_minute: 60,
             share_of_users: 0.5,
             at_least_users: 3
         }

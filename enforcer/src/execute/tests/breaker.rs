@@ -2,8 +2,14 @@
 
 use super::*;
 
+/// A clock that is turned by hand.
+fn clock(at: &Arc<Mutex<f64>>) -> impl Fn() -> f64 + Send + 'static {
+    let at = Arc::clone(at);
+    move || *at.lock().unwrap()
+}
+
 #[test]
-fn promise_08_the_breaker_stops_at_its_number_and_stays_open() {
+fn promise_08_signals_are_paced_and_none_is_forgotten() {
     let mut victims: Vec<Victim> = (0..4).map(|_| Victim::new()).collect();
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 2;
@@ -11,32 +17,31 @@ fn promise_08_the_breaker_stops_at_its_number_and_stays_open() {
         .iter()
         .map(|victim| terminate(&victim.target()))
         .collect();
-    let mut executor = stage.executor().clock(|| 1000.0);
+    let nobody = BTreeSet::new();
+    let now = Arc::new(Mutex::new(1000.0));
+    let mut executor = stage.executor().clock(clock(&now));
+    executor.begin_cycle(&nobody, &nobody);
     assert_eq!(executor.carry_out(&steps[0], "why"), Outcome::Done);
+    refused(&executor.carry_out(&steps[1], "why"), "paced", true);
+    executor.begin_cycle(&nobody, &nobody);
     assert_eq!(executor.carry_out(&steps[1], "why"), Outcome::Done);
-    refused(
-        &executor.carry_out(&steps[2], "why"),
-        "the breaker is open",
-        true,
-    );
-    assert_eq!(executor.mode(), Mode::DryRun);
-    // Neither time nor a restart closes it.
-    let mut later = stage.executor().clock(|| 9000.0);
-    assert_eq!(later.mode(), Mode::DryRun);
-    refused(
-        &later.carry_out(&steps[3], "why"),
-        "the breaker is open",
-        true,
-    );
-    let directory = RuntimeDirectory::open(stage.own.path()).unwrap();
-    let open = reset_breaker(&directory).unwrap().unwrap();
-    assert!(open.why.contains("more than 2 signals"), "{open:?}");
-    assert_eq!(reset_breaker(&directory).unwrap(), None);
+    executor.begin_cycle(&nobody, &nobody);
+    refused(&executor.carry_out(&steps[2], "why"), "paced", true);
+    assert_eq!(executor.mode(), Mode::Enforce);
+    // A restart does not begin a new minute.
+    let mut other = stage.executor().clock(clock(&now));
+    refused(&other.carry_out(&steps[3], "why"), "paced", true);
     assert!(victims[2].runs() && victims[3].runs());
-    // Also the other program sees that it was reset.
+    *now.lock().unwrap() = 1060.0;
+    executor.begin_cycle(&nobody, &nobody);
+    assert_eq!(executor.carry_out(&steps[2], "why"), Outcome::Done);
+    executor.begin_cycle(&nobody, &nobody);
     assert_eq!(executor.carry_out(&steps[3], "why"), Outcome::Done);
-    assert_eq!(victims[3].ended_by(), 15);
-    assert!(victims[2].runs());
+    for victim in &mut victims {
+        assert_eq!(victim.ended_by(), 15);
+    }
+    let refused = stage.results().into_iter().filter(|it| it == "refused");
+    assert_eq!(refused.count(), 3, "each program writes a refusal once");
 }
 
 #[test]
@@ -51,11 +56,8 @@ fn promise_08_two_programs_count_together() {
         .collect();
     assert_eq!(one.carry_out(&steps[0], "why"), Outcome::Done);
     assert_eq!(other.carry_out(&steps[1], "why"), Outcome::Done);
-    refused(
-        &one.carry_out(&steps[2], "why"),
-        "the breaker is open",
-        true,
-    );
+    one.begin_cycle(&BTreeSet::new(), &BTreeSet::new());
+    refused(&one.carry_out(&steps[2], "why"), "paced", true);
     assert!(victims[2].runs());
 }
 
@@ -83,6 +85,22 @@ fn promise_08_a_cycle_that_hits_too_many_users_does_nothing() {
     );
     assert_eq!(executor.begin_cycle(&hit, &all).tripped, None, "told once");
     assert!(victim.runs());
+    // Neither time nor a restart closes it.
+    stage.policy.mode = Mode::Enforce;
+    let mut later = stage.executor().clock(|| 1e12);
+    assert_eq!(later.mode(), Mode::DryRun);
+    let step = terminate(&victim.target());
+    refused(&later.carry_out(&step, "why"), "the breaker is open", true);
+    let directory = RuntimeDirectory::open(stage.own.path()).unwrap();
+    let open = reset_breaker(&directory).unwrap().unwrap();
+    assert!(
+        open.why.ends_with("more than 0.5 of them: a, b, c"),
+        "{open:?}"
+    );
+    assert_eq!(reset_breaker(&directory).unwrap(), None);
+    // Also the other program sees that it was reset.
+    assert_eq!(executor.carry_out(&step, "why"), Outcome::Done);
+    assert_eq!(victim.ended_by(), 15);
 }
 
 #[test]

@@ -123,22 +123,56 @@ fn what_changed_since_the_plan_is_not_detached() {
 }
 
 #[test]
-fn promise_08_a_device_is_not_taken_if_its_processes_would_be_too_many() {
+fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_restart() {
     let member = Victim::new();
-    let mut victims: Vec<Victim> = (0..3).map(|_| Victim::claiming("E")).collect();
+    let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
-    stage.policy.breaker.signals_per_minute = 2;
+    stage.policy.breaker.signals_per_minute = 5;
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
+    let process = |victim: &Victim| ProcessTarget {
+        eid: Some("E".to_owned()),
+        ..victim.target()
+    };
     let target = AttachmentTarget {
-        processes: victims.iter().map(Victim::target).collect(),
+        processes: victims.iter().map(process).collect(),
         ..attachment(&stage, uid)
     };
+    let (now, nobody) = (Arc::new(Mutex::new(1000.0)), BTreeSet::new());
+    let executor = || {
+        let now = Arc::clone(&now);
+        stage.executor().clock(move || *now.lock().unwrap())
+    };
+    let alive = |victims: &mut Vec<Victim>| {
+        victims
+            .iter_mut()
+            .filter_map(|it| it.runs().then_some(()))
+            .count()
+    };
+    let mut first = executor();
+    first.begin_cycle(&nobody, &nobody);
+    assert_eq!(first.carry_out(&detach(&target), "why"), Outcome::Done);
+    assert!(!stage.attached());
+    // The device is one, and three are a cycle's.
+    until("two have ended", || alive(&mut victims) == 2);
     refused(
-        &stage.executor().carry_out(&detach(&target), "why"),
-        "the breaker is open",
+        &first.carry_out(&kill(&process(&victims[3])), "why"),
+        "paced",
         true,
     );
-    assert!(stage.attached());
-    assert!(victims.iter_mut().all(Victim::runs));
+    let mut second = executor();
+    second.begin_cycle(&nobody, &nobody);
+    second.end_left(|_, _| true);
+    second.end_left(|rule, process| rule != "rule" || process.pid == victims[2].pid());
+    assert_eq!(victims[3].ended_by(), 15);
+    assert!(victims[2].runs(), "it waits by an administrator's word");
+    second.begin_cycle(&nobody, &nobody);
+    second.end_left(|_, _| false);
+    assert!(victims[2].runs(), "the minute has no room");
+    *now.lock().unwrap() = 1060.0;
+    second.begin_cycle(&nobody, &nobody);
+    second.end_left(|_, _| false);
+    assert_eq!(victims[2].ended_by(), 15);
+    assert!(!stage.own.path().join("left.json").exists());
+    assert!(second.left.is_empty());
 }

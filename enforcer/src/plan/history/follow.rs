@@ -8,7 +8,7 @@ use crate::plan::facts::{Facts, HostId};
 use crate::plan::freshness::Freshness;
 use crate::plan::judge::is_open;
 use crate::plan::selector::View;
-use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation, hold, rules};
+use crate::plan::{Input, Key, Plan, Stage, Subject, Target, hold, rules};
 
 impl History {
     /// Notes what the plan of a cycle found: what is seen and since when, what is gone, and how busy attachments were. What
@@ -25,7 +25,7 @@ impl History {
             .iter()
             .map(|rule| (rule.name.as_str(), View::new(&facts, rule)))
             .collect();
-        self.follow_violations(input, &facts, &views, &plan.violations);
+        self.follow_violations(input, &facts, &views, plan);
         for host in 0..facts.hosts.len() {
             self.follow_host(input, &facts, &views, host);
         }
@@ -38,11 +38,11 @@ impl History {
         input: &Input<'_>,
         facts: &Facts<'_>,
         views: &BTreeMap<&str, View<'_, '_>>,
-        violations: &[Violation],
+        plan: &Plan,
     ) {
         let now = input.now_seconds;
         let mut seen: BTreeMap<Key, ViolationHistory> = BTreeMap::new();
-        for violation in violations {
+        for violation in &plan.violations {
             let Some(view) = views.get(violation.key.rule.as_str()) else {
                 continue;
             };
@@ -66,6 +66,7 @@ impl History {
             } else if view.freshness(host) == Freshness::New {
                 known.seen.observe(now, facts.longest_gap_seconds(host));
             }
+            known.put_off = plan.put_off.contains(&violation.key);
             let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
             if violation.stage == Stage::Due && acts_first {
                 let open = violation.targets.iter().filter(|target| open(target));

@@ -71,6 +71,9 @@ pub(super) struct ViolationHistory {
     /// What this round is for; whatever comes later needs warnings of its own.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) chosen: BTreeSet<Subject>,
+    /// Whether a pause, maintenance, a waiver or the hours of its rule put it off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) put_off: bool,
     /// Whether any of this was only rehearsed.
     pub(super) rehearsed: bool,
 }
@@ -237,6 +240,7 @@ impl ViolationHistory {
             not_warned: None,
             acted_seconds: None,
             chosen: BTreeSet::new(),
+            put_off: false,
             rehearsed: false,
         }
     }
