@@ -1,22 +1,31 @@
 //! Which environment a process belongs to, and which environments live.
 //!
-//! There are three answers, by four rules, and the third answer is honest: a process of which evidence is missing is
-//! unknown, and whoever acts upon attribution leaves it alone.
+//! There are three answers, by four rules, and the third answer is honest: a process of which evidence is missing, or
+//! contradicts itself, is unknown, and whoever acts upon attribution leaves it alone.
+//!
+//! The state is written by users, each of whom can write anything. What a record says of a process counts
+//! only where the kernel agrees: a *member* is a process that the record lists and that runs as the environment's user.
 //!
 //! 1. *In E*, by a credible claim: the process's environ names E, E exists, and the process runs as
 //!    E's user, or in a container (who may start containers is root anyway; a rootless
 //!    container is worth as much as its owner).
-//! 2. *In E*, by membership: it is a member of E; or its nearest member ancestor is one of E, and its
-//!    own environ does not claim another environment.
+//! 2. *In E*, by membership: it is a member of E; or its nearest member ancestor is one of E, it runs as E's user, and
+//!    its own environ does not claim another environment.
 //! 3. *Outside*: it makes no claim, and none of its ancestors is a member; or its claim is refuted: there
 //!    is no such environment, or it is another user's.
-//! 4. *Unknown*: anything that these rules need is missing. So is the claim of its user's environment that was
-//!    left out only because its Jupyter kernels were not found: they may run elsewhere.
+//! 4. *Unknown*: anything that these rules need is missing, or contradicts another part of it:
+//!    - Its nearest member ancestor is of another user: sudo, su, setuid programs and spawners start such processes.
+//!      Root's members are an exception: they are ancestors of everybody's processes, and anybody can list them in a record.
+//!    - Its real and effective users differ.
+//!    - It claims another user's environment, whose record lists it, or an ancestor of it, all the same: that record may
+//!      have been changed by another user than its own.
+//!    - It claims its user's environment that was left out only because its Jupyter kernels were not found: they may run
+//!      elsewhere.
 //!
 //! Only freshly read state shows that something is not in it: from state that is kept because it
 //! cannot be read now, nothing is ever concluded to be outside.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
@@ -44,6 +53,12 @@ pub mod reason {
     pub const ZOMBIE: &str = "zombie";
     /// Unknown: its user could not be read, so that its claim cannot be judged.
     pub const USER_UNREADABLE: &str = "user_unreadable";
+    /// Unknown: its real and effective users differ, as while a setuid program runs.
+    pub const USERS_DIFFER: &str = "users_differ";
+    /// Unknown: it descends from a member of an environment, and runs as another user (sudo, su, spawners).
+    pub const USER_CHANGED: &str = "user_changed";
+    /// Unknown: it claims another user's environment, which lists it, or an ancestor of it, as a member.
+    pub const MEMBERSHIP_CONTRADICTED: &str = "membership_contradicted";
     /// Unknown: an ancestor ended while it was read, or may not be read.
     pub const ANCESTOR_UNREADABLE: &str = "ancestor_unreadable";
     /// Unknown: the environment that it claims is its user's and would live by Jupyter kernels, of which none was found;
@@ -64,6 +79,8 @@ pub struct LiveEnvironment<'a> {
     pub environment: &'a EnvironmentState,
     /// Its members that are alive, without those that are hidden.
     pub members: Vec<Member>,
+    /// Living processes that its record lists and that run as other users: they keep it alive, but are no members.
+    pub foreign: Vec<Member>,
 }
 
 /// The environments of a state that live; the others ended without anybody clearing them away.
@@ -71,7 +88,8 @@ pub struct LiveEnvironment<'a> {
 /// A member is alive if its pid exists and its process is the one that was recorded. If none was, it
 /// must have started before the state was written: a bare pid means the process that had it
 /// then. A member that is hidden counts as alive, as does a kernel that is listed: those that ended are left out
-/// when the state is read.
+/// when the state is read. A listed process of another user keeps its environment alive: that environment is
+/// disputed, and what is disputed does not end.
 #[must_use]
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
     let written = state.written_timestamp_seconds;
@@ -81,21 +99,34 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
             let created = environment.created_timestamp_seconds;
             state.recorded.of(&environment.eid, created, pid)
         };
-        let alive = |&pid: &u32| {
-            let lineage = table.lineage.get(&pid)?;
-            liveness::is_member(recorded(pid), lineage, written).then_some(Member {
-                pid,
-                start_time_ticks: lineage.start_time_ticks,
-            })
-        };
+        let (mut members, mut foreign) = (Vec::new(), Vec::new());
+        for &pid in pids {
+            let Some(lineage) = table.lineage.get(&pid) else {
+                continue;
+            };
+            if liveness::is_member(recorded(pid), lineage, written) {
+                let borne_out = lineage.uid.is_none_or(|uid| uid == environment.uid);
+                let list = if borne_out {
+                    &mut members
+                } else {
+                    &mut foreign
+                };
+                list.push(Member {
+                    pid,
+                    start_time_ticks: lineage.start_time_ticks,
+                });
+            }
+        }
         let hidden =
             |&pid: &u32| table.hidden.contains(&pid) && liveness::may_be_member(recorded(pid));
-        let members: Vec<Member> = pids.iter().filter_map(alive).collect();
-        let lives =
-            !members.is_empty() || !environment.kernel_ids.is_empty() || pids.iter().any(hidden);
+        let lives = !members.is_empty()
+            || !foreign.is_empty()
+            || !environment.kernel_ids.is_empty()
+            || pids.iter().any(hidden);
         lives.then_some(LiveEnvironment {
             environment,
             members,
+            foreign,
         })
     };
     state.environments.iter().filter_map(live).collect()
@@ -108,14 +139,29 @@ pub struct Attributor<'a> {
     state_is_whole: bool,
     users: HashMap<&'a str, u32>,
     state: &'a State,
-    members: HashMap<u32, &'a str>,
+    members: HashMap<u32, Membership<'a>>,
+    /// Processes that records list though they run as other users, with the environments of these records.
+    foreign: HashSet<(u32, &'a str)>,
+}
+
+/// A member's environment and its user.
+#[derive(Clone, Copy, Debug)]
+struct Membership<'a> {
+    eid: &'a str,
+    user: u32,
+    /// Whether the kernel told that the member runs as that user.
+    user_is_known: bool,
 }
 
 /// What the chain of parents says.
 enum Descent<'a> {
-    /// This member, the process itself or an ancestor, comes first.
+    /// It, or its nearest member ancestor, is a member of its own user's environment.
     Member { eid: &'a str, itself: bool },
-    /// There is none up to the root.
+    /// Its nearest member ancestor is of another user.
+    UserChanged,
+    /// Its user, or that of its nearest member ancestor, is not known.
+    UserUnreadable,
+    /// There is no member up to the root.
     None,
     /// The chain breaks before its root.
     Broken,
@@ -136,16 +182,19 @@ impl<'a> Attributor<'a> {
     ) -> Self {
         let mut users = HashMap::with_capacity(environments.len());
         let mut members = HashMap::with_capacity(environments.len());
-        for LiveEnvironment {
-            environment,
-            members: alive,
-        } in environments
-        {
-            let eid = environment.eid.as_str();
-            users.insert(eid, environment.uid);
-            for &member in alive {
-                members.entry(member.pid).or_insert(eid);
+        let mut foreign = HashSet::new();
+        for live in environments {
+            let (eid, user) = (live.environment.eid.as_str(), live.environment.uid);
+            users.insert(eid, user);
+            for member in &live.members {
+                let lineage = table.lineage.get(&member.pid);
+                members.entry(member.pid).or_insert(Membership {
+                    eid,
+                    user,
+                    user_is_known: lineage.is_some_and(|lineage| lineage.uid.is_some()),
+                });
             }
+            foreign.extend(live.foreign.iter().map(|listed| (listed.pid, eid)));
         }
         Self {
             table,
@@ -153,6 +202,7 @@ impl<'a> Attributor<'a> {
             state_is_whole: state_is_fresh && !state.incomplete,
             users,
             members,
+            foreign,
         }
     }
 
@@ -164,15 +214,31 @@ impl<'a> Attributor<'a> {
             Some(ProcessRead::Unreadable) => return unknown(reason::UNREADABLE),
             Some(ProcessRead::Vanished) | None => return unknown(reason::VANISHED),
         };
+        if let Claim::Named(eid) = &facts.claim
+            && self
+                .users
+                .get(eid.as_str())
+                .is_some_and(|&user| credible(facts, user))
+        {
+            return inside(eid);
+        }
+        if facts.users_differ() {
+            return unknown(reason::USERS_DIFFER);
+        }
+        let descent = self.descent(pid, facts);
         match &facts.claim {
-            Claim::Named(eid) => self.judge_claim(pid, facts, eid),
-            Claim::Absent => match self.descent(pid) {
+            Claim::Named(eid) => self.refute(pid, facts, eid, &descent),
+            Claim::Absent => match descent {
                 Descent::Member { eid, .. } => inside(eid),
+                Descent::UserChanged => unknown(reason::USER_CHANGED),
+                Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
                 Descent::None => self.outside(reason::NO_CLAIM),
                 Descent::Broken => unknown(reason::ANCESTOR_UNREADABLE),
             },
-            Claim::Missing(missing) => match self.descent(pid) {
+            Claim::Missing(missing) => match descent {
                 Descent::Member { eid, .. } => inside(eid),
+                Descent::UserChanged => unknown(reason::USER_CHANGED),
+                Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
                 Descent::None | Descent::Broken => unknown(match missing {
                     MissingEvidence::EnvironUnreadable => reason::ENVIRON_UNREADABLE,
                     MissingEvidence::EnvironEmpty => reason::ENVIRON_EMPTY,
@@ -183,26 +249,38 @@ impl<'a> Attributor<'a> {
         }
     }
 
-    fn judge_claim(&self, pid: u32, facts: &ProcessFacts, claimed: &str) -> Attribution {
-        let refuted = match self.users.get(claimed) {
-            None => reason::NO_SUCH_ENVIRONMENT,
-            Some(&user) if credible(facts, user) => return inside(claimed),
-            Some(_) => reason::OTHER_USERS_ENVIRONMENT,
-        };
-        match self.descent(pid) {
+    /// Where a process belongs whose claim is not credible.
+    fn refute(
+        &self,
+        pid: u32,
+        facts: &ProcessFacts,
+        claimed: &str,
+        descent: &Descent<'_>,
+    ) -> Attribution {
+        let exists = self.users.contains_key(claimed);
+        match descent {
             // The state names the process itself, after its environ was made.
             Descent::Member { eid, itself: true } => inside(eid),
-            // Claim and descent agree, as under `sudo --preserve-env`.
-            Descent::Member { eid, .. } if eid == claimed => inside(eid),
-            Descent::Broken if refuted == reason::OTHER_USERS_ENVIRONMENT => {
-                unknown(reason::ANCESTOR_UNREADABLE)
+            _ if !exists && self.may_live_for(facts, claimed) => unknown(reason::KERNELS_NOT_FOUND),
+            Descent::UserChanged => unknown(reason::USER_CHANGED),
+            Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
+            Descent::Broken if exists => unknown(reason::ANCESTOR_UNREADABLE),
+            _ if exists && facts.uid.is_none() => unknown(reason::USER_UNREADABLE),
+            _ if exists && self.is_listed_by(pid, claimed) => {
+                unknown(reason::MEMBERSHIP_CONTRADICTED)
             }
-            _ if facts.uid.is_none() && refuted == reason::OTHER_USERS_ENVIRONMENT => {
-                unknown(reason::USER_UNREADABLE)
-            }
-            _ if self.may_live_for(facts, claimed) => unknown(reason::KERNELS_NOT_FOUND),
-            _ => self.outside(refuted),
+            _ if exists => self.outside(reason::OTHER_USERS_ENVIRONMENT),
+            _ => self.outside(reason::NO_SUCH_ENVIRONMENT),
         }
+    }
+
+    /// Whether the record of another user's environment lists a process or an ancestor of it.
+    fn is_listed_by(&self, pid: u32, eid: &str) -> bool {
+        !self.foreign.is_empty()
+            && self
+                .ancestors(pid)
+                .flatten()
+                .any(|ancestor| self.foreign.contains(&(ancestor, eid)))
     }
 
     /// Whether an environment that was left out may live all the same, and be this process's then.
@@ -211,30 +289,60 @@ impl<'a> Attributor<'a> {
         user.is_some_and(|&user| facts.uid.is_none() || credible(facts, user))
     }
 
-    fn descent(&self, pid: u32) -> Descent<'a> {
-        let mut current = pid;
-        let mut child_start = u64::MAX;
-        for _ in 0..MOST_ANCESTORS {
-            let Some(lineage) = self.table.lineage.get(&current) else {
+    /// The nearest member among a process and its ancestors.
+    fn descent(&self, pid: u32, facts: &ProcessFacts) -> Descent<'a> {
+        let uid = facts.uid;
+        // Root of another container is not this machine's root.
+        let roots_members_count =
+            facts.container_id.is_none() || facts.container_id == self.table.own_container_id;
+        for ancestor in self.ancestors(pid) {
+            let Some(current) = ancestor else {
                 return Descent::Broken;
             };
-            if lineage.start_time_ticks > child_start {
-                // Nobody is younger than their child: the parent ended, and another process has its pid.
-                return Descent::Broken;
-            }
-            if let Some(&eid) = self.members.get(&current) {
+            let Some(&member) = self.members.get(&current) else {
+                continue;
+            };
+            if uid == Some(member.user)
+                && member.user_is_known
+                && (member.user != 0 || roots_members_count)
+            {
                 return Descent::Member {
-                    eid,
+                    eid: member.eid,
                     itself: current == pid,
                 };
             }
-            if lineage.parent == 0 {
-                return Descent::None;
+            // Root's processes are ancestors of everybody's, and anybody can list them in a record that names root.
+            if member.user == 0 {
+                continue;
             }
-            child_start = lineage.start_time_ticks;
-            current = lineage.parent;
+            return if uid.is_some() && member.user_is_known {
+                Descent::UserChanged
+            } else {
+                Descent::UserUnreadable
+            };
         }
-        Descent::Broken
+        Descent::None
+    }
+
+    /// A process and its ancestors, nearest first, up to the root; the last is absent where the chain breaks.
+    fn ancestors(&self, pid: u32) -> impl Iterator<Item = Option<u32>> {
+        let mut next = Some(pid);
+        let mut child_start = u64::MAX;
+        let mut followed = 0;
+        std::iter::from_fn(move || {
+            let current = next.take()?;
+            followed += 1;
+            let lineage = self.table.lineage.get(&current).filter(|lineage| {
+                // Nobody is younger than their child: then the parent ended, and another process has its pid.
+                lineage.start_time_ticks <= child_start && followed <= MOST_ANCESTORS
+            });
+            let Some(lineage) = lineage else {
+                return Some(None);
+            };
+            child_start = lineage.start_time_ticks;
+            next = (lineage.parent != 0).then_some(lineage.parent);
+            Some(Some(current))
+        })
     }
 
     fn outside(&self, reason: &str) -> Attribution {
@@ -250,7 +358,7 @@ impl<'a> Attributor<'a> {
 
 /// Whether a process may claim an environment of this user.
 fn credible(facts: &ProcessFacts, user: u32) -> bool {
-    facts.uid == Some(user)
+    facts.uid == Some(user) && facts.real_uid == Some(user)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == user)
 }
 

@@ -119,6 +119,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
         live.extend(own.map(|environment| LiveEnvironment {
             environment,
             members: Vec::new(),
+            foreign: Vec::new(),
         }));
     }
     let attributor = Attributor::new(state, &live, true, &table);

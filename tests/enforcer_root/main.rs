@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
+mod identity;
 mod pacing;
 mod recycled;
 mod stage;

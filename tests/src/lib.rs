@@ -1,6 +1,7 @@
 //! Tests of whole programs against real Prometheus, real /proc, real nvidia-smi and real genv 1.4.3.
 
 pub mod alertmanager;
+pub mod changed_user;
 pub mod dashboard;
 pub mod docker;
 pub mod documentation;

@@ -7,7 +7,9 @@ use crate::proc::Lineage;
 ///
 /// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user
 /// 1000's, its member is pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is
-/// named as a member of E too, but its process started after the state was written. Environment K is user 1000's, and
+/// named as a member of E too, but its process started after the state was written; so is pid 500, of which
+/// the user cannot be read. Environment R is root's, its members are pids 1 and 400. The record of environment V names
+/// user 2000, and lists pid 1 and pid 60, which is user 1000's. Environment K is user 1000's, and
 /// no kernel of it was found; neither was one of E, which its member keeps alive. Pid 50 is a shell
 /// that is no member. The process in question is pid 999.
 #[derive(Deserialize)]
@@ -25,6 +27,9 @@ struct Case {
     environ: Option<String>,
     #[serde(default = "user_of_e")]
     uid: Option<u32>,
+    /// Absent: as `uid`.
+    #[serde(default)]
+    real_uid: Option<u32>,
     #[serde(default)]
     container: bool,
     #[serde(default)]
@@ -67,11 +72,22 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
     }
 }
 
-fn started(seconds: u32, parent: u32) -> Lineage {
+/// The users of the world's processes; `None` where that cannot be read.
+fn user_of(pid: u32) -> Option<u32> {
+    match pid {
+        1 | 2 | 400 => Some(0),
+        200 => Some(2000),
+        500 => None,
+        _ => Some(1000),
+    }
+}
+
+fn started(pid: u32, seconds: u32, parent: u32) -> Lineage {
     Lineage {
         start_time_ticks: u64::from(seconds) * 100,
         start_timestamp_seconds: f64::from(seconds),
         parent,
+        uid: user_of(pid),
     }
 }
 
@@ -86,6 +102,7 @@ fn facts(case: &Case) -> ProcessFacts {
     ProcessFacts {
         start_time_ticks: 900_000,
         uid: case.uid,
+        real_uid: case.real_uid.or(case.uid),
         comm: "python".to_owned(),
         container_id: case.container.then(|| "0123456789ab".to_owned()),
         container_owner: case.container_owner,
@@ -125,15 +142,22 @@ fn table(case: &Case) -> ProcessTable {
                     start(u32::try_from(pid).unwrap()),
                 ),
             };
-            table.lineage.insert(child.0, started(child.1, parent));
+            table
+                .lineage
+                .insert(child.0, started(child.0, child.1, parent));
             child = (parent, start);
         }
         if child.0 != BROKEN {
-            table.lineage.insert(child.0, started(child.1, 0));
+            table.lineage.insert(child.0, started(child.0, child.1, 0));
         }
     }
-    for member in [100, 200] {
-        table.lineage.entry(member).or_insert(started(member, 1));
+    for member in [100, 200, 60, 400, 500, 1] {
+        let parent = u32::from(member != 1);
+        let lineage = started(member, member, parent);
+        table.lineage.entry(member).or_insert(lineage);
+    }
+    if let Some(lineage) = table.lineage.get_mut(&PID) {
+        lineage.uid = case.uid;
     }
     table.processes.insert(PID, present);
     table
@@ -150,8 +174,10 @@ fn every_case_of_the_table_gets_its_answer() {
             installed: true,
             written_timestamp_seconds: Some(WRITTEN_SECONDS),
             environments: vec![
-                environment("E", 1000, &[100, 300]),
+                environment("E", 1000, &[100, 300, 500]),
                 environment("F", 2000, &[200]),
+                environment("R", 0, &[1, 400]),
+                environment("V", 2000, &[60, 1]),
                 environment("dead", 1000, &[]),
             ],
             kernels_not_found: ["E", "K"].map(|eid| (eid.to_owned(), 1000)).into(),
@@ -184,9 +210,9 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
     let mut state = State {
         written_timestamp_seconds: Some(WRITTEN_SECONDS),
         environments: vec![
-            environment("member", 1, &[10, 11]),
+            environment("member", 1000, &[10, 11]),
             environment("dead", 1, &[20]),
-            environment("reused", 1, &[30]),
+            environment("reused", 1000, &[30]),
             environment("kernel", 1, &[]),
             environment("hidden", 1, &[40]),
         ],
@@ -194,8 +220,8 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
     };
     state.environments[3].kernel_ids = vec!["0123-abcd".to_owned()];
     let mut table = ProcessTable::default();
-    table.lineage.insert(10, started(9_999, 1));
-    table.lineage.insert(30, started(10_003, 1));
+    table.lineage.insert(10, started(10, 9_999, 1));
+    table.lineage.insert(30, started(30, 10_003, 1));
     table.hidden.insert(40);
 
     let live = live_environments(&state, &table);
@@ -221,6 +247,7 @@ fn a_loop_of_parents_ends_as_a_broken_chain() {
         claim: None,
         environ: None,
         uid,
+        real_uid: None,
         container: false,
         container_owner: None,
         ancestors: vec![1],
@@ -229,8 +256,8 @@ fn a_loop_of_parents_ends_as_a_broken_chain() {
         expect: String::new(),
     };
     let mut table = table(&case(Some(1000)));
-    table.lineage.insert(PID, started(5, 998));
-    table.lineage.insert(998, started(5, PID));
+    table.lineage.insert(PID, started(PID, 5, 998));
+    table.lineage.insert(998, started(998, 5, PID));
     let attribution = Attributor::new(&State::default(), &[], true, &table).attribute(PID);
     assert_eq!(attribution, unknown(reason::ANCESTOR_UNREADABLE));
 }

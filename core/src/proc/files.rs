@@ -36,7 +36,7 @@ pub(super) struct Root<'a> {
 }
 
 impl Root<'_> {
-    pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32) -> Lineage {
+    pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32, uid: Option<u32>) -> Lineage {
         #[expect(
             clippy::cast_precision_loss,
             reason = "a tick is exact for 2 million years of uptime"
@@ -46,6 +46,7 @@ impl Root<'_> {
             start_time_ticks,
             start_timestamp_seconds: self.boot_time_seconds + ticks / self.ticks_per_second,
             parent,
+            uid,
         }
     }
 }

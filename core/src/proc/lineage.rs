@@ -1,12 +1,12 @@
-//! Start times and parents: of members, and of all ancestors of a process.
+//! Start times, parents and users: of members, and of all ancestors of a process.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use rustix::fs::{AtFlags, statat};
+use rustix::fs::{AtFlags, Stat, statat};
 
-use super::files::{Absence, Root, absence, read_stat};
-use super::{Lineage, ProcessTable};
+use super::files::{Absence, Root, absence, read, read_stat};
+use super::{Lineage, ProcessTable, stat};
 
 /// Reads lineages, and remembers those of the last cycle.
 ///
@@ -65,10 +65,11 @@ impl Lineages {
         table.lineage.insert(pid, lineage);
     }
 
-    /// The lineage of a process whose directory has this inode, if it is the one that is remembered.
-    pub(super) fn remembered(&self, root: &Root<'_>, pid: u32, inode: u64) -> Option<Lineage> {
+    /// The lineage of a process whose directory was found so, if it is the one that is remembered.
+    pub(super) fn remembered(&self, root: &Root<'_>, pid: u32, found: &Stat) -> Option<Lineage> {
         let known = self.remembered.get(&pid)?;
-        (known.inode == inode).then(|| root.lineage(known.start_time_ticks, known.parent))
+        (known.inode == found.st_ino)
+            .then(|| root.lineage(known.start_time_ticks, known.parent, Some(found.st_uid)))
     }
 
     /// Adds all ancestors of a process whose lineage the table has.
@@ -121,27 +122,37 @@ impl Lineages {
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
         // Asked before `stat` is read: if the pid is reused in between, the number fits neither process.
-        let inode = if self.live {
-            let found = statat(root.directory, self.path.as_str(), AtFlags::empty());
-            found.ok().map(|found| found.st_ino)
+        let found = if self.live {
+            statat(root.directory, self.path.as_str(), AtFlags::empty()).ok()
         } else {
             None
         };
-        if let Some(lineage) = inode.and_then(|inode| self.remembered(root, pid, inode)) {
+        if let Some(lineage) = found.and_then(|found| self.remembered(root, pid, &found)) {
             return Ok(lineage);
         }
+        let directory = self.path.len();
         self.path.push_str("/stat");
         let stat = read_stat(root.directory, self.path.as_str(), &mut self.buffer)
             .map_err(|errno| absence(self.live, pid, errno))?;
+        let (start_time_ticks, parent) = (stat.start_time_ticks, stat.parent);
         self.anew.insert(pid);
-        if let Some(inode) = inode {
+        let uid = if let Some(found) = found {
             let known = Remembered {
-                inode,
-                start_time_ticks: stat.start_time_ticks,
-                parent: stat.parent,
+                inode: found.st_ino,
+                start_time_ticks,
+                parent,
             };
             self.remembered.insert(pid, known);
-        }
-        Ok(root.lineage(stat.start_time_ticks, stat.parent))
+            Some(found.st_uid)
+        } else {
+            self.path.truncate(directory);
+            self.path.push_str("/status");
+            let status = read(root.directory, self.path.as_str(), &mut self.buffer);
+            status
+                .ok()
+                .and_then(|status| stat::uids(status.content))
+                .map(|uids| uids.effective)
+        };
+        Ok(root.lineage(start_time_ticks, parent, uid))
     }
 }

@@ -46,6 +46,8 @@ pub struct ProcessTable {
     pub lineage: HashMap<u32, Lineage>,
     /// Members and ancestors that exist, but of which nothing may be read (`hidepid`).
     pub hidden: HashSet<u32>,
+    /// The container that this program itself runs in, by id, if any.
+    pub own_container_id: Option<String>,
 }
 
 /// Who a process is and where it comes from.
@@ -57,6 +59,8 @@ pub struct Lineage {
     pub start_timestamp_seconds: f64,
     /// Parent's pid: field 4 of `/proc/PID/stat`.
     pub parent: u32,
+    /// Effective uid: the owner of `/proc/PID`; absent if it could not be read.
+    pub uid: Option<u32>,
 }
 
 /// The outcome of reading one process.
@@ -77,6 +81,8 @@ pub struct ProcessFacts {
     pub start_time_ticks: u64,
     /// Effective uid: `Uid:` of `/proc/PID/status`; absent if it could not be read.
     pub uid: Option<u32>,
+    /// Real uid, from the same line. It differs from the effective one while a setuid program works for another user.
+    pub real_uid: Option<u32>,
     /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced; it may be that of a
     /// few reads ago.
     pub comm: String,
@@ -87,6 +93,14 @@ pub struct ProcessFacts {
     pub container_owner: Option<u32>,
     /// What `/proc/PID/environ` says of an environment.
     pub claim: Claim,
+}
+
+impl ProcessFacts {
+    /// Whether the process runs as one user with the rights of another: then it is not known which of the two it works for.
+    #[must_use]
+    pub fn users_differ(&self) -> bool {
+        self.uid != self.real_uid
+    }
 }
 
 /// What a process claims about its environment by `GENV_ENVIRONMENT_ID`.

@@ -53,6 +53,8 @@ pub struct ProcReader {
     lineages: Lineages,
     cycle: u32,
     usernames: Usernames,
+    /// The container that this program itself runs in.
+    own_container_id: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +67,18 @@ struct BootTime {
 /// What hardly changes while a process keeps its user.
 #[derive(Clone, Debug)]
 struct Identity {
-    /// Owner of `/proc/PID`, the effective uid when `uid` was read.
+    /// Owner of `/proc/PID`, the effective uid when `uids` was read.
     owner: u32,
-    uid: Option<u32>,
+    uids: Option<stat::Uids>,
     container: Option<Container>,
     comm: String,
+}
+
+impl Identity {
+    /// Whether what was read stands as long as the effective uid does. The real one may follow it later.
+    fn stands_for(&self, owner: u32) -> bool {
+        self.owner == owner && self.uids.is_none_or(|uids| uids.real == uids.effective)
+    }
 }
 
 /// What of a process stays open: to look again costs a third of what it costs to open it.
@@ -126,6 +135,7 @@ impl ProcReader {
             lineages: Lineages::new(live),
             cycle: 0,
             usernames: Usernames::default(),
+            own_container_id: live.then(own_container_id).flatten(),
         }
     }
 
@@ -159,8 +169,12 @@ impl ProcReader {
             .map_err(|errno| absence(self.live, pid, errno))?;
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
         let zombie = stat.is_zombie();
-        let lineage = root.lineage(stat.start_time_ticks, stat.parent);
+        let owner = self.live.then_some(found.st_uid);
+        let mut lineage = root.lineage(stat.start_time_ticks, stat.parent, owner);
         let identity = self.identity(directory, pid, lineage, found.st_uid, comm)?;
+        if !self.live {
+            lineage.uid = identity.uids.map(|uids| uids.effective);
+        }
         let (claim, environ) = if zombie {
             (Claim::Missing(MissingEvidence::Zombie), None)
         } else {
@@ -186,9 +200,11 @@ impl ProcReader {
         if pid % CYCLES_BETWEEN_STATS == self.cycle % CYCLES_BETWEEN_STATS {
             return None;
         }
-        let lineage = self.lineages.remembered(root, pid, found.st_ino)?;
+        let lineage = self.lineages.remembered(root, pid, found)?;
         let known = self.cache.get(&(pid, lineage.start_time_ticks))?;
-        (known.owner == found.st_uid).then(|| (lineage, known.clone()))
+        known
+            .stands_for(found.st_uid)
+            .then(|| (lineage, known.clone()))
     }
 
     fn keep_open(&mut self, pid: u32, directory: OwnedFd, environ: Option<OwnedFd>) {
@@ -211,13 +227,13 @@ impl ProcReader {
     ) -> Result<Identity, Absence> {
         let process = (pid, lineage.start_time_ticks);
         let known = self.cache.get(&process);
-        let (uid, container) = match known {
-            Some(known) if known.owner == owner && self.live => {
-                (known.uid, known.container.clone())
+        let (uids, container) = match known {
+            Some(known) if known.stands_for(owner) && self.live => {
+                (known.uids, known.container.clone())
             }
             _ => {
-                let uid = match read(directory, c"status", &mut self.buffer) {
-                    Ok(status) => stat::effective_uid(status.content),
+                let uids = match read(directory, c"status", &mut self.buffer) {
+                    Ok(status) => stat::uids(status.content),
                     Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
                     Err(_) => None,
                 };
@@ -225,12 +241,12 @@ impl ProcReader {
                 let container = read(directory, c"cgroup", &mut self.buffer)
                     .ok()
                     .and_then(|cgroup| cgroup::container(cgroup.content));
-                (uid, container)
+                (uids, container)
             }
         };
         let identity = Identity {
             owner,
-            uid,
+            uids,
             container,
             comm,
         };
@@ -309,7 +325,10 @@ impl ProcReader {
 impl ProcessSource for ProcReader {
     /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let mut table = ProcessTable::default();
+        let mut table = ProcessTable {
+            own_container_id: self.own_container_id.clone(),
+            ..ProcessTable::default()
+        };
         table.processes.reserve(request.processes.len());
         table
             .lineage
@@ -357,6 +376,11 @@ impl ProcessSource for ProcReader {
     }
 }
 
+fn own_container_id() -> Option<String> {
+    let cgroup = std::fs::read("/proc/self/cgroup").ok()?;
+    cgroup::container(&cgroup).map(|container| container.id)
+}
+
 /// What an environ that is not empty claims.
 fn claim(environ: &Content<'_>) -> Claim {
     match environ::claim(environ.content) {
@@ -369,7 +393,8 @@ fn claim(environ: &Content<'_>) -> Claim {
 fn facts(lineage: Lineage, identity: Identity, claim: Claim) -> ProcessFacts {
     ProcessFacts {
         start_time_ticks: lineage.start_time_ticks,
-        uid: identity.uid,
+        uid: identity.uids.map(|uids| uids.effective),
+        real_uid: identity.uids.map(|uids| uids.real),
         comm: identity.comm,
         container_owner: identity.container.as_ref().and_then(|found| found.owner),
         container_id: identity.container.map(|found| found.id),

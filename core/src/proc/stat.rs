@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`, the user in `/proc/PID/status`, and the boot time in `/proc/stat`.
+//! `/proc/PID/stat`, the users in `/proc/PID/status`, and the boot time in `/proc/stat`.
 
 /// What is used of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
@@ -44,14 +44,23 @@ impl<'a> Stat<'a> {
     }
 }
 
-/// The effective uid: the second number of the line `Uid:` of `/proc/PID/status` (proc_pid_status(5)).
-pub(super) fn effective_uid(content: &[u8]) -> Option<u32> {
-    let numbers = line(content, b"Uid:")?;
-    let effective = numbers
+/// The users that a process runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Uids {
+    pub(super) real: u32,
+    pub(super) effective: u32,
+}
+
+/// The first two numbers of the line `Uid:` of `/proc/PID/status` (proc_pid_status(5)).
+pub(super) fn uids(content: &[u8]) -> Option<Uids> {
+    let mut numbers = line(content, b"Uid:")?
         .split(|byte| byte.is_ascii_whitespace())
         .filter(|number| !number.is_empty())
-        .nth(1)?;
-    number(effective)?.try_into().ok()
+        .map(|digits| number(digits)?.try_into().ok());
+    Some(Uids {
+        real: numbers.next()??,
+        effective: numbers.next()??,
+    })
 }
 
 /// The boot time, Unix seconds: the line `btime` of `/proc/stat` (proc_stat(5)).
@@ -118,13 +127,22 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_uid_is_the_second() {
+    fn the_real_uid_comes_first_and_the_effective_one_second() {
         let status =
             b"Name:\tx Uid:\t7\nUmask:\t0022\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t6\t7\t8\n";
-        assert_eq!(effective_uid(status), Some(1001));
-        assert_eq!(effective_uid(b"Name:\tx\n"), None);
-        assert_eq!(effective_uid(b"Uid:\t1\n"), None);
-        assert_eq!(effective_uid(b"Uid:\t1\t-1\t1\t1\n"), None);
+        let expected = Uids {
+            real: 1000,
+            effective: 1001,
+        };
+        assert_eq!(uids(status), Some(expected));
+        for damaged in [
+            &b"Name:\tx\n"[..],
+            b"Uid:\t1\n",
+            b"Uid:\t1\t-1\t1\t1\n",
+            b"Uid:\tx\t1\t1\t1\n",
+        ] {
+            assert_eq!(uids(damaged), None);
+        }
     }
 
     #[test]

@@ -164,6 +164,8 @@ pub struct Process {
 pub struct Facts {
     /// Effective uid.
     pub uid: u32,
+    /// Real uid.
+    pub real_uid: u32,
     /// Command name.
     pub comm: String,
     /// Container, if in one.

@@ -142,6 +142,7 @@ mod tests {
         let facts = ProcessFacts {
             start_time_ticks: 1,
             uid: Some(0),
+            real_uid: Some(0),
             comm: "python3".to_owned(),
             container_id: container.map(str::to_owned),
             container_owner,

@@ -309,6 +309,16 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
                 reason::ZOMBIE => "it has ended, and nobody has waited for it",
                 reason::STATE_UNREADABLE => "the state of genv cannot be read",
                 reason::ANCESTOR_UNREADABLE => "a process that it descends from cannot be read",
+                reason::USER_UNREADABLE => {
+                    "its user, or that of its environment's member, cannot be read"
+                }
+                reason::USERS_DIFFER => "its real and effective users differ",
+                reason::USER_CHANGED => {
+                    "it descends from a member of an environment, and runs as another user"
+                }
+                reason::MEMBERSHIP_CONTRADICTED => {
+                    "its environ names an environment that lists it and is recorded as another user's"
+                }
                 other => return format!("nobody knows where it belongs: {}", words::name(other)),
             };
             format!("nobody knows where it belongs: {why}")

@@ -1,5 +1,6 @@
-# Tells of each process whose number is read, and of its ancestors: number, parent, start in ticks since boot, effective
-# user, whether its environ may be read, and command name. Then what the users are called that were read as u and a number.
+# Tells of each process whose number is read, and of its ancestors: number, parent, start in ticks since boot, user (- where
+# real and effective users differ), whether its environ may be read, and command name. Then what the users are called that
+# were read as u and a number.
 # See script.rs for what may be in here.
 printf "\n#genv-remote begin 0\n";
 hertz=$(getconf CLK_TCK 2>/dev/null || echo 100);
@@ -31,16 +32,19 @@ while read -r kind number; do
         start=${20};
         user=-;
         environ=no;
+        while read -r key real effective rest; do
+            if [ "$key" = Uid: ]; then
+                if [ "$real" = "$effective" ]; then user=$effective; fi;
+                break;
+            fi;
+        done 2>/dev/null </proc/$number/status;
         if [ "$kind" = p ]; then
-            while read -r key real effective rest; do
-                if [ "$key" = Uid: ]; then user=$effective; break; fi;
-            done 2>/dev/null </proc/$number/status;
             if [ -r /proc/$number/environ ]; then environ=yes; fi;
         fi;
         comm=;
         read -r comm 2>/dev/null </proc/$number/comm;
         printf "process %s %s %s %s %s %s\n" "$number" "$parent" "$start" "$user" "$environ" "$comm";
-        case "$user" in -) ;; *) name "$user";; esac;
+        case "$kind$user" in p[0-9]*) name "$user";; esac;
         number=$parent;
     done;
 done;

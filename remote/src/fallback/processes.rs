@@ -70,18 +70,20 @@ impl Answer {
             reason = "a time needs no more than 53 bits"
         )]
         let start_timestamp_seconds = boot_seconds + start_time_ticks as f64 / ticks_per_second;
+        let uid = uid.parse().ok();
         self.lineage.insert(
             pid,
             Lineage {
                 start_time_ticks,
                 start_timestamp_seconds,
                 parent,
+                uid,
             },
         );
         self.facts.insert(
             pid,
             Facts {
-                uid: uid.parse().ok(),
+                uid,
                 environ_readable: environ == "yes",
                 start_time_ticks,
                 comm: comm.to_owned(),
@@ -102,6 +104,7 @@ impl Answer {
             ProcessRead::Present(ProcessFacts {
                 start_time_ticks: facts.start_time_ticks,
                 uid: facts.uid,
+                real_uid: facts.uid,
                 comm: facts.comm.clone(),
                 container_id: None,
                 container_owner: None,

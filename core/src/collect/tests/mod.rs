@@ -124,6 +124,7 @@ fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
         start_time_ticks: u64::from(pid),
         start_timestamp_seconds: 500.0,
         parent,
+        uid: Some(if pid == 1 { 0 } else { uid }),
     };
     table.lineage.insert(1, lineage(1, 0));
     table.lineage.insert(pid, lineage(pid, 1));
@@ -132,6 +133,7 @@ fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
         ProcessRead::Present(ProcessFacts {
             start_time_ticks: u64::from(pid),
             uid: Some(uid),
+            real_uid: Some(uid),
             comm: "python".to_owned(),
             container_id: None,
             container_owner: None,

@@ -91,6 +91,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
     let facts = ProcessFacts {
         start_time_ticks: 4200,
         uid: Some(1001),
+        real_uid: Some(1000),
         comm: "python".to_owned(),
         container_id: Some(id),
         container_owner: Some(9),
@@ -103,6 +104,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
         start_time_ticks: 4200,
         start_timestamp_seconds: 1_700_000_000.0 + 4200.0 / ticks_per_second,
         parent: 0,
+        uid: Some(1001),
     };
     assert_eq!(table.lineage, HashMap::from([(42, lineage)]));
 }

@@ -154,6 +154,7 @@ impl Checker<'_> {
             let real = "a process without user is a real one: its facts come from /proc";
             let given = [
                 entry.comm.as_ref().map(|given| given.referenced),
+                entry.real_user.as_ref().map(|given| given.referenced),
                 entry.environment.as_ref().map(|given| given.referenced),
                 entry.claim.as_ref().map(|given| given.referenced),
                 entry.proc.as_ref().map(|given| given.referenced),
@@ -198,6 +199,7 @@ impl Checker<'_> {
         };
         Ok(Some(Facts {
             uid: self.uid(user, users)?,
+            real_uid: self.uid(entry.real_user.as_ref().unwrap_or(user), users)?,
             comm: entry
                 .comm
                 .as_ref()
@@ -224,6 +226,7 @@ fn shell(pid: u32, environment: &Environment) -> Process {
         pid,
         facts: Some(Facts {
             uid: environment.uid,
+            real_uid: environment.uid,
             comm: "bash".to_owned(),
             container_id: None,
             parent: 1,

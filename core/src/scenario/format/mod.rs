@@ -142,6 +142,7 @@ pub(super) struct ProcessEntry {
     pub(super) pid: Located<u32>,
     pub(super) comm: Option<Located<String>>,
     pub(super) user: Option<Located<String>>,
+    pub(super) real_user: Option<Located<String>>,
     pub(super) environment: Option<Located<String>>,
     pub(super) claim: Option<Located<ClaimEntry>>,
     pub(super) proc: Option<Located<ProcEntry>>,

@@ -29,6 +29,7 @@ fn lineage(host: HostAt<'_>, process: ProcessAt<'_>, facts: &Facts) -> Lineage {
         start_time_ticks: ticks.round().max(1.0) as u64,
         start_timestamp_seconds,
         parent: facts.parent,
+        uid: Some(facts.uid),
     }
 }
 
@@ -39,6 +40,7 @@ fn first_process(host: HostAt<'_>) -> Lineage {
         start_time_ticks: 1,
         start_timestamp_seconds: epoch - UPTIME_AT_EPOCH_SECONDS,
         parent: 0,
+        uid: Some(0),
     }
 }
 
@@ -94,6 +96,7 @@ fn read_process(host: HostAt<'_>, pid: u32) -> ProcessRead {
         Readable::Yes => ProcessRead::Present(ProcessFacts {
             start_time_ticks: lineage(host, process, facts).start_time_ticks,
             uid: Some(facts.uid),
+            real_uid: Some(facts.real_uid),
             comm: facts.comm.clone(),
             container_id: facts.container_id.clone(),
             container_owner: None,

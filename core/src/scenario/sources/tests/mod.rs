@@ -24,10 +24,12 @@ impl ProcessSource for Machine {
             start_time_ticks: 77,
             start_timestamp_seconds: 5.0,
             parent: 0,
+            uid: Some(1000),
         };
         let facts = |pid: &u32| ProcessFacts {
             start_time_ticks: 77,
             uid: Some(1000),
+            real_uid: Some(1000),
             comm: format!("real-{pid}"),
             container_id: None,
             container_owner: None,

@@ -49,6 +49,7 @@ impl ProcessSource for Processes {
                     start_time_ticks,
                     start_timestamp_seconds: BOOT_SECONDS + start_time_ticks as f64 / 100.0,
                     parent: 1,
+                    uid: Some(0),
                 };
                 read.lineage.insert(*pid, lineage);
             } else if table.hidden.contains(pid) {

@@ -1,0 +1,102 @@
+//! Whose a process is, the kernel says, whatever the shared state says.
+
+use anyhow::{Result, ensure};
+use genv_tests::changed_user::ChangedUser;
+use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
+use genv_tests::nvml_sim::used_by;
+use genv_tests::root::require_root;
+use genv_tests::state::{self, Environment};
+
+use crate::stage::{ALICE, ANYTHING, BOB};
+
+const MALLORY: u32 = BOB + 1;
+
+/// A rule that acts as soon as it can.
+fn at_once(kind: &str) -> String {
+    format!(
+        "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
+         rules:\n- {{kind: {kind}, action: terminate, for: 0s, warn: []}}\n"
+    )
+}
+
+/// An enforcer of these rules on a machine where these processes use device 0.
+fn enforce(config: &str, pids: &[u32], environments: &[Environment]) -> Result<Enforcer> {
+    let setup = Setup::new(&used_by(pids), config)?;
+    state::write(&setup.genv_directory(), 2, environments)?;
+    setup.start()
+}
+
+#[test]
+fn a_record_that_lists_pid_1_ends_nobody_elses_processes() -> Result<()> {
+    require_root();
+    for uid in [MALLORY, 0] {
+        let others = [sleeper_of(ALICE, &ANYTHING)?, sleeper_of(BOB, &ANYTHING)?];
+        let own = sleeper_of(MALLORY, &[("GENV_ENVIRONMENT_ID", "own")])?;
+        let listed = Environment::new("E", uid, 1, &[1]);
+        // Its own processes are ended, so that the rule is seen to act.
+        let genuine = Environment::new("own", MALLORY, own.pid(), &[1]);
+        let pids = [others[0].pid(), others[1].pid(), own.pid()];
+        let enforcer = enforce(&at_once("env-devices"), &pids, &[listed, genuine])?;
+        ends(own.pid())?;
+        enforcer.wait_for_cycles(3)?;
+        ensure!(others.iter().all(|other| is_alive(other.pid())));
+        ensure!(
+            enforcer
+                .audit()?
+                .iter()
+                .all(|line| line["pid"] != pids[0] && line["pid"] != pids[1])
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn what_sudo_su_and_setuid_programs_start_in_an_environment_is_ended_by_no_rule() -> Result<()> {
+    require_root();
+    let sudo = ChangedUser::start(ALICE, 0, &ANYTHING)?;
+    let su = ChangedUser::start(ALICE, BOB, &ANYTHING)?;
+    let setuid = ChangedUser::with_real_user(ALICE, BOB, ALICE, &ANYTHING)?;
+    let outside = sleeper_of(BOB, &ANYTHING)?;
+    let mut environment = Environment::new("E", ALICE, sudo.pid(), &[1]);
+    environment.pids.extend([su.pid(), setuid.pid()]);
+    let spared = [sudo.child(), su.child(), setuid.child()];
+    let pids = [&spared[..], &[outside.pid()]].concat();
+    for kind in ["non-env-processes", "env-devices"] {
+        let enforcer = enforce(&at_once(kind), &pids, std::slice::from_ref(&environment))?;
+        if kind == "non-env-processes" {
+            ends(outside.pid())?;
+        }
+        enforcer.wait_for_cycles(2)?;
+        ensure!(spared.iter().all(|&pid| is_alive(pid)), "{kind}");
+    }
+    let scene = Setup::new(&used_by(&spared), &at_once("non-env-processes"))?;
+    state::write(&scene.genv_directory(), 2, &[environment])?;
+    let config = format!("--config={}", scene.config().display());
+    let explained = scene.said(&[
+        "explain",
+        &su.child().to_string(),
+        &config,
+        "--gpu.source=simulated",
+    ])?;
+    ensure!(explained.contains("user_changed"), "{explained}");
+    Ok(())
+}
+
+#[test]
+fn who_writes_his_uid_into_anothers_record_has_none_of_its_processes_ended() -> Result<()> {
+    require_root();
+    // The shell was started before its environment was, and has no claim.
+    let job = ChangedUser::start(ALICE, ALICE, &[("GENV_ENVIRONMENT_ID", "E")])?;
+    let outside = sleeper_of(BOB, &ANYTHING)?;
+    let rewritten = Environment::new("E", MALLORY, job.pid(), &[1]);
+    let pids = [job.child(), outside.pid()];
+    for kind in ["non-env-processes", "env-devices"] {
+        let enforcer = enforce(&at_once(kind), &pids, std::slice::from_ref(&rewritten))?;
+        if kind == "non-env-processes" {
+            ends(outside.pid())?;
+        }
+        enforcer.wait_for_cycles(2)?;
+        ensure!(is_alive(job.child()), "{kind}");
+    }
+    Ok(())
+}
