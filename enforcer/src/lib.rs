@@ -36,6 +36,7 @@ pub mod plan;
 mod recovery;
 pub mod reload;
 mod replay;
+mod report;
 mod rule_test;
 mod run;
 pub mod status;
@@ -69,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Test(flags) => commands::test(&flags),
         Command::Explain(flags) => explain::explain(*flags),
         Command::Replay(flags) => replay::replay(&flags),
+        Command::Report(flags) => report::report(&flags),
         Command::Status(flags) => commands::status(&flags),
         Command::Pause(flags) => commands::pause(&flags),
         Command::Waive(flags) => commands::waive(&flags),

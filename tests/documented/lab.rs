@@ -94,6 +94,7 @@ impl Lab {
     /// Lays out the files that a page takes for granted.
     pub(crate) fn lay_out(&self, text: &str) -> Result<()> {
         let write = |name: &str, text: &str| fs::write(self.project().join(name), text);
+        fs::create_dir(self.at("enforcer"))?;
         for name in ["train.py", "benchmark.py"] {
             write(name, TRAIN)?;
         }

@@ -303,3 +303,30 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
     assert_eq!(nowhere.status.code(), Some(1));
     Ok(())
 }
+
+#[test]
+fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
+    let process = sleeper(&[])?;
+    let setup = Setup::new(
+        &used_by(&[process.pid()]),
+        &ends_outsiders("dry-run", "for: 0s, warn: []"),
+    )?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_status("it would have been ended", |status| {
+        status["violations"][0]["stage"] == "acted"
+    })?;
+    let page = enforcer.setup().said(&["report"])?;
+    let deed = format!("would have ended process {} (sleep)", process.pid());
+    ensure!(page.contains(&deed), "{page}");
+    let report: serde_json::Value =
+        serde_json::from_str(&enforcer.setup().said(&["report", "--json", "--days=1"])?)?;
+    assert_eq!(report["rows"][0]["rule"], "non-env-processes");
+    assert_eq!(report["total"]["would"], 1, "{report}");
+    let output = enforcer.setup().output(&["report", "--days=0"])?;
+    assert_eq!(output.status.code(), Some(2));
+    let missing = enforcer.setup().folder().join("missing");
+    let flag = format!("--state-directory={}", missing.display());
+    let output = enforcer.setup().output(&["report", &flag])?;
+    assert_eq!(output.status.code(), Some(1));
+    Ok(())
+}

@@ -18,6 +18,7 @@ use crate::config::Mode;
 use crate::explain::ExplainFlags;
 use crate::reload::{Overrides, Source};
 use crate::replay::ReplayFlags;
+use crate::report::ReportFlags;
 use peer::PeerArguments;
 
 const EXAMPLE: &str = "Example: see for a week what would be done, then do it
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     Test(TestFlags),
     Replay(ReplayFlags),
     Explain(Box<ExplainFlags>),
+    Report(ReportFlags),
     Status(StatusFlags),
     Pause(PauseFlags),
     Waive(WaiveFlags),
