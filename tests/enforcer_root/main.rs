@@ -6,6 +6,7 @@
 mod identity;
 mod pacing;
 mod recycled;
+mod rotated;
 mod stage;
 
 use std::fs;

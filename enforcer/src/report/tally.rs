@@ -174,7 +174,7 @@ impl Tally {
             })
             .collect();
         // Stable: those with as much stay in the order of their names.
-        rows.sort_by(|a, b| b.counts.weight().cmp(&a.counts.weight()));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.counts.weight()));
         Report {
             version: 1,
             from_seconds,
