@@ -215,3 +215,59 @@ fn an_idle_device_costs_nobody_a_training_on_another_one_and_its_context_may_sta
     }
     Ok(())
 }
+
+/// alice and bob hold a GPU each and do nothing; mallory has a process with empty environment variables on both, and bob
+/// has one on his own.
+const HIDDEN: &str = "config_file: enforcer.yaml
+tests:
+  - name: nobody hides the idle device of another user
+    interval: 60s
+    scenario:
+      version: 1
+      users: {alice: 2001, bob: 2002, mallory: 2003}
+      hosts:
+        - name: a
+          devices: [{count: 2}]
+          environments: [{eid: \"1\", user: alice, devices: [0]}, {eid: \"2\", user: bob, devices: [1]}]
+          processes:
+            - {pid: 20, user: bob, claim: empty, devices: [{index: 1, memory: 1mi}]}
+            - {pid: 30, user: mallory, claim: empty, devices: [{index: 0, memory: 1mi}, {index: 1, memory: 1mi}]}
+    expect:
+      - at: 10m
+        warnings: [{rule: unknown-processes, user: bob}, {rule: unknown-processes, user: mallory}]
+        violations: [{rule: unknown-processes, user: bob}, {rule: unknown-processes, user: mallory}]
+      - {at: 119m, violations: [{rule: unknown-processes, user: bob}, {rule: unknown-processes, user: mallory}]}
+      - at: 2h10m
+        actions: [{action: detach, rule: idle, user: alice, device: 0}]
+        warnings: [{rule: unknown-processes, user: bob}]
+        violations:
+          - {rule: unknown-processes, user: bob, device: 1}
+          - {rule: unknown-processes, user: bob}
+          - {rule: unknown-processes, user: mallory}
+";
+
+#[test]
+fn who_clears_environment_variables_hides_his_own_idle_device_alone_and_is_found() -> Result<()> {
+    let rules = |action: &str| {
+        format!(
+            "version: 1\nrules:\n- {{kind: idle, over: 2h, action: detach, warn: []}}\n\
+             - {{kind: unknown-processes, over: 2h, action: {action}}}\n"
+        )
+    };
+    let folder = folder_with(&[("enforcer.yaml", &rules("warn")), ("test.yaml", HIDDEN)])?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    fs::write(
+        folder.path().join("enforcer.yaml"),
+        rules("terminate, warn: []"),
+    )?;
+    let said = run(folder.path(), &["check", "enforcer.yaml"])?;
+    assert_eq!(said.code, Some(2), "{}", said.stdout);
+    ensure!(
+        said.stderr.contains("enforcer.yaml:4:47:")
+            && said.stderr.contains("choose report or warn"),
+        "{}",
+        said.stderr
+    );
+    Ok(())
+}

@@ -54,6 +54,8 @@ pub struct Enforcement {
     pub missing_hosts: Vec<String>,
     /// Processes that are never acted upon because nobody knows where they belong, by host.
     pub unknown_processes: BTreeMap<String, u64>,
+    /// The same by host and user; `(unknown)` has those whose user is not known.
+    pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehindContext>,
     /// What is wrong with the enforcer itself, one sentence each.

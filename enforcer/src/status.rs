@@ -1,5 +1,6 @@
 //! What the daemon tells of itself, and how the command `status` shows it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
@@ -165,13 +166,29 @@ fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result
     }
     for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {
         let processes = if *count == 1 { "process" } else { "processes" };
+        let users = status.unknown_processes_by_user.get(hostname);
         writeln!(
             out,
-            "Unknown    {count} {processes} on {}, never acted upon",
-            words::name(hostname)
+            "Unknown    {count} {processes} on {}, never acted upon{}",
+            words::name(hostname),
+            users.map(of_users).unwrap_or_default()
         )?;
     }
     Ok(())
+}
+
+/// `: 2 of alice, 1 of bob`, those with the most first.
+fn of_users(counts: &BTreeMap<String, u64>) -> String {
+    const MOST_NAMED: usize = 4;
+    let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let named = counts.iter().take(MOST_NAMED);
+    let named = named.map(|(name, count)| format!("{count} of {}", words::name(name)));
+    let named: Vec<String> = named.collect();
+    match counts.len() - named.len() {
+        0 => format!(": {}", named.join(", ")),
+        more => format!(": {}, and those of {more} more", named.join(", ")),
+    }
 }
 
 fn violation_text(

@@ -166,7 +166,11 @@ impl<'f> From<&'f Violation> for Found<'f> {
 
 /// Whether one host shows by itself, and in one look, that a rule is broken.
 fn judges_alone(rule: &Rule, subject: &Subject) -> bool {
-    subject.hostname().is_some() && !matches!(rule.kind, RuleKind::Idle { .. })
+    subject.hostname().is_some()
+        && !matches!(
+            rule.kind,
+            RuleKind::Idle { .. } | RuleKind::UnknownProcesses { .. }
+        )
 }
 
 fn agree<'f>(intent: &Intent, found: impl Iterator<Item = Found<'f>>) -> Result<Agreed, Outcome> {

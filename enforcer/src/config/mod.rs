@@ -201,6 +201,11 @@ pub enum RuleKind {
         /// Only if fewer devices than this are free on the host.
         only_if_free_devices_below: Option<u64>,
     },
+    /// Users of processes of which it is not known where they belong.
+    UnknownProcesses {
+        /// How long such processes of a user may hide whether a device that the user holds is idle.
+        over: Duration,
+    },
 }
 
 impl RuleKind {
@@ -214,7 +219,11 @@ impl RuleKind {
             | Self::MaxProcessesPerEnvironment { limits }
             | Self::MaxMemoryPerUser { limits, .. }
             | Self::MaxAge { limits } => Some(limits),
-            Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory | Self::Idle { .. } => None,
+            Self::NonEnvProcesses
+            | Self::EnvDevices
+            | Self::EnvMemory
+            | Self::Idle { .. }
+            | Self::UnknownProcesses { .. } => None,
         }
     }
 
@@ -227,7 +236,11 @@ impl RuleKind {
             | Self::MaxProcessesPerEnvironment { limits }
             | Self::MaxMemoryPerUser { limits, .. }
             | Self::MaxAge { limits } => Some(limits),
-            Self::NonEnvProcesses | Self::EnvDevices | Self::EnvMemory | Self::Idle { .. } => None,
+            Self::NonEnvProcesses
+            | Self::EnvDevices
+            | Self::EnvMemory
+            | Self::Idle { .. }
+            | Self::UnknownProcesses { .. } => None,
         }
     }
 

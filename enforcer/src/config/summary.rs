@@ -143,6 +143,11 @@ fn forbidden(kind: &RuleKind) -> String {
             }
             text
         }
+        RuleKind::UnknownProcesses { over } => format!(
+            "users with processes of which it is not known where they belong, and with devices that such processes hide \
+             for {}",
+            format_duration(*over)
+        ),
     }
 }
 

@@ -107,6 +107,18 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         },
     },
     Family {
+        name: "genv_enforcer_unknown_user_processes",
+        kind: Kind::Gauge,
+        labels: &["username"],
+        help: "Those of genv_enforcer_unknown_processes by user, (unknown) where that is not known either; absent of users without any.",
+        samples: |measured, out| {
+            for ((hostname, username), count) in &measured.unknown_user_processes {
+                out.of_host(hostname);
+                out.add(&[username], *count as f64);
+            }
+        },
+    },
+    Family {
         name: "genv_enforcer_last_cycle_timestamp_seconds",
         kind: Kind::Largest,
         labels: &[],

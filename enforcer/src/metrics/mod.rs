@@ -32,6 +32,8 @@ pub struct Measured {
     pub stages: BTreeMap<(String, String, String, &'static str), u64>,
     /// Processes of which nobody knows where they belong, by host.
     pub unknown_processes: BTreeMap<String, u64>,
+    /// The same by host and user; absent where there is none.
+    pub unknown_user_processes: BTreeMap<(String, String), u64>,
     /// Unix time of the cycle's end.
     pub last_cycle_seconds: f64,
     /// How long it took.
@@ -133,6 +135,25 @@ pub fn unknown_processes<'a>(
             (hostname.to_owned(), count.copied().unwrap_or(0))
         })
         .collect()
+}
+
+/// How many such processes each user has on each host. Users beyond [`MOST_USERS`] of a host are counted together.
+#[must_use]
+pub fn unknown_user_processes(plan: &Plan) -> BTreeMap<(String, String), u64> {
+    let mut counts = BTreeMap::new();
+    for (hostname, users) in &plan.unknown_processes_by_user {
+        for (position, (username, count)) in users.iter().enumerate() {
+            let username = if position < MOST_USERS {
+                username
+            } else {
+                OTHER_USERS
+            };
+            *counts
+                .entry((hostname.clone(), username.to_owned()))
+                .or_default() += count;
+        }
+    }
+    counts
 }
 
 /// Violations, with the username under which they are counted.

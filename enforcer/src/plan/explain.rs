@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use genv_core::model::{Attribution, DeviceIndex, Process};
 use serde::Serialize;
 
-use super::facts::{Facts, HostId, ProcessId, UserFacts};
+use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
 use super::left_behind::{Busy, Contexts};
 use super::selector::View;
 use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
@@ -86,7 +86,9 @@ pub fn explain(
         id,
     };
     for violation in &plan.violations {
-        if subject.concerns(&violation.key.subject) {
+        let mut rules = input.config.rules.iter();
+        let rule = rules.find(|rule| rule.name == violation.key.rule);
+        if rule.is_some_and(|rule| subject.concerns(&violation.key.subject, &rule.kind)) {
             let of_rule = by_rule.entry(&violation.key.rule).or_default();
             of_rule.push(violation.clone());
         }
@@ -129,17 +131,27 @@ impl About<'_, '_> {
         Some(&self.facts.users[user])
     }
 
+    /// Its user, as far as a kind of rule looks at it: only one of them looks at processes of which it is not known where they
+    /// belong.
+    fn user_for(&self, kind: &RuleKind) -> Option<UserId> {
+        let process = &self.facts.processes[self.id];
+        let unknown = process.unknown_owner;
+        let unknown = unknown.filter(|_| matches!(kind, RuleKind::UnknownProcesses { .. }));
+        process.user.or(unknown)
+    }
+
     fn eid(&self) -> Option<&str> {
         let environment = self.facts.processes[self.id].environment?;
         Some(&self.facts.environments[environment].environment.eid)
     }
 
     /// Whether a violation has to do with the process, its environment or its user.
-    fn concerns(&self, subject: &Subject) -> bool {
+    fn concerns(&self, subject: &Subject, kind: &RuleKind) -> bool {
         let hostname = self.facts.hosts[self.host].hostname;
         let here = subject.hostname().is_none_or(|it| it == hostname);
         let uses = |index: &DeviceIndex| self.gpus().any(|gpu| gpu == index.gpu);
-        let user = self.user().map(|user| user.name);
+        let user = self.user_for(kind);
+        let user = user.map(|user| self.facts.users[user].name);
         here && match subject {
             Subject::Process { pid, .. } => *pid == self.process().pid,
             Subject::Environment { eid, .. } => self.eid() == Some(eid),
@@ -207,7 +219,7 @@ impl About<'_, '_> {
         let all_hosts = rule.kind.scope() == Scope::AllHosts;
         let place = (!all_hosts).then_some(self.host);
         let unmatched = self.unmatched(&view);
-        let user = self.facts.processes[self.id].user;
+        let user = self.user_for(&rule.kind);
         let matched = user.filter(|_| unmatched.is_none());
         let limit = rule.kind.limits().zip(matched).map(|(limits, user)| {
             let name = words::name(self.facts.users[user].name);
@@ -271,7 +283,7 @@ impl About<'_, '_> {
         let selector = &view.rule.selector;
         let host = &self.facts.hosts[self.host];
         let facts = &self.facts.processes[self.id];
-        let Some(user) = facts.user else {
+        let Some(user) = self.user_for(&view.rule.kind) else {
             return self.out_of_reach();
         };
         if view.missing_hosts.contains(&host.hostname) {
@@ -338,7 +350,7 @@ impl About<'_, '_> {
         let view = View::new(self.facts, &nothing);
         let findings = rules::findings(&view, history, now_seconds);
         let mut findings = findings.into_iter();
-        let finding = findings.find(|finding| self.concerns(&finding.subject));
+        let finding = findings.find(|finding| self.concerns(&finding.subject, &rule.kind));
         finding.map(|finding| finding.found)
     }
 
@@ -360,6 +372,7 @@ impl About<'_, '_> {
             RuleKind::NonEnvProcesses => "it is in an environment",
             RuleKind::EnvDevices => "its environment is attached to what it uses",
             RuleKind::EnvMemory => "its environment uses no more than it asked for",
+            RuleKind::UnknownProcesses { .. } => "it is known where its user's processes belong",
             RuleKind::Idle { .. } => "no device that it uses has been idle for the whole window",
             _ => "this is no more than is allowed",
         }
@@ -379,6 +392,7 @@ fn amount(kind: &RuleKind, value: u64) -> String {
         RuleKind::NonEnvProcesses
         | RuleKind::EnvDevices
         | RuleKind::EnvMemory
-        | RuleKind::Idle { .. } => value.to_string(),
+        | RuleKind::Idle { .. }
+        | RuleKind::UnknownProcesses { .. } => value.to_string(),
     }
 }

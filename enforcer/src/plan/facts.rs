@@ -1,12 +1,13 @@
 //! The input, indexed once for all rules: hosts that tell something new or old, users, environments, attachments, and
 //! which process of whom uses which GPU.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use genv_core::model::{Attribution, Device, DeviceIndex, Environment, Process, Snapshot};
 
 use super::freshness::{Freshness, HostFreshness, LastRead};
+use super::unknown::{self, UnknownUses};
 use super::{History, Input};
 
 /// Positions in the lists of [`Facts`].
@@ -48,13 +49,25 @@ pub(super) struct HostFacts<'a> {
     pub(super) freshness: HostFreshness,
     pub(super) environments: Range<EnvironmentId>,
     pub(super) processes: Range<ProcessId>,
-    /// GPUs that a process uses of which nobody knows where it belongs.
-    pub(super) gpus_with_unknown_processes: BTreeSet<u32>,
-    /// How many such processes there are.
-    pub(super) unknown_processes: u64,
+    /// By GPU that they use, processes of which it is not known where they belong.
+    pub(super) unknown_uses: BTreeMap<u32, UnknownUses<'a>>,
+    /// How many such processes there are, by user.
+    pub(super) unknown_by_user: BTreeMap<&'a str, u64>,
 }
 
 impl HostFacts<'_> {
+    /// Whether a process of which it is not known where it belongs may be of this user and uses the GPU.
+    pub(super) fn hides_use_of(&self, username: &str, gpu: u32) -> bool {
+        let unknown = self.unknown_uses.get(&gpu);
+        unknown.is_some_and(|unknown| unknown.may_be_of(username))
+    }
+
+    /// Whether a process of this user uses the GPU of which it is not known where it belongs.
+    pub(super) fn is_hidden_by(&self, username: &str, gpu: u32) -> bool {
+        let unknown = self.unknown_uses.get(&gpu);
+        unknown.is_some_and(|unknown| unknown.are_of(username))
+    }
+
     /// Whether the driver told all processes of a GPU: itself, or where it is split each of its parts.
     pub(super) fn measures_processes(&self, gpu: u32) -> bool {
         let whole = DeviceIndex::gpu(gpu);
@@ -123,6 +136,8 @@ pub(super) struct ProcessFacts<'a> {
     pub(super) host: HostId,
     /// For whom it runs; absent if that, or where it belongs, is unknown.
     pub(super) user: Option<UserId>,
+    /// Whose it is although nobody knows where it belongs; absent where `user` is there, and where it may be anybody's.
+    pub(super) unknown_owner: Option<UserId>,
     pub(super) environment: Option<EnvironmentId>,
     pub(super) uses: Range<usize>,
     /// It can be named without a doubt, and no rule is forbidden to end it.
@@ -225,8 +240,8 @@ impl<'a> Facts<'a> {
             freshness,
             environments: environments..environments,
             processes: processes..processes,
-            gpus_with_unknown_processes: BTreeSet::new(),
-            unknown_processes: 0,
+            unknown_uses: BTreeMap::new(),
+            unknown_by_user: BTreeMap::new(),
         });
         let Some(snapshot) = snapshot else { return };
         let mut by_eid = HashMap::with_capacity(snapshot.environments.len());
@@ -319,11 +334,17 @@ impl<'a> Facts<'a> {
                 });
             }
         }
+        let mut unknown_owner = None;
         if user.is_none() {
+            let owner = unknown::owner(process);
+            unknown_owner = owner.map(|name| self.add_user(input, name, process.uid));
             let facts = &mut self.hosts[host];
-            facts.unknown_processes += 1;
-            let gpus = self.uses[first..].iter().map(|used| used.gpu);
-            facts.gpus_with_unknown_processes.extend(gpus);
+            let counted_as = process.username.as_deref();
+            let counted_as = counted_as.unwrap_or(unknown::UNKNOWN_USER);
+            *facts.unknown_by_user.entry(counted_as).or_default() += 1;
+            for used in &self.uses[first..] {
+                facts.unknown_uses.entry(used.gpu).or_default().add(owner);
+            }
         }
         let never = &input.config.never.users;
         let own_name_is_never = || {
@@ -346,6 +367,7 @@ impl<'a> Facts<'a> {
             process,
             host,
             user,
+            unknown_owner,
             environment,
             uses: first..self.uses.len(),
             within_reach,

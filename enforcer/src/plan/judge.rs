@@ -25,9 +25,14 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
         let hostname = || host.hostname.to_owned();
         if host.freshness.state == Freshness::Missing {
             judge.plan.missing_hosts.insert(hostname());
-        } else if host.unknown_processes > 0 {
-            let unknown = &mut judge.plan.unknown_processes;
-            unknown.insert(hostname(), host.unknown_processes);
+        } else if !host.unknown_by_user.is_empty() {
+            let by_user = host.unknown_by_user.iter();
+            let by_user = by_user.map(|(name, count)| ((*name).to_owned(), *count));
+            let plan = &mut judge.plan;
+            plan.unknown_processes
+                .insert(hostname(), host.unknown_by_user.values().sum());
+            plan.unknown_processes_by_user
+                .insert(hostname(), by_user.collect());
         }
     }
     judge.plan.left_behind = left_behind(&facts, input, history);

@@ -16,6 +16,7 @@ mod rules;
 mod selector;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod unknown;
 pub(crate) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Processes whose environment nobody knows, by host: never acted upon.
     pub unknown_processes: BTreeMap<String, u64>,
+    /// The same by host and user; [`unknown::UNKNOWN_USER`] has those whose user is not known.
+    pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehind>,
     /// Hosts without fresh facts: nothing is done there, and nothing is counted over all hosts.

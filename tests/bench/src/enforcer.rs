@@ -122,6 +122,7 @@ fn rules() -> String {
         ("max-memory-per-user", limited("60gi", "50gi")),
         ("max-age", limited("7d", "6d")),
         ("idle", "below: 0.05, over: 1m".to_owned()),
+        ("unknown-processes", "over: 1m".to_owned()),
     ];
     let matches = [
         "",

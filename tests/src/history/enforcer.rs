@@ -91,6 +91,7 @@ impl PlayedEnforcer {
             violations: metrics::violations(&plan, &config.rules, hostnames()),
             stages: metrics::stages(&plan),
             unknown_processes: metrics::unknown_processes(&plan, hostnames()),
+            unknown_user_processes: metrics::unknown_user_processes(&plan),
             last_cycle_seconds: now_seconds,
             cycle_duration_seconds: 0.002,
             breaker_open: false,

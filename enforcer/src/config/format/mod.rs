@@ -140,6 +140,7 @@ pub(super) enum KindWord {
     MaxMemoryPerUser,
     MaxAge,
     Idle,
+    UnknownProcesses,
 }
 
 #[derive(Debug, Deserialize)]

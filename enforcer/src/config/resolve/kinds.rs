@@ -20,6 +20,7 @@ impl KindWord {
             Self::MaxMemoryPerUser => "max-memory-per-user",
             Self::MaxAge => "max-age",
             Self::Idle => "idle",
+            Self::UnknownProcesses => "unknown-processes",
         }
     }
 
@@ -48,6 +49,7 @@ impl KindWord {
             Self::MaxProcessesPerEnvironment | Self::MaxAge => &["limit", "overrides"],
             Self::MaxMemoryPerUser => &["limit", "overrides", "per", "scope"],
             Self::Idle => &["below", "over", "only_if"],
+            Self::UnknownProcesses => &["over"],
         }
     }
 
@@ -66,6 +68,9 @@ impl KindWord {
                 Self::EnvMemory | Self::MaxMemoryPerUser | Self::MaxProcessesPerEnvironment,
                 Action::Detach,
             ) => Some("processes are too many or too large, not devices: choose terminate or kill"),
+            (Self::UnknownProcesses, _) => Some(
+                "where a process belongs is not known, and what is unknown is never acted upon: choose report or warn",
+            ),
             _ => None,
         }
     }
@@ -86,6 +91,7 @@ impl RuleKind {
             Self::MaxMemoryPerUser { .. } => KindWord::MaxMemoryPerUser,
             Self::MaxAge { .. } => KindWord::MaxAge,
             Self::Idle { .. } => KindWord::Idle,
+            Self::UnknownProcesses { .. } => KindWord::UnknownProcesses,
         }
         .word()
     }

@@ -236,15 +236,14 @@ impl Resolver<'_> {
                 limits: limits(Unit::Time)?,
             },
             KindWord::Idle => self.idle(entry, interval)?,
+            KindWord::UnknownProcesses => RuleKind::UnknownProcesses {
+                over: self.over(entry, interval)?,
+            },
         })
     }
 
-    fn idle(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
-        if let Some(below) = &entry.below
-            && below.value.0 == 0.0
-        {
-            return self.refuse(below.referenced, "nothing is below 0: write 0.05 for 5 %");
-        }
+    /// The time that the kind looks at.
+    fn over(&self, entry: &RuleEntry, interval: Duration) -> Checked<Duration> {
         let over = entry
             .over
             .as_ref()
@@ -257,6 +256,16 @@ impl Resolver<'_> {
             );
             return self.refuse(place, message);
         }
+        Ok(over)
+    }
+
+    fn idle(&self, entry: &RuleEntry, interval: Duration) -> Checked<RuleKind> {
+        if let Some(below) = &entry.below
+            && below.value.0 == 0.0
+        {
+            return self.refuse(below.referenced, "nothing is below 0: write 0.05 for 5 %");
+        }
+        let over = self.over(entry, interval)?;
         let free = entry
             .only_if
             .as_ref()

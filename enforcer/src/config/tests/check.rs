@@ -23,7 +23,7 @@ fn check_tells_how_the_rules_will_work() {
     let (summary, _) = printed.split_once("\nwarning:").unwrap();
     // How many warnings depends on the programs that this machine has.
     let (ok, summary) = summary.split_once('\n').unwrap();
-    assert!(ok.starts_with("enforcer.yaml: ok, 10 rules, "), "{ok}");
+    assert!(ok.starts_with("enforcer.yaml: ok, 11 rules, "), "{ok}");
     insta::assert_snapshot!(summary);
 }
 

@@ -41,6 +41,7 @@ rules:
     processes: terminate     # what detaching does to them: terminate (as genv 1.x) or keep
     when: {days: [mon-fri], between: "08:00-20:00", outside: pause}
     match: {groups: [students], hosts: [gpu02]}   # users, groups, hosts, devices, except_…; an empty list is refused
+  - {kind: unknown-processes, over: 1h}
 "#;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -94,7 +95,8 @@ fn the_contracts_example_means_what_it_says() {
             "max-processes-per-environment",
             "max-memory-per-user",
             "max-age",
-            "idle"
+            "idle",
+            "unknown-processes"
         ]
     );
     assert_eq!(
@@ -166,6 +168,10 @@ fn the_contracts_example_means_what_it_says() {
                 outside: OutsideSchedule::Pause,
             }),
         }
+    );
+    assert_eq!(
+        config.rules[10].kind,
+        RuleKind::UnknownProcesses { over: 60 * MINUTE }
     );
 }
 

@@ -105,6 +105,9 @@ fn an_action_that_does_not_end_what_its_rule_forbids_is_refused() {
         "rules: [{kind: non-env-processes, action: detach, warn: []}]",
         "rules: [{kind: env-devices, action: detach, warn: []}]",
         "rules: [{kind: env-memory, action: detach, warn: []}]",
+        "rules: [{kind: unknown-processes, action: terminate, warn: []}]",
+        "defaults: {action: kill, warn: []}\nrules: [{kind: unknown-processes}]",
+        "rules: [{kind: unknown-processes, over: 1s}]",
         "rules: [{kind: max-memory-per-user, limit: 1gi, action: detach, warn: []}]",
         "defaults: {action: detach, warn: []}\nrules: [{kind: max-processes-per-environment, limit: 1}]",
     ]));

@@ -142,6 +142,7 @@ impl History {
             });
         }
         known.follow_contexts(facts, id, input.now_seconds);
+        known.follow_hidden(facts, id, input.now_seconds);
         let mut idle = std::mem::take(&mut known.idle);
         for (name, view) in views {
             let RuleKind::Idle { over, .. } = &view.rule.kind else {

@@ -3,6 +3,7 @@
 
 mod contexts;
 mod follow;
+mod hidden;
 mod idle;
 mod settle;
 
@@ -92,6 +93,9 @@ pub(super) struct HostHistory {
     /// By pid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     contexts: BTreeMap<u32, contexts::ProcessContexts>,
+    /// By user and GPU: for how long the user's unknown processes hide what the user makes of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    hidden: BTreeMap<String, BTreeMap<u32, ObservedTime>>,
     /// By rule, eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,

@@ -103,7 +103,8 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
     let host = &facts.hosts[attachment.host];
     let gpu = attachment.gpu;
     let sampled_seconds = host.freshness.read.gpu_seconds?;
-    if host.gpus_with_unknown_processes.contains(&gpu) || !host.measures_processes(gpu) {
+    let owner = facts.users[attachment.user].name;
+    if host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
         return None;
     }
     let mut utilization_ratio = 0.0;

@@ -10,6 +10,7 @@ mod max_hosts_per_user;
 mod max_memory_per_user;
 mod max_processes_per_environment;
 mod non_env_processes;
+mod unknown_processes;
 
 use super::facts::{
     AttachmentFacts, AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId,
@@ -88,6 +89,9 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
                 only_if_free_devices_below: *only_if_free_devices_below,
             };
             idle.findings(view, history)
+        }
+        RuleKind::UnknownProcesses { over } => {
+            unknown_processes::findings(view, *over, history, now_seconds)
         }
     }
 }

@@ -169,7 +169,7 @@ pub(super) fn times(limits: Limits<u64>, unit: u64) -> Limits<u64> {
 fn kinds() -> impl Strategy<Value = RuleKind> {
     let scope = select(vec![Scope::Host, Scope::AllHosts]);
     let per = select(vec![MemoryPer::Device, MemoryPer::Total]);
-    (0..10_u8, limits(), scope, per).prop_map(|(kind, limits, scope, per)| match kind {
+    (0..11_u8, limits(), scope, per).prop_map(|(kind, limits, scope, per)| match kind {
         0 => RuleKind::NonEnvProcesses,
         1 => RuleKind::EnvDevices,
         2 => RuleKind::EnvMemory,
@@ -185,6 +185,7 @@ fn kinds() -> impl Strategy<Value = RuleKind> {
         8 => RuleKind::MaxAge {
             limits: times(limits, 1000),
         },
+        9 => RuleKind::UnknownProcesses { over: seconds(20) },
         _ => RuleKind::Idle {
             below: 0.05,
             over: seconds(20),
@@ -201,6 +202,7 @@ fn ending(kind: &RuleKind) -> &'static [Action] {
         | RuleKind::MaxHostsPerUser { .. }
         | RuleKind::MaxAge { .. }
         | RuleKind::Idle { .. } => &[Action::Detach, Action::Terminate, Action::Kill],
+        RuleKind::UnknownProcesses { .. } => &[Action::Report, Action::Warn],
         _ => &[Action::Terminate, Action::Kill],
     }
 }

@@ -86,7 +86,7 @@ fn unmeasured_is_never_idle() {
         lab.hosts[0].devices[0].processes_measured = false;
     };
     let unknown = |lab: &mut Lab| {
-        *lab = lab.clone().process("gpu01", 11, "bob", None, &[(0, GIB)]);
+        *lab = lab.clone().process("gpu01", 11, "alice", None, &[(0, GIB)]);
         lab.pid("gpu01", 11).attribution = Attribution::Unknown {
             reason: "zombie".to_owned(),
         };
@@ -209,4 +209,42 @@ fn killing_for_idleness_ends_the_processes_before_the_device_is_taken() {
             "670 detach e1:0"
         ]
     );
+}
+
+#[test]
+fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
+    let with = |hide: &dyn Fn(&mut Lab)| {
+        // bob holds the device too.
+        let mut lab = lab(0.0)
+            .environment("gpu01", "e2", "bob")
+            .attach("gpu01", "e2", 0, 3600.0)
+            .process("gpu01", 11, "bob", None, &[(0, GIB)]);
+        lab.pid("gpu01", 11).attribution = Attribution::Unknown {
+            reason: "environ_empty".to_owned(),
+        };
+        hide(&mut lab);
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        daemon.run(&lab, 600);
+        actions(&daemon.plan(&lab))
+    };
+    assert_eq!(with(&|_| ()), ["detach e1:0 (10)"]);
+    let of_root = |lab: &mut Lab| {
+        let process = lab.pid("gpu01", 11);
+        (process.uid, process.username) = (Some(0), Some("root".to_owned()));
+    };
+    let both = ["detach e1:0 (10)", "detach e2:0"];
+    assert_eq!(with(&of_root), both);
+    let in_container = |lab: &mut Lab| {
+        of_root(lab);
+        lab.pid("gpu01", 11).container_id = Some("3f4e".to_owned());
+    };
+    assert_eq!(with(&in_container), [""; 0]);
+    let of_nobody = |lab: &mut Lab| {
+        let process = lab.pid("gpu01", 11);
+        (process.uid, process.username) = (None, None);
+    };
+    assert_eq!(with(&of_nobody), [""; 0]);
+    // On another device it hides nothing.
+    let elsewhere = |lab: &mut Lab| lab.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
+    assert_eq!(with(&elsewhere), both);
 }

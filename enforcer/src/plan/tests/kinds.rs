@@ -1,8 +1,13 @@
 //! What breaks each kind of rule, what is said about it, and what would be taken.
 
+use std::collections::BTreeMap;
+
+use genv_core::model::Attribution;
+
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
+use crate::plan::*;
 
 /// What a rule that acts at once says and does in a lab: `found | allowed | targets` of each violation.
 pub(super) fn said(kind: RuleKind, action: Action, lab: &Lab) -> Vec<String> {
@@ -11,7 +16,7 @@ pub(super) fn said(kind: RuleKind, action: Action, lab: &Lab) -> Vec<String> {
 
 pub(super) fn said_by(rule: Rule, lab: &Lab) -> Vec<String> {
     let plan = Daemon::new(vec![rule]).plan(lab);
-    let line = |violation: &crate::plan::Violation| {
+    let line = |violation: &Violation| {
         let targets = targets(violation).join(", ");
         format!(
             "{}: {} | {} | {targets}",
@@ -156,4 +161,57 @@ fn a_process_that_is_ended_for_one_device_is_counted_on_the_other() {
     let plan = Daemon::new(vec![rule(RuleKind::EnvMemory, Action::Terminate)]).plan(&lab);
     assert_eq!(plan.violations.len(), 2);
     assert_eq!(actions(&plan), ["terminate 10"]);
+}
+
+#[test]
+fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_long() {
+    let unknown = |lab: Lab, pid: u32, username: &str, gpu: u32| {
+        let mut lab = lab.process("gpu01", pid, username, None, &[(gpu, GIB)]);
+        lab.pid("gpu01", pid).attribution = Attribution::Unknown {
+            reason: "environ_empty".to_owned(),
+        };
+        lab
+    };
+    let kind = RuleKind::UnknownProcesses { over: seconds(600) };
+    let lab = Lab::new(1, 2)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 3600.0)
+        .process("gpu01", 9, "alice", Some("e1"), &[(0, GIB)]);
+    let mut hidden = unknown(unknown(lab.clone(), 10, "alice", 0), 11, "bob", 0);
+    hidden = unknown(unknown(hidden, 12, "bob", 1), 13, "root", 1);
+    let mut daemon = Daemon::new(vec![rule(kind, Action::Warn)]);
+    let found = |plan: &Plan| -> Vec<String> {
+        let found = plan.violations.iter();
+        found
+            .map(|it| format!("{}: {}", it.username, it.found))
+            .collect()
+    };
+    let by_user = [
+        "alice: has 1 process on device 0 of which it is not known where they belong (pid 10)",
+        "bob: has 2 processes on devices 0 and 1 of which it is not known where they belong (pid 11, 12)",
+    ];
+    let plan = daemon.cycle(&hidden);
+    assert_eq!(found(&plan), by_user);
+    assert_eq!(actions(&plan), ["warn 1/1", "warn 1/1"]);
+    let counted = [("alice", 1), ("bob", 2), ("root", 1)];
+    let counted = counted.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(
+        plan.unknown_processes_by_user["gpu01"],
+        BTreeMap::from(counted)
+    );
+    daemon.run(&hidden, 600);
+    // bob hides nothing of alice's, and holds nothing himself.
+    let for_long = "alice: holds device 0, and processes there of which it is not known where they belong hide for 10m whether it \
+                    is idle";
+    assert_eq!(found(&daemon.plan(&hidden))[1..], [by_user[1], for_long]);
+    let hosts = hidden.at(daemon.now_seconds);
+    let explanation = explain(&daemon.input(&hosts, &hidden), &daemon.history, "gpu01", 10);
+    assert_eq!(explanation.unwrap().rules[0].violations.len(), 2);
+    // A moment without the process, and the time begins anew; attaching anew changes nothing.
+    let mut anew = hidden.clone();
+    anew.hosts[0].devices[0].attachments[0].attached_timestamp_seconds = Some(daemon.now_seconds);
+    assert_eq!(daemon.plan(&anew).violations.len(), 3);
+    daemon.run(&lab, 10);
+    daemon.run(&hidden, 10);
+    assert_eq!(found(&daemon.plan(&hidden)), by_user);
 }

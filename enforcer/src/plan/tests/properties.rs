@@ -51,6 +51,18 @@ struct Seen {
     warned: Vec<f64>,
     /// Processes that it ended: when all that it was for are, others are warned of anew.
     ended: BTreeSet<u32>,
+    /// Devices that it took.
+    taken: BTreeSet<Subject>,
+}
+
+impl Seen {
+    /// Whether nothing was done about a target yet.
+    fn is_new(&self, target: &Target) -> bool {
+        let mut processes = processes(target).iter();
+        let is_attached = matches!(target, Target::Attachment(_));
+        processes.any(|process| !self.ended.contains(&process.pid))
+            || is_attached && !self.taken.contains(&target.identity())
+    }
 }
 
 proptest! {
@@ -98,9 +110,8 @@ proptest! {
                 let (targets, signal) = match &step.kind {
                     StepKind::Report => continue,
                     StepKind::Warn { number, .. } => {
-                        let mut targets = violation.targets.iter().flat_map(processes);
                         if *number == 1 && !seen.ended.is_empty() {
-                            prop_assert!(targets.any(|target| !seen.ended.contains(&target.pid)));
+                            prop_assert!(violation.targets.iter().any(|target| seen.is_new(target)));
                             *seen = Seen { since: seen.since, ..Seen::default() };
                         }
                         prop_assert_eq!(*number, seen.warned.len() + 1);
@@ -110,6 +121,7 @@ proptest! {
                     StepKind::Detach(target) => {
                         prop_assert_eq!(&target.username, &violation.username);
                         prop_assert!(!lab.silent.contains(&target.hostname));
+                        seen.taken.insert(Target::Attachment(target.clone()).identity());
                         (&target.processes[..], "terminate")
                     }
                     StepKind::Terminate(target) => (std::slice::from_ref(target), "terminate"),
