@@ -1,9 +1,16 @@
 //! Processes of several users, which only root can start.
 
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
 use anyhow::{Context, Result, ensure};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::exporter::Setup;
 use genv_tests::nvml_sim::{Simulation, used_by};
+use genv_tests::patience;
 use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
@@ -66,7 +73,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
     let simulation = Simulation::new(&used_by(&[own.pid(), others.pid()]));
     // What alice's exporter reads must be readable for her.
     let folder = tempfile::Builder::new()
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .permissions(fs::Permissions::from_mode(0o755))
         .tempdir()?;
     let (program, library, scenario) = (
         folder.path().join("genv-exporter"),
@@ -74,8 +81,8 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         folder.path().join("scenario.yaml"),
     );
     copy_program("genv-exporter", &program)?;
-    std::fs::copy(simulation.library(), &library)?;
-    std::fs::copy(simulation.scenario(), &scenario)?;
+    fs::copy(simulation.library(), &library)?;
+    fs::copy(simulation.scenario(), &scenario)?;
     let state = folder.path().join("state");
     state::write(&state, 2, &[environment("a", ALICE, &own)])?;
 
@@ -96,5 +103,100 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
     let unreadable = processes.iter().find(|it| it["pid"] == others.pid());
     let attribution = &unreadable.context("not listed")?["attribution"];
     assert_eq!(attribution["reason"], "environ_unreadable");
+    Ok(())
+}
+
+/// A command of alice's, with genv in this folder and a state directory of its own in it.
+fn alices(folder: &Path, words: &[&str]) -> Result<Output> {
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .current_dir(folder)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("GENV_DEVICES", "8")
+        .env("GENV_TMPDIR", folder.join("state"))
+        .uid(ALICE)
+        .gid(ALICE);
+    patience::output(&mut command)
+}
+
+/// What `words` in front of a genv that shows the state from within its environment came to.
+fn within(folder: &Path, words: &[&str]) -> Result<Output> {
+    let exec = [
+        "./genv",
+        "exec",
+        "--gpus",
+        "1",
+        "--",
+        "cat",
+        "state/envs.json",
+    ];
+    alices(folder, &[words, &exec].concat())
+}
+
+#[test]
+fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()> {
+    require_root();
+    let everybody = fs::Permissions::from_mode(0o777);
+    let folder = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()?;
+    copy_program("genv", &folder.path().join("genv"))?;
+    let state = folder.path().join("state");
+    fs::create_dir(&state)?;
+    fs::set_permissions(&state, everybody)?;
+    let uid_of = |output: &Output| -> Result<serde_json::Value> {
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let state: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        Ok(state["envs"][0]["uid"].clone())
+    };
+    let refused = |words: &[&str]| -> Result<()> {
+        let output = within(folder.path(), words)?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(1),
+            "{words:?}: {}: {stderr}",
+            output.status
+        );
+        ensure!(
+            stderr.contains("this user namespace"),
+            "{words:?}: {stderr}"
+        );
+        ensure!(
+            stderr.contains("run genv outside of the namespace"),
+            "{words:?}: {stderr}"
+        );
+        ensure!(
+            !fs::read_to_string(state.join("envs.json")).is_ok_and(|it| it.contains("\"uid\""))
+        );
+        Ok(())
+    };
+    // Another user's directory: it is shared with this machine.
+    for words in [
+        &["unshare", "-r"][..],
+        &["unshare", "-U"],
+        &["unshare", "-r", "unshare", "-r"],
+    ] {
+        refused(words)?;
+    }
+    ensure!(uid_of(&within(folder.path(), &[])?)? == ALICE);
+    // One of her own may be shared as well.
+    chown(&state, Some(ALICE), Some(ALICE))?;
+    ensure!(uid_of(&within(folder.path(), &["unshare", "-r"])?)? == ALICE);
+    for words in [&["unshare", "-U"][..], &["unshare", "-r", "unshare", "-r"]] {
+        refused(words)?;
+    }
+    // She reads it as usual.
+    let read = alices(folder.path(), &["unshare", "-r", "./genv", "devices"])?;
+    ensure!(
+        read.status.success(),
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::env;
 
+use genv_core::proc::own_uid;
 use genv_core::state::{Configuration, EditableState, EnvironmentState, State};
-use rustix::process::getuid;
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
@@ -43,7 +43,7 @@ pub(crate) fn own<'a>(
 /// # Errors
 /// The environment belongs to another user.
 pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow::Result<()> {
-    if environment.uid == getuid().as_raw() {
+    if environment.uid == own_uid() {
         return Ok(());
     }
     let owner = environment.username.as_deref().unwrap_or("no known name");
@@ -60,9 +60,9 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
 /// # Errors
 /// The caller is another user.
 pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
-    let caller = getuid();
+    let caller = own_uid();
     anyhow::ensure!(
-        caller.is_root() || caller.as_raw() == uid,
+        caller == 0 || caller == uid,
         "cannot {task} of the user with uid {uid}: that is for them and for root. Ask them, or run it with sudo"
     );
     Ok(())

@@ -7,8 +7,8 @@ use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
 
-use super::Lineage;
 use super::stat::Stat;
+use super::{Lineage, UserNamespace};
 
 /// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
 pub(super) const MOST_READ_BYTES: usize = 1 << 20;
@@ -33,9 +33,11 @@ pub(super) struct Root<'a> {
     pub(super) directory: BorrowedFd<'a>,
     pub(super) boot_time_seconds: f64,
     pub(super) ticks_per_second: f64,
+    pub(super) namespace: &'static UserNamespace,
 }
 
 impl Root<'_> {
+    /// A lineage; the uid is as this program's user namespace shows it.
     pub(super) fn lineage(&self, start_time_ticks: u64, parent: u32, uid: Option<u32>) -> Lineage {
         #[expect(
             clippy::cast_precision_loss,
@@ -46,7 +48,7 @@ impl Root<'_> {
             start_time_ticks,
             start_timestamp_seconds: self.boot_time_seconds + ticks / self.ticks_per_second,
             parent,
-            uid,
+            uid: uid.and_then(|uid| self.namespace.user(uid)),
         }
     }
 }

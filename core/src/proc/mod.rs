@@ -4,10 +4,13 @@ mod cgroup;
 mod environ;
 mod files;
 mod lineage;
+mod namespace;
 mod reader;
 mod stat;
 mod usernames;
 
+pub(crate) use namespace::UserNamespace;
+pub use namespace::own_uid;
 pub use reader::ProcReader;
 
 use std::collections::{HashMap, HashSet};

@@ -16,7 +16,7 @@ use super::lineage::Lineages;
 use super::usernames::Usernames;
 use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-    ProcessTable, environ, stat,
+    ProcessTable, UserNamespace, environ, stat,
 };
 
 /// In how many cycles the `stat` of each process is read once, which costs as much as all else of it: the longest
@@ -42,6 +42,7 @@ pub struct ProcReader {
     /// Whether `root` shows the processes of this kernel, rather than files that look like it.
     live: bool,
     ticks_per_second: f64,
+    namespace: &'static UserNamespace,
     boot_time: Option<BootTime>,
     buffer: Vec<u8>,
     path: String,
@@ -126,6 +127,11 @@ impl ProcReader {
             live,
             root,
             ticks_per_second,
+            namespace: if live {
+                UserNamespace::own()
+            } else {
+                &UserNamespace::INITIAL
+            },
             boot_time: None,
             buffer: vec![0; 16 * 1024],
             path: String::new(),
@@ -233,7 +239,9 @@ impl ProcReader {
             }
             _ => {
                 let uids = match read(directory, c"status", &mut self.buffer) {
-                    Ok(status) => stat::uids(status.content),
+                    Ok(status) => {
+                        stat::uids(status.content).and_then(|uids| uids.translated(self.namespace))
+                    }
                     Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
                     Err(_) => None,
                 };
@@ -347,6 +355,7 @@ impl ProcessSource for ProcReader {
             directory: root.as_fd(),
             boot_time_seconds: self.boot_time_seconds(root.as_fd()),
             ticks_per_second: self.ticks_per_second,
+            namespace: self.namespace,
         };
         self.cycle = self.cycle.wrapping_add(1);
         self.fill(&root, request, &mut table);

@@ -1,5 +1,7 @@
 //! `/proc/PID/stat`, the users in `/proc/PID/status`, and the boot time in `/proc/stat`.
 
+use super::UserNamespace;
+
 /// What is used of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat<'a> {
@@ -49,6 +51,16 @@ impl<'a> Stat<'a> {
 pub(super) struct Uids {
     pub(super) real: u32,
     pub(super) effective: u32,
+}
+
+impl Uids {
+    /// As the machine knows them; none if one of them is not mapped.
+    pub(super) fn translated(self, namespace: &UserNamespace) -> Option<Self> {
+        Some(Self {
+            real: namespace.user(self.real)?,
+            effective: namespace.user(self.effective)?,
+        })
+    }
 }
 
 /// The first two numbers of the line `Uid:` of `/proc/PID/status` (proc_pid_status(5)).

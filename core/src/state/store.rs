@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::fstat;
+
 use super::atomic::{self, Disk, RealDisk};
 use super::commit::{self, Files, Loaded};
 use super::editable::EditableState;
@@ -13,7 +15,7 @@ use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
 use super::{EnvironmentState, State, StateDirectory, StateError, directory};
 use crate::model::local_time_zone;
-use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable};
+use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// The lock of genv 1.x.
 const LOCK_FILE: &str = "genv.lock";
@@ -183,6 +185,7 @@ impl StateStore {
     ) -> Result<T, E> {
         let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
         let directory = directory.as_fd();
+        self.refuse_foreign(directory)?;
         let (lock, mut loaded, ended) = self.load(directory)?;
         let processes = &mut self.machine.processes;
         let queue = &mut loaded.state.recorded.queue;
@@ -238,6 +241,19 @@ impl StateStore {
     /// What the last reads and changes have to tell people, such as that a damaged file was set aside; each is told once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// Refuses to write where uids mean other users than here.
+    fn refuse_foreign(&self, directory: BorrowedFd<'_>) -> Result<(), StoreError> {
+        let owner = fstat(directory).map(|found| found.st_uid);
+        let why = owner.ok().and_then(|uid| UserNamespace::own().refuses(uid));
+        why.map_or(Ok(()), |why| {
+            Err(StoreError::Write {
+                path: self.path.clone(),
+                why: why.to_owned(),
+                remedy: "run genv outside of the namespace, or name a directory of your own with GENV_TMPDIR",
+            })
+        })
     }
 
     /// Locks and reads; asks about kernels while nobody has to wait for it.

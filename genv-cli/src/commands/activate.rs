@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
+use genv_core::proc::own_uid;
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{Activation, Configuration, EditableState, MemberId, State, StoreError};
-use rustix::process::getuid;
 
 use crate::failure::EXIT_CODES;
 use crate::machine::{Machine, Survey, tell};
@@ -118,7 +118,7 @@ impl Activate {
 
 /// A pid, unless it is the id of somebody else's environment: pids are used again.
 pub(crate) fn free_id(state: &State, pid: u32) -> String {
-    let uid = getuid().as_raw();
+    let uid = own_uid();
     let is_taken = |eid: &String| {
         let mut environments = state.environments.iter();
         environments.any(|it| it.eid == *eid && it.uid != uid)
@@ -180,7 +180,7 @@ impl Wanted {
             check_owner(environment, "activate")?;
         }
         let member = MemberId::Process(entry.member);
-        let activation = state.activate(eid, getuid().as_raw(), username, &member);
+        let activation = state.activate(eid, own_uid(), username, &member);
         // Those who are in it already go on as they are, whatever is in the folder of one who joins.
         let known = match activation {
             Activation::Created => entry.local.clone(),
@@ -219,6 +219,6 @@ pub(crate) fn leave(machine: &mut Machine, entry: &Entry<'_>) {
 
 /// The caller's name; may ask the network.
 fn username() -> Option<String> {
-    let user = uzers::get_user_by_uid(getuid().as_raw())?;
+    let user = uzers::get_user_by_uid(own_uid())?;
     OsString::from(user.name()).into_string().ok()
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{self, Command};
 
 use clap::Args;
+use genv_core::proc::own_uid;
 use genv_core::state::{EditableState, MemberId, StoreError};
-use rustix::process::getuid;
 
 use super::activate::{Entry, Wanted, free_id, leave};
 use crate::child::{Forwarding, become_command, command, handed_on};
@@ -94,12 +94,7 @@ fn run_within(
 }
 
 fn hand_over(state: &mut EditableState, entry: &Entry<'_>, child: u32) {
-    state.activate(
-        entry.eid,
-        getuid().as_raw(),
-        None,
-        &MemberId::Process(child),
-    );
+    state.activate(entry.eid, own_uid(), None, &MemberId::Process(child));
     state.leave(entry.eid, &MemberId::Process(entry.member));
 }
 

@@ -8,7 +8,6 @@ use clap::Args;
 use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement, HeldViolation};
 use genv_core::model::local_time_zone;
 use genv_core::text::moment;
-use rustix::process::geteuid;
 use serde::Serialize;
 
 use crate::ago::now_seconds;
@@ -64,7 +63,7 @@ impl Why {
                 (user, uid)
             }
             None => {
-                let uid = geteuid().as_raw();
+                let uid = genv_core::proc::own_uid();
                 let found = uzers::get_user_by_uid(uid);
                 let name = found.and_then(|user| user.name().to_str().map(str::to_owned));
                 (name.unwrap_or_else(|| format!("uid:{uid}")), Some(uid))

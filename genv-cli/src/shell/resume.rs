@@ -49,7 +49,7 @@ pub(crate) fn resume(
     let mut found = find(&store.read()?, &eid, pid);
     if join && found.as_ref().is_ok_and(|(_, member)| !member) {
         found = store.update(|state| {
-            let uid = rustix::process::getuid().as_raw();
+            let uid = genv_core::proc::own_uid();
             let still_there = state.environment(&eid).is_some_and(|it| it.uid == uid);
             if !still_there {
                 return Ok::<_, StoreError>(Err(ended(&eid)));
@@ -75,7 +75,7 @@ pub(crate) fn resume(
 fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let environment = environment.ok_or_else(|| ended(eid))?;
-    if environment.uid != rustix::process::getuid().as_raw() {
+    if environment.uid != genv_core::proc::own_uid() {
         return Err(format!(
             "environment {} is another user's",
             eid.escape_debug()

@@ -1,0 +1,214 @@
+//! The user namespace that this program runs in (user_namespaces(7)).
+//!
+//! In a namespace, uids mean other users than on the machine. A container has users, files and a state of its own: there,
+//! its own uids are right. `unshare --map-root-user` only renames users on the machine's own files: there,
+//! what is written and compared is the uid of the machine.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
+
+use rustix::process::getuid;
+
+/// How many uids the initial namespace has: all but the last, which means "no user".
+const ALL_UIDS: u32 = u32::MAX;
+
+/// The most ancestors that are asked for their namespace.
+const MOST_ANCESTORS: usize = 64;
+
+/// What this program's uids mean on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserNamespace {
+    /// Absent in the initial namespace.
+    map: Option<Map>,
+    /// Whether the uids of this namespace are translated to those of the machine, on whose files it works.
+    translates: bool,
+    /// Whether there is a further namespace between this one and the machine's, so that no uid can be translated.
+    nested: bool,
+}
+
+/// `/proc/PID/uid_map`: a uid here, the same uid outside, and for how many that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Map {
+    extents: Vec<(u32, u32, u32)>,
+    /// What the kernel shows in place of users whom the map lacks.
+    overflow: u32,
+}
+
+impl Map {
+    fn parse(content: &str, overflow: u32) -> Self {
+        let extents = content.lines().filter_map(|line| {
+            let mut numbers = line
+                .split_ascii_whitespace()
+                .map(|number| number.parse().ok());
+            Some((numbers.next()??, numbers.next()??, numbers.next()??))
+        });
+        Self {
+            extents: extents.collect(),
+            overflow,
+        }
+    }
+
+    fn is_initial(&self) -> bool {
+        self.extents
+            .first()
+            .is_some_and(|&(first, _, count)| first == 0 && count == ALL_UIDS)
+    }
+
+    /// The uid outside; none of a user whom the namespace does not map.
+    fn outside(&self, uid: u32) -> Option<u32> {
+        if uid == self.overflow {
+            return None;
+        }
+        self.extents.iter().find_map(|&(first, outside, count)| {
+            let offset = uid.checked_sub(first).filter(|offset| *offset < count)?;
+            outside.checked_add(offset)
+        })
+    }
+}
+
+impl UserNamespace {
+    /// That of the machine.
+    pub(crate) const INITIAL: Self = Self {
+        map: None,
+        translates: false,
+        nested: false,
+    };
+
+    /// That of this program.
+    pub(crate) fn own() -> &'static Self {
+        static OWN: OnceLock<UserNamespace> = OnceLock::new();
+        OWN.get_or_init(Self::read)
+    }
+
+    fn read() -> Self {
+        // A kernel without user namespaces has no such file.
+        let Ok(content) = fs::read_to_string("/proc/self/uid_map") else {
+            return Self::INITIAL;
+        };
+        let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+        let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+        let map = Map::parse(&content, overflow.unwrap_or(65_534));
+        if map.is_initial() {
+            return Self::INITIAL;
+        }
+        let is_mapped = |path| fs::metadata(path).is_ok_and(|it| map.outside(it.uid()).is_some());
+        // A container brings its own root directory.
+        let translates = !is_mapped("/");
+        // These files are the machine's root's, whatever is mounted where.
+        let roots = fs::metadata("/proc/sys/kernel/ostype").map(|it| it.uid());
+        let is_root = map.outside(getuid().as_raw()) == Some(0);
+        let nested = is_root && roots.is_ok_and(|uid| uid != getuid().as_raw())
+            || is_below_another(&content);
+        Self {
+            map: Some(map),
+            translates,
+            nested,
+        }
+    }
+
+    /// The user by whom a uid of this namespace is known to those who share the state; none if it is not mapped.
+    pub(crate) fn user(&self, uid: u32) -> Option<u32> {
+        match &self.map {
+            Some(map) if self.translates => map.outside(uid),
+            _ => Some(uid),
+        }
+    }
+
+    /// Why no state may be written into a directory of this owner, if so.
+    pub(crate) fn refuses(&self, owner: u32) -> Option<&'static str> {
+        let map = self.map.as_ref()?;
+        if map.outside(owner).is_none() {
+            return Some(
+                "it belongs to a user outside of this user namespace, where uids mean other users",
+            );
+        }
+        if self.translates && (self.nested || map.outside(getuid().as_raw()).is_none()) {
+            return Some("this user namespace does not tell which user of the machine this is");
+        }
+        None
+    }
+}
+
+/// Whether the nearest ancestor of another user namespace is in one that is not the initial one, as far as ancestors can
+/// be seen.
+fn is_below_another(own: &str) -> bool {
+    let mut pid = "self".to_owned();
+    for _ in 0..MOST_ANCESTORS {
+        let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let Some(stat) = super::stat::Stat::parse(&stat) else {
+            return false;
+        };
+        pid = stat.parent.to_string();
+        match fs::read_to_string(format!("/proc/{pid}/uid_map")) {
+            Ok(map) if map == own => {}
+            Ok(map) => return !Map::parse(&map, 0).is_initial(),
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// The real uid of this program, as those know it who share genv's state: that of the machine, or in a container
+/// with users of its own that of the container.
+#[must_use]
+pub fn own_uid() -> u32 {
+    let uid = getuid().as_raw();
+    UserNamespace::own().user(uid).unwrap_or(uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(content: &str) -> Map {
+        Map::parse(content, 65_534)
+    }
+
+    #[test]
+    fn a_uid_is_found_in_the_extent_that_holds_it() {
+        let rootless = map("         0       1000          1\n         1     100000      65536\n");
+        assert_eq!(rootless.outside(0), Some(1000));
+        assert_eq!(rootless.outside(1), Some(100_000));
+        assert_eq!(rootless.outside(65_536), Some(165_535));
+        assert_eq!(rootless.outside(65_537), None);
+        assert_eq!(
+            rootless.outside(65_534),
+            None,
+            "that is shown for everybody else"
+        );
+        assert!(!rootless.is_initial());
+        assert!(map("0 0 4294967295\n").is_initial());
+        assert_eq!(map("").outside(0), None);
+        assert_eq!(map("0 4294967295 2\n").outside(1), None);
+        assert_eq!(map("x y z\n0 1000\n"), map(""));
+    }
+
+    #[test]
+    fn where_uids_mean_other_users_a_directory_of_an_unknown_owner_is_refused() {
+        let initial = UserNamespace::INITIAL;
+        assert_eq!(initial.refuses(65_534), None);
+        assert_eq!(initial.user(0), Some(0));
+        let renamed = UserNamespace {
+            map: Some(map("0 1000 1\n")),
+            translates: true,
+            nested: false,
+        };
+        assert!(
+            renamed
+                .refuses(65_534)
+                .unwrap()
+                .contains("outside of this user namespace")
+        );
+        assert!(renamed.refuses(1000).is_some());
+        assert_eq!(renamed.user(0), Some(1000));
+        assert_eq!(renamed.user(65_534), None);
+        let container = UserNamespace {
+            translates: false,
+            ..renamed.clone()
+        };
+        assert!(container.refuses(65_534).is_some());
+        assert_eq!(container.refuses(0), None);
+        assert_eq!(container.user(0), Some(0));
+    }
+}
