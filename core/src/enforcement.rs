@@ -173,7 +173,7 @@ pub struct HeldViolation {
     pub stage: String,
     /// When the next step is due, or the last was taken, Unix time.
     pub at_seconds: Option<f64>,
-    /// Why it is held.
+    /// Why it is held, or why what is due was not done.
     pub why: Option<String>,
     /// What was found: `uses 3 devices`.
     pub found: String,
@@ -222,6 +222,7 @@ impl HeldViolation {
                 at(until).replacen("at ", "by ", 1)
             ),
             ("warned", Some(end)) => due(at(end)),
+            ("due", _) if self.why.is_some() => due("at the next chance".to_owned()),
             ("due", _) => due("now".to_owned()),
             ("acted", Some(when)) if really => format!("was {passive} {}{targets}", at(when)),
             ("acted", Some(when)) => format!("would have been {passive} {}{targets}", at(when)),

@@ -191,6 +191,7 @@ fn of_users(counts: &BTreeMap<String, u64>) -> String {
     }
 }
 
+/// Who breaks which rule by what, since when, what follows, and why it does not.
 fn violation_text(
     violation: &HeldViolation,
     mode: &str,
@@ -199,14 +200,39 @@ fn violation_text(
 ) -> String {
     let host = violation.hostname.as_deref().map(words::name);
     let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
-    format!(
-        "{}: {} of {}{host}\n  {}; allowed: {}\n  since {}, {}\n",
+    let since = violation.since_seconds;
+    let mut lines = vec![
+        ("Found", violation.found.clone()),
+        ("Allowed", violation.allowed.clone()),
+        (
+            "Since",
+            format!(
+                "{} ({} ago)",
+                moment(since, zone),
+                format_span(now_seconds - since)
+            ),
+        ),
+    ];
+    let outlook = || violation.outlook(mode, now_seconds, zone);
+    match violation.stage.as_str() {
+        "held" => lines.push(("Next", "nothing, as long as this holds".to_owned())),
+        "acted" if mode == "enforce" => lines.push(("Done", outlook())),
+        "acted" => lines.push(("Dry run", outlook())),
+        _ => lines.push(("Next", outlook())),
+    }
+    lines.extend(violation.why.clone().map(|why| ("Why not", why)));
+    let mut text = format!(
+        "{} breaks rule {}{host}: {}\n",
+        words::name(&violation.username),
         words::name(&violation.rule),
         violation.subject,
-        words::name(&violation.username),
-        genv_core::text::harmless(&violation.found),
-        genv_core::text::harmless(&violation.allowed),
-        moment(violation.since_seconds, zone),
-        genv_core::text::harmless(&violation.outlook(mode, now_seconds, zone))
-    )
+    );
+    for (label, line) in lines {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {label:<9}{}", genv_core::text::harmless(&line));
+    }
+    text
 }
+
+#[cfg(test)]
+mod tests;

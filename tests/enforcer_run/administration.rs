@@ -305,6 +305,43 @@ fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
 }
 
 #[test]
+fn status_and_log_say_why_what_is_due_is_not_done() -> Result<()> {
+    let process = sleeper(&[])?;
+    let config = ends_outsiders("enforce", "for: 0s, warn: []");
+    let setup = Setup::new(&used_by(&[process.pid()]), &config)?;
+    // Nothing is done without a record of it.
+    let audit = setup.state_directory().join("audit.jsonl");
+    std::fs::create_dir(&audit)?;
+    let enforcer = setup.start()?;
+    let refused = enforcer.wait_for_status("it is refused", |status| {
+        status["violations"][0]["why"].is_string()
+    })?;
+    assert_eq!(refused["violations"][0]["stage"], "due");
+    let text = enforcer.setup().said(&["status"])?;
+    let (next, why) = (
+        "\n  Next     at the next chance it is ended: process ",
+        "\n  Why not  ",
+    );
+    ensure!(text.contains(next) && text.contains(why), "{text}");
+    let said = text.split_once(why).unwrap_or_default().1;
+    ensure!(
+        said.lines()
+            .next()
+            .is_some_and(|line| line.contains("audit.jsonl")),
+        "{text}"
+    );
+    let log = enforcer.log();
+    ensure!(
+        log.contains("an action is refused") && !log.contains("an action is taken"),
+        "{log}"
+    );
+    ensure!(is_alive(process.pid()));
+    std::fs::remove_dir(&audit)?;
+    ends(process.pid())?;
+    Ok(())
+}
+
+#[test]
 fn a_report_shows_a_dry_run_on_one_page() -> Result<()> {
     let process = sleeper(&[])?;
     let setup = Setup::new(

@@ -55,6 +55,13 @@ impl Said {
         }
     }
 
+    /// Why a deed about a violation was refused, and is planned again.
+    pub(super) fn refusal(&self, key: &Key) -> Option<&str> {
+        let mut from_key = self.refusals.range((key.clone(), "", String::new())..);
+        let ((of, _, _), reason) = from_key.next()?;
+        (of == key).then_some(reason)
+    }
+
     /// Forgets what is not planned any more.
     pub(super) fn keep(&mut self, plan: &Plan) {
         let planned: BTreeSet<&Key> = plan.steps.iter().map(|step| &step.key).collect();
@@ -132,9 +139,20 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
                 mode,
                 result,
                 reason,
-                "an action is taken"
+                "{}",
+                sentence(outcome)
             );
         }
+    }
+}
+
+/// What became of an action.
+const fn sentence(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "an action is taken",
+        Outcome::Would => "an action would be taken",
+        Outcome::Refused { .. } => "an action is refused",
+        Outcome::Failed { .. } => "an action failed",
     }
 }
 
@@ -178,6 +196,9 @@ mod tests {
         assert!(still(&one, &refused("full")));
         assert!(!still(&other, &refused("full")));
         assert!(!still(&one, &refused("too many")));
+        assert_eq!(said.refusal(&one.key), Some("too many"));
+        assert_eq!(said.refusal(&terminate(9).key), None);
+        let mut still = |step: &Step, outcome: &Outcome| said.is_refused_still(step, outcome);
         assert!(!still(&one, &Outcome::Done));
         assert!(!still(&one, &refused("too many")));
         said.keep(&Plan::default());

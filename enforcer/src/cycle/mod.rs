@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use genv_core::enforcement::{
-    ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig,
+    ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation,
 };
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
@@ -26,7 +26,7 @@ use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::words;
-use crate::plan::{self, History, Input, Plan, ProcessTarget, Step};
+use crate::plan::{self, History, Input, Plan, ProcessTarget, Stage, Step, Violation};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
@@ -368,7 +368,7 @@ impl Cycle {
             unknown_processes: plan.unknown_processes.clone(),
             unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
-            violations: plan.violations.iter().map(status::held).collect(),
+            violations: plan.violations.iter().map(|it| self.held(it)).collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers
                 .chain(&control.waivers())
@@ -376,6 +376,15 @@ impl Cycle {
                 .collect(),
             ..Enforcement::default()
         }
+    }
+
+    /// A violation as it is published, with why what is due was refused.
+    fn held(&self, violation: &Violation) -> HeldViolation {
+        let mut held = status::held(violation);
+        if violation.stage == Stage::Due {
+            held.why = self.said.refusal(&violation.key).map(str::to_owned);
+        }
+        held
     }
 
     fn publish(&self, status: &Enforcement) -> Result<(), FileError> {
