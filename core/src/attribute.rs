@@ -64,6 +64,8 @@ pub mod reason {
     /// Unknown: the environment that it claims is its user's and would live by Jupyter kernels, of which none was found;
     /// where they are looked for, only their user's programs know for sure.
     pub const KERNELS_NOT_FOUND: &str = "kernels_not_found";
+    /// Unknown, to the enforcer alone: the record of the environment that it seems to be in is another user's doing.
+    pub const RECORD_DISPUTED: &str = "record_disputed";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";
 }
@@ -81,6 +83,8 @@ pub struct LiveEnvironment<'a> {
     pub members: Vec<Member>,
     /// Living processes that its record lists and that run as other users: they keep it alive, but are no members.
     pub foreign: Vec<Member>,
+    /// When the oldest of `members` was started, Unix time.
+    pub oldest_member_started_timestamp_seconds: Option<f64>,
 }
 
 /// The environments of a state that live; the others ended without anybody clearing them away.
@@ -123,10 +127,16 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
             || !foreign.is_empty()
             || !environment.kernel_ids.is_empty()
             || pids.iter().any(hidden);
+        let started = members.iter().filter_map(|member: &Member| {
+            let lineage = table.lineage.get(&member.pid)?;
+            Some(lineage.start_timestamp_seconds)
+        });
+        let oldest_member_started_timestamp_seconds = started.reduce(f64::min);
         lives.then_some(LiveEnvironment {
             environment,
             members,
             foreign,
+            oldest_member_started_timestamp_seconds,
         })
     };
     state.environments.iter().filter_map(live).collect()

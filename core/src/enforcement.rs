@@ -50,6 +50,8 @@ pub struct Enforcement {
     pub waivers: Vec<EnforcementWaiver>,
     /// Why nothing is done until `reset`, if the breaker has tripped.
     pub breaker: Option<String>,
+    /// Sources that show nothing: what they would show breaks no rule here, and is not acted upon.
+    pub blind: Vec<Blind>,
     /// Hosts without fresh facts, where nothing is done.
     pub missing_hosts: Vec<String>,
     /// Processes that are never acted upon because nobody knows where they belong, by host.
@@ -58,6 +60,10 @@ pub struct Enforcement {
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehindContext>,
+    /// Records of environments that were changed otherwise than by their users; those with the first names, if they are many.
+    pub disputed_records: Vec<DisputedRecord>,
+    /// How many such records there are in all.
+    pub disputed_records_total: u64,
     /// What is wrong with the enforcer itself, one sentence each.
     pub faults: Vec<String>,
     /// Everything that breaks a rule.
@@ -149,6 +155,34 @@ pub struct LeftBehindContext {
     pub gpu: u32,
     /// The GPU on which the process works, and which its environment holds.
     pub works_on: u32,
+}
+
+/// A source of a host that shows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Blind {
+    /// Host.
+    pub hostname: String,
+    /// `gpu`, `processes`, `state`, or `host` for all of them.
+    pub source: String,
+    /// Since when, Unix time.
+    pub since_seconds: f64,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// A record of an environment that does not count as the files have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DisputedRecord {
+    /// Host.
+    pub hostname: String,
+    /// Environment.
+    pub eid: String,
+    /// The user to whom it counts.
+    pub username: String,
+    /// What is wrong with it, in one clause.
+    pub why: String,
 }
 
 /// Something that breaks a rule.

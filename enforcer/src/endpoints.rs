@@ -23,6 +23,8 @@ struct Page {
     /// When the last cycle ended, or the program was started.
     at: Instant,
     interval: Duration,
+    /// Whether the last cycle saw no host.
+    sees_nothing: bool,
 }
 
 /// The metrics of a cycle, and the encodings of them that were asked for.
@@ -39,11 +41,12 @@ impl Served {
             metrics: None,
             at: Instant::now(),
             interval,
+            sees_nothing: false,
         }))
     }
 
     /// Replaces what is served.
-    pub(crate) fn publish(&self, metrics: String, interval: Duration) {
+    pub(crate) fn publish(&self, metrics: String, interval: Duration, sees_nothing: bool) {
         let metrics = Metrics {
             exposition: metrics,
             text: Text::default(),
@@ -52,6 +55,7 @@ impl Served {
             metrics: Some(Arc::new(metrics)),
             at: Instant::now(),
             interval,
+            sees_nothing,
         };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = page;
     }
@@ -100,6 +104,9 @@ impl Handler for Endpoints {
                 let write = |out: Out<'_>| out(metrics.exposition.as_bytes());
                 Response::encoded(encoding, METRICS, metrics.text.encoded(encoding, write))
             }
+            ("/-/ready", Some(_)) if page.sees_nothing => unavailable(
+                "genv-enforcer is blind: no host can be judged. 'genv-enforcer status' tells why.",
+            ),
             ("/-/ready", Some(_)) => {
                 Response::text(StatusCode::OK, "genv-enforcer is ready.").uncached()
             }
@@ -142,7 +149,11 @@ fn landing_page() -> LandingPage {
         links: vec![
             link("/metrics", "Metrics", "what Prometheus scrapes"),
             link("/-/healthy", "Health", "200 while cycles go on"),
-            link("/-/ready", "Readiness", "200 once a cycle has ended"),
+            link(
+                "/-/ready",
+                "Readiness",
+                "200 while the last cycle saw a host",
+            ),
         ],
     }
 }
@@ -159,7 +170,7 @@ mod tests {
         let interval = Duration::from_secs(10);
         let served = Arc::new(Served::new(interval));
         if cycled {
-            served.publish("a 1\n".to_owned(), interval);
+            served.publish("a 1\n".to_owned(), interval, false);
         }
         served.0.write().unwrap().at = Instant::now().checked_sub(age).unwrap();
         assert_eq!(served.is_alive(), age < Duration::from_secs(60));

@@ -14,6 +14,7 @@ use genv_core::sources::SourceError;
 use genv_remote::HostListError;
 
 mod asking;
+mod blind;
 mod capabilities;
 mod carry_out;
 mod commands;
@@ -33,6 +34,7 @@ pub mod intents;
 mod log;
 pub mod metrics;
 pub mod plan;
+mod records;
 mod recovery;
 pub mod reload;
 mod replay;

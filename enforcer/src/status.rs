@@ -110,6 +110,19 @@ fn describe(
     if let Some(until) = status.paused_until_seconds {
         writeln!(out, "Paused     until {}", end_moment(until, zone))?;
     }
+    for blind in &status.blind {
+        let what = match blind.source.as_str() {
+            "host" => String::new(),
+            source => format!("{} of ", words::name(source)),
+        };
+        writeln!(
+            out,
+            "Blind      {what}{} for {}: {}",
+            words::name(&blind.hostname),
+            format_span(now_seconds - blind.since_seconds),
+            genv_core::text::harmless(&blind.why)
+        )?;
+    }
     describe_troubles(out, status)?;
     for waiver in &status.waivers {
         let rules = match &waiver.rules[..] {
@@ -125,7 +138,13 @@ fn describe(
         )?;
     }
     if status.violations.is_empty() {
-        return writeln!(out, "\nNobody breaks a rule.");
+        return match &status.blind[..] {
+            [] => writeln!(out, "\nNobody breaks a rule."),
+            _ => writeln!(
+                out,
+                "\nWho breaks a rule is not known: the enforcer is blind."
+            ),
+        };
     }
     for violation in &status.violations {
         writeln!(out)?;
@@ -163,6 +182,22 @@ fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result
             context.gpu,
             context.works_on
         )?;
+    }
+    for record in &status.disputed_records {
+        writeln!(
+            out,
+            "Disputed   environment {} of {} on {}: {}; the change does not count until its user confirms it",
+            words::name(&record.eid),
+            words::name(&record.username),
+            words::name(&record.hostname),
+            genv_core::text::harmless(&record.why)
+        )?;
+    }
+    let more = status
+        .disputed_records_total
+        .saturating_sub(status.disputed_records.len() as u64);
+    if more > 0 {
+        writeln!(out, "Disputed   {more} more")?;
     }
     for (hostname, count) in status.unknown_processes.iter().filter(|(_, it)| **it > 0) {
         let processes = if *count == 1 { "process" } else { "processes" };

@@ -120,6 +120,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
             environment,
             members: Vec::new(),
             foreign: Vec::new(),
+            oldest_member_started_timestamp_seconds: None,
         }));
     }
     let attributor = Attributor::new(state, &live, true, &table);

@@ -17,7 +17,7 @@ const BEGIN: &str = "<!-- What follows is made from the code: UPDATE_DOCS=1 carg
 const HEAD: &str = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
 
 /// Families of the enforcer that have the label hostname.
-const OF_HOSTS: [&str; 7] = [
+const OF_HOSTS: [&str; 9] = [
     "genv_enforcer_violations",
     "genv_enforcer_violation_stages",
     "genv_enforcer_warnings_total",
@@ -25,6 +25,8 @@ const OF_HOSTS: [&str; 7] = [
     "genv_enforcer_unkillable_processes_total",
     "genv_enforcer_unknown_processes",
     "genv_enforcer_unknown_user_processes",
+    "genv_enforcer_blind",
+    "genv_state_disputed_records",
 ];
 
 fn row<S>(family: &Family<S>) -> String {

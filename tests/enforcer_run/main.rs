@@ -2,6 +2,8 @@
 
 mod acting;
 mod administration;
+mod blind;
+mod disputed;
 mod killed;
 mod left_behind;
 mod pacing;

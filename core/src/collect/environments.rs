@@ -35,6 +35,9 @@ pub(super) fn environments(
                 created_timestamp_seconds: environment.created_timestamp_seconds,
                 gpus: environment.gpus,
                 gpu_memory_bytes: environment.gpu_memory.map(MemoryAmount::bytes),
+                oldest_member_started_timestamp_seconds: live
+                    .oldest_member_started_timestamp_seconds,
+                foreign_members: live.foreign.len(),
                 members: live.members.clone(),
                 kernel_ids: environment.kernel_ids.clone(),
                 devices: Vec::new(),

@@ -27,6 +27,12 @@ pub struct Environment {
     /// Memory per device asked for in its configuration, bytes.
     #[serde(default)]
     pub gpu_memory_bytes: Option<u64>,
+    /// When the oldest of its living members was started, Unix time by the kernel; absent without such a member.
+    #[serde(default)]
+    pub oldest_member_started_timestamp_seconds: Option<f64>,
+    /// Living processes that its record lists and that run as other users: they are no members.
+    #[serde(default)]
+    pub foreign_members: usize,
     /// Its member processes (shells) that are alive.
     #[serde(default)]
     pub members: Vec<Member>,

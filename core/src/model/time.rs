@@ -4,15 +4,24 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-/// The zone that this machine's local time is in, as localtime(5) and tzset(3) tell it.
+/// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)).
 #[must_use]
 pub fn local_time_zone() -> TimeZone {
-    // The zone's name is of no use here, and to find it the whole database is walked.
-    let from_file = || TimeZone::tzif("local", &std::fs::read("/etc/localtime").ok()?).ok();
     match std::env::var_os("TZ") {
-        None => from_file().unwrap_or_else(TimeZone::system),
+        None => machine_time_zone(),
         Some(_) => TimeZone::system(),
     }
+}
+
+/// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is missing.
+///
+/// All users share these files, and their times carry no offset: a `TZ` of one caller must not change what they mean.
+#[must_use]
+pub fn machine_time_zone() -> TimeZone {
+    // The name of the zone is of no use here, and to find it the whole database is walked.
+    let content = std::fs::read("/etc/localtime").ok();
+    let zone = content.and_then(|content| TimeZone::tzif("local", &content).ok());
+    zone.unwrap_or_else(TimeZone::system)
 }
 
 /// A text that is not a time of genv's files, or a time that cannot be written as one.

@@ -22,7 +22,7 @@ use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
     StateError, corrupt,
 };
-use crate::model::local_time_zone;
+use crate::model::machine_time_zone;
 use crate::proc::ProcessTable;
 
 /// In the order in which they are written.
@@ -52,7 +52,7 @@ struct ReadDocument<T> {
 impl Loaded {
     /// Reads the files; sets aside those that are damaged as a whole.
     pub(super) fn read(files: &mut Files<'_>) -> Result<Self, StoreError> {
-        let zone = local_time_zone();
+        let zone = machine_time_zone();
         let environments: ReadDocument<EnvironmentState> = files
             .read(ENVIRONMENTS_FILE, |content| {
                 document::environments(content, &zone)

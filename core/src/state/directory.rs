@@ -22,7 +22,7 @@ use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
     StateError, StateSource,
 };
-use crate::model::local_time_zone;
+use crate::model::machine_time_zone;
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
@@ -57,6 +57,8 @@ pub struct StateDirectory {
     devices: Remembered<DeviceState>,
     members: Remembered<RecordedMembers>,
     kernels: Kernels,
+    /// Whether the directory was there when it was last looked for.
+    there: bool,
 }
 
 /// A file's last document.
@@ -90,6 +92,7 @@ impl StateDirectory {
                 last: None,
             },
             kernels: Kernels::default(),
+            there: false,
         }
     }
 
@@ -238,7 +241,18 @@ impl<'a> Place<'a> {
 impl StateSource for StateDirectory {
     /// Kernels that ended are left out; who of the members lives, processes tell.
     fn read(&mut self) -> Result<State, StateError> {
+        let was_there = self.there;
         let mut state = self.read_files()?;
+        if was_there && !self.there {
+            // Nobody's environments ended with it: whoever looks keeps what was known, and is told.
+            self.there = true;
+            return Err(StateError {
+                message: format!(
+                    "cannot read the state directory {}: it was removed: any command of genv makes it anew",
+                    self.path.display()
+                ),
+            });
+        }
         let ended = self.kernels.ended(&state.environments);
         state.kernels_not_found = liveness::forget_kernels(&mut state.environments, &ended);
         Ok(state)
@@ -248,7 +262,9 @@ impl StateSource for StateDirectory {
 impl StateDirectory {
     /// What the files say.
     pub(super) fn read_files(&mut self) -> Result<State, StateError> {
-        let Some(directory) = self.open()? else {
+        let directory = self.open()?;
+        self.there = directory.is_some();
+        let Some(directory) = directory else {
             return Ok(State {
                 installed: self.genv_is_on_path(),
                 ..State::default()
@@ -322,7 +338,7 @@ impl<T: Clone> Remembered<T> {
         }
         let (version, content) = file::read(directory, self.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let document = (self.parse)(&content, &local_time_zone()).map_err(|error| {
+        let document = (self.parse)(&content, &machine_time_zone()).map_err(|error| {
             if settled {
                 ReadError::Damaged {
                     why: error.to_string(),

@@ -3,6 +3,7 @@
 pub mod allocate;
 pub mod atomic;
 mod commit;
+mod confirmed;
 mod corrupt;
 mod device_locks;
 mod directory;
@@ -19,6 +20,7 @@ mod store;
 mod usage;
 mod value;
 
+pub use confirmed::{Confirmed, ConfirmedChange, read_confirmed};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};

@@ -8,13 +8,14 @@ use rustix::fs::fstat;
 
 use super::atomic::{self, Disk, RealDisk};
 use super::commit::{self, Files, Loaded};
+use super::confirmed;
 use super::editable::EditableState;
 use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
 use super::{EnvironmentState, State, StateDirectory, StateError, directory};
-use crate::model::local_time_zone;
+use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// The lock of genv 1.x.
@@ -207,7 +208,7 @@ impl StateStore {
             reason = "clocks show less than the year 9999"
         )]
         let times = Times {
-            zone: local_time_zone(),
+            zone: machine_time_zone(),
             now_seconds: now_seconds.floor() as i64,
         };
         let mut files = Files {
@@ -217,6 +218,13 @@ impl StateStore {
             notices: &mut self.notices,
         };
         files.write(&loaded, &editable, &recorded, &times)?;
+        let before = (&loaded.state.environments[..], &loaded.state.devices[..]);
+        let after = (&editable.environments[..], &editable.devices[..]);
+        let taken = confirmed::taken(before, after);
+        // After it is written, lest somebody who reads in between takes the confirmation for older than what it is about.
+        let now = (self.machine.clock)().duration_since(UNIX_EPOCH);
+        let now_seconds = now.unwrap_or_default().as_secs_f64();
+        confirmed::write(directory, taken, now_seconds);
         drop(lock);
         Ok(value)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use genv_core::enforcement::{Blind, DisputedRecord};
+
 use crate::config::Mode;
 use crate::metrics::{self, mode_word};
 use crate::plan::words;
@@ -11,6 +13,10 @@ use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
 #[derive(Debug, Default)]
 pub(super) struct Said {
     faults: BTreeSet<String>,
+    /// Sources that show nothing, by host.
+    blind: BTreeSet<(String, String)>,
+    /// Records that are disputed.
+    disputes: BTreeSet<(String, String, String)>,
     /// Why the breaker is open.
     breaker: Option<String>,
     /// Why each deed was refused that is planned again, by what breaks which rule, the deed and its target.
@@ -66,6 +72,57 @@ impl Said {
     pub(super) fn keep(&mut self, plan: &Plan) {
         let planned: BTreeSet<&Key> = plan.steps.iter().map(|step| &step.key).collect();
         self.refusals.retain(|(key, _, _), _| planned.contains(key));
+    }
+
+    /// Names sources that show nothing, and those that show something again.
+    pub(super) fn blind(&mut self, blind: &[Blind]) {
+        let is: BTreeSet<(String, String)> = blind
+            .iter()
+            .map(|it| (it.hostname.clone(), it.source.clone()))
+            .collect();
+        for it in blind {
+            if !self
+                .blind
+                .contains(&(it.hostname.clone(), it.source.clone()))
+            {
+                tracing::error!(
+                    event = "blind",
+                    hostname = it.hostname.as_str(),
+                    source = it.source.as_str(),
+                    reason = it.why.as_str(),
+                    "the enforcer is blind: a source shows nothing, and nothing is done by what it would show"
+                );
+            }
+        }
+        for (hostname, source) in self.blind.difference(&is) {
+            let (hostname, source) = (hostname.as_str(), source.as_str());
+            tracing::warn!(
+                event = "blind",
+                hostname,
+                source,
+                "the source shows something again"
+            );
+        }
+        self.blind = is;
+    }
+
+    /// Names records that are disputed, each once as long as it is for the same reason.
+    pub(super) fn disputes(&mut self, disputed: &[DisputedRecord]) {
+        let named = |it: &DisputedRecord| (it.hostname.clone(), it.eid.clone(), it.why.clone());
+        for record in disputed
+            .iter()
+            .filter(|it| !self.disputes.contains(&named(it)))
+        {
+            tracing::warn!(
+                event = "record_disputed",
+                hostname = record.hostname.as_str(),
+                eid = record.eid.as_str(),
+                username = record.username.as_str(),
+                reason = record.why.as_str(),
+                "a record of an environment was changed otherwise than by its user; the change does not count"
+            );
+        }
+        self.disputes = disputed.iter().map(named).collect();
     }
 
     /// Says what is wrong, once as long as it stays so.

@@ -5,6 +5,7 @@ mod log;
 mod own_steps;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -15,6 +16,7 @@ use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
 use crate::asking::Asking;
+use crate::blind::{self, Sight};
 use crate::capabilities;
 use crate::config::Mode;
 use crate::control::Control;
@@ -27,6 +29,7 @@ use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::words;
 use crate::plan::{self, History, Input, Plan, ProcessTarget, Stage, Step, Violation};
+use crate::records::{Counting, Here, Records};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
@@ -44,6 +47,10 @@ pub(crate) struct Cycle {
     asking: Option<Asking>,
     history: History,
     on_disk: OnDisk,
+    /// Environments as they were first seen.
+    records: Records,
+    /// What the kernel says of this host, where facts are of it.
+    here: Option<Here>,
     /// Whether it is known what an earlier daemon was in the middle of.
     recovered: bool,
     groups: Groups,
@@ -54,6 +61,8 @@ pub(crate) struct Cycle {
     started_seconds: f64,
     /// What could be learned of [`Control`] last.
     control: Option<Control>,
+    /// Which sources show anything.
+    sight: Sight,
     /// What the log says of it.
     said: Said,
     /// What stays wrong until a restart.
@@ -70,6 +79,8 @@ pub(crate) struct Done {
     pub(crate) status: Enforcement,
     /// What is shown in the metrics.
     pub(crate) measured: Measured,
+    /// Whether no host can be judged.
+    pub(crate) sees_nothing: bool,
 }
 
 impl Cycle {
@@ -84,6 +95,7 @@ impl Cycle {
         now_seconds: f64,
     ) -> anyhow::Result<Self> {
         let (history, fault) = history_file::load(&directory)?;
+        let (records, records_fault) = Records::load(&directory)?;
         let groups = Groups::start().map_err(|error| {
             anyhow::anyhow!("cannot start the thread that asks for groups: {error}. Allow more processes (ulimit -u)")
         })?;
@@ -94,6 +106,8 @@ impl Cycle {
             asking: None,
             history,
             on_disk: OnDisk::default(),
+            records,
+            here: None,
             recovered: false,
             groups,
             terminals: Terminals::default(),
@@ -101,11 +115,19 @@ impl Cycle {
             expected: Expected::default(),
             started_seconds: now_seconds,
             control: None,
+            sight: Sight::default(),
             said: Said::default(),
-            lasting_faults: fault.into_iter().collect(),
+            lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
             health: HealthLog::default(),
         })
+    }
+
+    /// Judges records of this host, which are in this directory of genv's, by what the kernel says.
+    #[must_use]
+    pub(crate) fn seeing(mut self, genv_directory: PathBuf) -> Self {
+        self.here = Some(Here::new(genv_directory));
+        self
     }
 
     /// Has other hosts take all steps, where the facts are of these.
@@ -127,8 +149,9 @@ impl Cycle {
         let began = Instant::now();
         let now_seconds = now();
         let config = &*rules.config;
-        let hosts = &publication.hosts;
         let mut faults = self.lasting_faults.clone();
+        let counting = self.count_records(publication, now_seconds, &mut faults);
+        let hosts = &counting.hosts;
         if hosts.iter().any(|host| host.hostname == self.hostname) {
             faults.extend(self.missing_capabilities.iter().cloned());
         }
@@ -166,7 +189,15 @@ impl Cycle {
         self.said.breaker(breaker.as_deref());
         let mut seen = BTreeSet::new();
         faults.retain(|fault| seen.insert(fault.clone()));
+        let silent = |hostname: &str| plan.missing_hosts.contains(hostname);
+        let blind = self.sight.look(hosts, silent, now_seconds);
+        self.said.blind(&blind);
+        let sees_nothing = blind::sees_nothing(hosts, &blind);
+        let sources = self.sight.measured(&blind);
         let mut status = Enforcement {
+            blind,
+            disputed_records_total: counting.numbers.values().sum(),
+            disputed_records: counting.disputed,
             breaker: breaker.clone(),
             faults: faults.clone(),
             ..self.status(&plan, rules, &control, mode, now())
@@ -194,9 +225,32 @@ impl Cycle {
             reload_successful: rules.error.is_none(),
             reload_success_seconds: rules.loaded_seconds,
             faults: status.faults.len(),
+            disputed_records: counting.numbers,
+            blind: sources,
             counters: self.counters.clone(),
         };
-        Done { status, measured }
+        Done {
+            status,
+            measured,
+            sees_nothing,
+        }
+    }
+
+    /// The hosts with what of their records counts.
+    fn count_records(
+        &mut self,
+        publication: &Publication,
+        now_seconds: f64,
+        faults: &mut Vec<String>,
+    ) -> Counting {
+        let here = self.here.as_mut().map(|here| here as _);
+        let witness = here.map(|here| (self.hostname.as_str(), here));
+        let counting = self.records.count(&publication.hosts, witness, now_seconds);
+        self.said.disputes(&counting.disputed);
+        if let Err(error) = self.records.save(&self.directory) {
+            faults.push(error.to_string());
+        }
+        counting
     }
 
     /// What is to be done now; the history follows it.

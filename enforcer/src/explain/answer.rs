@@ -307,6 +307,9 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
                 reason::ENVIRON_EMPTY => "its environ is empty",
                 reason::ENVIRON_OVERWRITTEN => "its environ was overwritten by the program itself",
                 reason::ZOMBIE => "it has ended, and nobody has waited for it",
+                reason::RECORD_DISPUTED => {
+                    "the record of its environment names a user of whom no member is"
+                }
                 reason::STATE_UNREADABLE => "the state of genv cannot be read",
                 reason::ANCESTOR_UNREADABLE => "a process that it descends from cannot be read",
                 reason::USER_UNREADABLE => {

@@ -18,8 +18,10 @@ use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Snapshot};
 use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource as _};
 use genv_core::sources::SourceOptions;
+use genv_core::state::directory_path;
 use genv_web::flags::{SourceFlags, file};
 
+use crate::blind::Sight;
 use crate::commands::{now_seconds, print, print_json};
 use crate::config::{Config, Waiver};
 use crate::cycle::users;
@@ -27,6 +29,7 @@ use crate::flags::DirectoryFlag;
 use crate::groups::{self, Groups, Known};
 use crate::history_file::HISTORY_FILE;
 use crate::plan::{History, Input, explain as explained};
+use crate::records::{Here, Records, Witness};
 use crate::{UsageError, execute, host};
 use answer::{Answer, Verdict};
 
@@ -84,16 +87,33 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     }
     let sources = SourceOptions::from(flags.sources).or_from_environment()?;
     let hostname = sources.own_hostname();
+    let state_directory = sources.state_directory.clone();
+    let state_directory = state_directory.unwrap_or_else(|| directory_path(None));
     let publication = host::collect(sources.open()?, PATIENCE)?
         .next_blocking()
         .context("cannot see who uses the GPUs: a defect of this program; start it again")?;
     let hosts = &publication.hosts;
+    let here = Sight::default().look(hosts, |_| false, now_seconds());
+    let elsewhere = status.iter().flat_map(|it| it.blind.clone());
+    notes.extend(here.into_iter().chain(elsewhere).map(|it| {
+        let why = genv_core::text::harmless(&it.why);
+        format!("{} of {} shows nothing: {why}", it.source, it.hostname)
+    }));
     let own = hosts.iter().find(|host| host.hostname == hostname);
     let own = own
         .or_else(|| hosts.first())
         .context("cannot explain anything: there is no host. Name one in the scenario")?;
     let pid = flags.pid.get();
-    let mut answer = answer(pid, own, hosts, &config, status, &directory, notes)?;
+    let mut answer = answer(
+        pid,
+        own,
+        hosts,
+        &config,
+        status,
+        &directory,
+        state_directory,
+        notes,
+    )?;
     answer.notes.dedup();
     if flags.json {
         return print_json(&answer);
@@ -108,6 +128,7 @@ fn answer(
     config: &Config,
     status: Option<Enforcement>,
     directory: &Path,
+    state_directory: PathBuf,
     mut notes: Vec<String>,
 ) -> anyhow::Result<Answer> {
     let snapshot = own.snapshot.as_deref();
@@ -126,8 +147,12 @@ fn answer(
         Known::default()
     };
     waivers.extend(groups::waiver_of_unknown(known.unknown, config, now));
+    let mut here = Here::new(state_directory);
+    let mut records = Records::peek(directory);
+    let witness = (own.hostname.as_str(), &mut here as &mut dyn Witness);
+    let counting = records.count(hosts, Some(witness), now);
     let input = Input {
-        hosts,
+        hosts: &counting.hosts,
         config,
         groups: &known.groups,
         waivers: &waivers,

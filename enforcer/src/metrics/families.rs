@@ -119,6 +119,30 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         },
     },
     Family {
+        name: "genv_enforcer_blind",
+        kind: Kind::Gauge,
+        labels: &["source"],
+        help: "1 while a source of a host shows nothing, so that nothing is done by what it would show: gpu, processes, state, or host where it does not answer at all.",
+        samples: |measured, out| {
+            for ((hostname, source), blind) in &measured.blind {
+                out.of_host(hostname);
+                out.add(&[source], number(*blind));
+            }
+        },
+    },
+    Family {
+        name: "genv_state_disputed_records",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Records of environments that were changed otherwise than by their users, so that not all of them counts as the state files have it; absent of hosts without fresh facts.",
+        samples: |measured, out| {
+            for (hostname, count) in &measured.disputed_records {
+                out.of_host(hostname);
+                out.add(&[], *count as f64);
+            }
+        },
+    },
+    Family {
         name: "genv_enforcer_last_cycle_timestamp_seconds",
         kind: Kind::Largest,
         labels: &[],

@@ -52,6 +52,10 @@ pub struct Measured {
     pub reload_success_seconds: f64,
     /// What is wrong with the enforcer itself.
     pub faults: usize,
+    /// Records of environments of which not all counts as the files have it, by host.
+    pub disputed_records: BTreeMap<String, u64>,
+    /// Whether each source shows nothing, by host and source.
+    pub blind: BTreeMap<(String, String), bool>,
     /// What was counted.
     pub counters: Counters,
 }

@@ -15,6 +15,7 @@ use crate::groups::{Known, waiver_of_unknown};
 use crate::host::users_of_devices;
 use crate::plan::words;
 use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation, plan};
+use crate::records::Records;
 
 /// Three missed intervals, and never less than this, are a gap.
 const SHORTEST_GAP_SECONDS: f64 = 30.0;
@@ -41,6 +42,7 @@ pub(super) struct Course<'a> {
     /// The latest of them.
     now_seconds: f64,
     history: History,
+    records: Records,
     breaker: Breaker,
     expected: Expected,
     /// What was said of each violation, until it is over.
@@ -70,6 +72,7 @@ impl<'a> Course<'a> {
             began_seconds: 0.0,
             now_seconds: 0.0,
             history: History::default(),
+            records: Records::of_a_recording(),
             breaker: Breaker::default(),
             expected: Expected::default(),
             open: BTreeMap::new(),
@@ -171,8 +174,9 @@ impl<'a> Course<'a> {
         let waivers: Vec<_> = waiver_of_unknown(known.unknown, self.config, now)
             .into_iter()
             .collect();
+        let counting = self.records.count(&self.hosts, None, now);
         let input = Input {
-            hosts: &self.hosts,
+            hosts: &counting.hosts,
             config: self.config,
             groups: &known.groups,
             waivers: &waivers,

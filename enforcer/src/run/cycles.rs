@@ -7,6 +7,7 @@ use std::thread;
 
 use anyhow::anyhow;
 use genv_core::model::Publication;
+use genv_core::state::directory_path;
 use tokio::sync::mpsc as async_mpsc;
 
 use super::collecting::{Collecting, Facts};
@@ -54,6 +55,10 @@ pub(super) fn start_cycles(
         Facts::Elsewhere { .. } => host::asking_executor(hostname.clone(), path, policy)?,
     };
     let mut cycle = Cycle::new(hostname, directory, executor, now_seconds())?;
+    if let Facts::Here(sources) = &collecting.facts {
+        let directory = sources.state_directory.clone();
+        cycle = cycle.seeing(directory.unwrap_or_else(|| directory_path(None)));
+    }
     if let Some(followed) = followed {
         let once = rules.in_force().config.interval.is_zero();
         cycle = cycle.asking(Asking::new(Box::new(followed), once));

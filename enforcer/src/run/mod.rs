@@ -169,7 +169,7 @@ impl Daemon {
                     if self.once {
                         return print_status(&done.status);
                     }
-                    self.served.publish(metrics::render(&done.measured), self.interval());
+                    self.served.publish(metrics::render(&done.measured), self.interval(), done.sees_nothing);
                     if !ready {
                         self.notify.ready();
                         ready = true;
@@ -265,8 +265,13 @@ fn summary(done: &Done) -> String {
     } else {
         ""
     };
+    let blind = if status.blind.is_empty() {
+        ""
+    } else {
+        ", blind"
+    };
     format!(
-        "{}: {} rules, {} violations{open}",
+        "{}: {} rules, {} violations{open}{blind}",
         status.mode,
         status.config.rules.len(),
         status.violations.len()

@@ -112,6 +112,8 @@ fn environment() -> impl Strategy<Value = Environment> {
             created_timestamp_seconds,
             gpus: None,
             gpu_memory_bytes: None,
+            oldest_member_started_timestamp_seconds: None,
+            foreign_members: 0,
             members: Vec::new(),
             kernel_ids: Vec::new(),
             devices: devices

@@ -193,6 +193,8 @@ fn snapshot(host: usize) -> Snapshot {
             created_timestamp_seconds: Some(NOON - 86_400.0 * ((host + number) % 8) as f64),
             gpus: None,
             gpu_memory_bytes: None,
+            oldest_member_started_timestamp_seconds: None,
+            foreign_members: 0,
             members: Vec::new(),
             kernel_ids: Vec::new(),
             devices: held,

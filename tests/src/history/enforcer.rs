@@ -101,6 +101,11 @@ impl PlayedEnforcer {
             reload_successful: true,
             reload_success_seconds: loaded_seconds,
             faults: 0,
+            disputed_records: metrics::unknown_processes(&plan, hostnames())
+                .into_keys()
+                .map(|hostname| (hostname, 0))
+                .collect(),
+            blind: Default::default(),
             counters: self.counters.clone(),
         };
         let mut all = Vec::new();

@@ -200,8 +200,14 @@ fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
         // What is attached since nobody knows when is the oldest.
         let attachment = &facts.attachments[id];
         let ahead = facts.hosts[attachment.host].freshness.clock_ahead_seconds;
-        let attached = attachment.attached_seconds;
-        attached.map_or(f64::MIN, |seconds| seconds as f64 - ahead)
+        let environment = facts.environments[attachment.environment].environment;
+        // Nobody attached anything before the environment began.
+        let began = environment
+            .created_timestamp_seconds
+            .filter(|at| at.is_finite());
+        let attached = attachment.attached_seconds.map(|seconds| seconds as f64);
+        let attached = attached.map(|seconds| began.map_or(seconds, |began| seconds.max(began)));
+        attached.map_or(f64::MIN, |seconds| seconds - ahead)
     });
     Unit {
         weight: 1,

@@ -73,6 +73,8 @@ impl Lab {
             created_timestamp_seconds: Some(NOON - 3600.0),
             gpus: None,
             gpu_memory_bytes: None,
+            oldest_member_started_timestamp_seconds: None,
+            foreign_members: 0,
             members: Vec::new(),
             kernel_ids: Vec::new(),
             devices: Vec::new(),

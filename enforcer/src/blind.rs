@@ -1,0 +1,181 @@
+//! Whether the enforcer sees what its rules are about: a source that fails is blind, and nothing is done by what it would
+//! show. Decided here, once a cycle, for status, readiness, metrics and log.
+
+use std::collections::BTreeMap;
+
+use genv_core::enforcement::Blind;
+use genv_core::model::HostSnapshot;
+
+/// The source that stands for a whole host.
+const HOST: &str = "host";
+
+/// The collectors that rules need.
+const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
+
+/// How many publications in a row a source that worked may fail in: a single one that comes late is not blindness.
+const TOLERATED: u32 = 1;
+
+/// What is remembered of sources, by host and source.
+#[derive(Debug, Default)]
+pub(crate) struct Sight(BTreeMap<(String, &'static str), Seen>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Whether it ever worked.
+    worked: bool,
+    /// In how many publications it has failed since, and when it did first.
+    failed: u32,
+    since_seconds: f64,
+}
+
+impl Sight {
+    /// The sources that show nothing. A host in `silent` has no fresh facts for the rules.
+    pub(crate) fn look(
+        &mut self,
+        hosts: &[HostSnapshot],
+        silent: impl Fn(&str) -> bool,
+        now_seconds: f64,
+    ) -> Vec<Blind> {
+        let before = std::mem::take(&mut self.0);
+        let mut blind = Vec::new();
+        for host in hosts {
+            let hostname = host.hostname.as_str();
+            let mut look = |source: &'static str, why: Option<String>| {
+                let key = (hostname.to_owned(), source);
+                let mut seen = before.get(&key).copied().unwrap_or_default();
+                match why {
+                    None => {
+                        seen = Seen {
+                            worked: true,
+                            ..Seen::default()
+                        };
+                    }
+                    Some(why) => {
+                        if seen.failed == 0 {
+                            seen.since_seconds = now_seconds;
+                        }
+                        seen.failed = seen.failed.saturating_add(1);
+                        if !seen.worked || seen.failed > TOLERATED {
+                            blind.push(Blind {
+                                hostname: hostname.to_owned(),
+                                source: source.to_owned(),
+                                since_seconds: seen.since_seconds,
+                                why,
+                            });
+                        }
+                    }
+                }
+                self.0.insert(key, seen);
+            };
+            let mut explained = false;
+            for collector in COLLECTORS {
+                let snapshot = host.snapshot.as_deref().filter(|_| host.up);
+                let Some(status) = snapshot.and_then(|it| it.collectors.get(collector)) else {
+                    continue;
+                };
+                let why = (!status.success || !status.current).then(|| {
+                    let error = status.error.clone();
+                    error.unwrap_or_else(|| "it has told nothing that is fresh".to_owned())
+                });
+                explained |= why.is_some();
+                look(collector, why);
+            }
+            let why = if !host.up || host.snapshot.is_none() {
+                let error = host.ssh.as_ref().and_then(|ssh| ssh.error.clone());
+                Some(error.unwrap_or_else(|| "it does not answer".to_owned()))
+            } else {
+                let is_silent = silent(hostname) && !explained;
+                is_silent.then(|| "it has told nothing new for a while".to_owned())
+            };
+            look(HOST, why);
+        }
+        blind
+    }
+
+    /// The sources that a look found, by host and source, and whether each is blind.
+    pub(crate) fn measured(&self, blind: &[Blind]) -> BTreeMap<(String, String), bool> {
+        let mut all: BTreeMap<(String, String), bool> = self
+            .0
+            .keys()
+            .map(|(hostname, source)| ((hostname.clone(), (*source).to_owned()), false))
+            .collect();
+        for it in blind {
+            all.insert((it.hostname.clone(), it.source.clone()), true);
+        }
+        all
+    }
+}
+
+/// Whether no host can be judged.
+pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
+    let is_blind = |host: &HostSnapshot| blind.iter().any(|it| it.hostname == host.hostname);
+    !hosts.is_empty() && hosts.iter().all(is_blind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use genv_core::model::{CollectorStatus, Snapshot};
+
+    use super::*;
+
+    fn host(up: bool, gpu: Option<&str>) -> HostSnapshot {
+        let mut snapshot = Snapshot::default();
+        for (name, error) in [("gpu", gpu), ("processes", None), ("state", None)] {
+            let status = CollectorStatus {
+                success: error.is_none(),
+                current: true,
+                error: error.map(str::to_owned),
+                ..CollectorStatus::default()
+            };
+            snapshot.collectors.insert(name.to_owned(), status);
+        }
+        HostSnapshot {
+            hostname: "gpu01".to_owned(),
+            up,
+            received_timestamp_seconds: None,
+            snapshot: Some(Arc::new(snapshot)),
+            ssh: None,
+        }
+    }
+
+    #[test]
+    fn a_source_that_fails_twice_or_never_worked_is_blind_since_it_failed_first() {
+        let mut sight = Sight::default();
+        let mut look = |host: HostSnapshot, now| -> Vec<(String, f64)> {
+            let blind = sight.look(&[host], |_| false, now);
+            blind
+                .into_iter()
+                .map(|it| (it.source, it.since_seconds))
+                .collect()
+        };
+        assert_eq!(
+            look(host(true, Some("no driver")), 1.0),
+            [("gpu".to_owned(), 1.0)]
+        );
+        assert_eq!(
+            look(host(true, Some("no driver")), 2.0),
+            [("gpu".to_owned(), 1.0)]
+        );
+        assert_eq!(look(host(true, None), 3.0), []);
+        assert_eq!(look(host(true, Some("it hangs")), 4.0), []);
+        assert_eq!(
+            look(host(true, Some("it hangs")), 5.0),
+            [("gpu".to_owned(), 4.0)]
+        );
+        assert_eq!(look(host(true, None), 6.0), []);
+        assert_eq!(look(host(false, None), 7.0), []);
+        assert_eq!(look(host(false, None), 8.0), [("host".to_owned(), 7.0)]);
+    }
+
+    #[test]
+    fn silence_is_of_the_host_unless_a_source_explains_it() {
+        let look = |gpu| {
+            let blind = Sight::default().look(&[host(true, gpu)], |_| true, 1.0);
+            blind.into_iter().map(|it| it.source).collect::<Vec<_>>()
+        };
+        assert_eq!(look(None), ["host"]);
+        assert_eq!(look(Some("no driver")), ["gpu"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! Records of environments that others changed: what they take from a user has no consequence until that user confirms
+//! it, and ages are those that the kernel bears out.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_core::state::{StateDirectory, StateSource as _};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
+use genv_tests::patience;
+use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
+use rustix::process::geteuid;
+use serde_json::Value;
+
+const INSIDE: [(&str, &str); 1] = [("GENV_ENVIRONMENT_ID", "e1")];
+
+/// An enforcer of one rule that acts at once, and an environment of the victim's on device 0 with a member and a process
+/// that uses 1 GiB of it.
+struct Lab {
+    enforcer: Enforcer,
+    member: Sleeper,
+    process: Sleeper,
+}
+
+fn rule(rule: &str) -> String {
+    format!(
+        "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
+         rules:\n- {{{rule}, for: 0s, warn: []}}\n"
+    )
+}
+
+fn environment(member: &Sleeper) -> Environment {
+    Environment::new("e1", victim(), member.pid(), &[0])
+}
+
+/// Changes an entry of the list in a state file.
+fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
+    let path = folder.join(format!("{name}.json"));
+    let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    change(document[name].as_array_mut().context("no list")?);
+    let new = folder.join(".new");
+    fs::write(&new, document.to_string())?;
+    Ok(fs::rename(new, path)?)
+}
+
+impl Lab {
+    fn new(of_rule: &str, of_environment: impl FnOnce(&mut Environment)) -> Result<Self> {
+        let member = sleeper(&[])?;
+        let process = sleeper(&INSIDE)?;
+        let setup = Setup::new(&used_by(&[process.pid()]), &rule(of_rule))?;
+        let mut own = environment(&member);
+        of_environment(&mut own);
+        state::write(&setup.genv_directory(), 2, &[own])?;
+        let enforcer = setup.start()?;
+        enforcer.wait_for_cycles(2)?;
+        ensure!(is_alive(process.pid()), "{}", enforcer.log());
+        Ok(Self {
+            enforcer,
+            member,
+            process,
+        })
+    }
+
+    fn genv_directory(&self) -> std::path::PathBuf {
+        self.enforcer.setup().genv_directory()
+    }
+
+    /// Waits until the record is disputed for this reason, and some cycles more: its process lives.
+    fn is_spared(&self, why: &str) -> Result<()> {
+        let is_disputed = |status: &Value| {
+            let disputed = status["disputed_records"].to_string();
+            disputed.contains(why)
+        };
+        self.enforcer.wait_for_status(why, is_disputed)?;
+        self.enforcer.wait_for_cycles(3)?;
+        ensure!(is_alive(self.process.pid()), "{}", self.enforcer.log());
+        let scrape = self.enforcer.scrape()?;
+        let disputed = scrape.all("genv_state_disputed_records", &[]);
+        ensure!(disputed.iter().any(|(_, value)| *value == 1.0));
+        let said = self.enforcer.setup().said(&["status"])?;
+        ensure!(said.contains("Disputed"), "{said}");
+        Ok(())
+    }
+}
+
+/// Runs a command of genv in a shell of its own, as the victim.
+fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> Result<()> {
+    for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    let genv = setup.program("genv", &[])?;
+    let folder = Path::new(genv.get_program())
+        .parent()
+        .context("no folder")?;
+    let mut command = Command::new("bash");
+    let given = genv
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command
+        .envs(given)
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .env("HOME", setup.folder())
+        .env("TZ", zone)
+        .env_remove("GENV_ENVIRONMENT_ID")
+        .envs(eid.map(|eid| ("GENV_ENVIRONMENT_ID", eid)))
+        .current_dir(setup.folder())
+        .args(["-c", &format!("eval \"$(genv shell --init)\"; {line}")]);
+    let output = patience::output(as_victim(&mut command))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{line}: {stderr}");
+    Ok(())
+}
+
+#[test]
+fn memory_that_another_lowers_ends_nothing() -> Result<()> {
+    let lab = Lab::new("kind: env-memory, action: terminate", |it| {
+        it.gpu_memory = Some("8gi");
+    })?;
+    let folder = lab.genv_directory();
+    change(&folder, "envs", |envs| {
+        envs[0]["config"]["gpu_memory"] = "1mi".into()
+    })?;
+    change(&folder, "devices", |devices| {
+        devices[0]["attachments"][0]["gpu_memory"] = "1mi".into();
+    })?;
+    lab.is_spared("its memory on device 0 was lowered")?;
+    // Nor after a restart.
+    let (_, setup) = lab.enforcer.terminate()?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(3)?;
+    ensure!(is_alive(lab.process.pid()), "{}", enforcer.log());
+    Ok(())
+}
+
+#[test]
+fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_counts() -> Result<()>
+{
+    let rule = "kind: env-devices, action: terminate";
+    let lab = Lab::new(rule, |_| ())?;
+    change(&lab.genv_directory(), "devices", |devices| {
+        devices[0]["attachments"] = Value::Array(Vec::new());
+    })?;
+    lab.is_spared("device 0 was taken from it")?;
+    drop(lab);
+
+    let lab = Lab::new(rule, |_| ())?;
+    genv(
+        lab.enforcer.setup(),
+        Some("e1"),
+        "UTC",
+        "genv detach --index 0",
+    )?;
+    ends(lab.process.pid())
+}
+
+#[test]
+fn a_record_that_another_removes_ends_nothing_while_its_member_lives() -> Result<()> {
+    let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
+    state::write(&lab.genv_directory(), 2, &[])?;
+    lab.is_spared("it was removed while members of it live")?;
+    drop(lab.member);
+    ends(lab.process.pid())
+}
+
+#[test]
+fn a_record_that_is_given_to_another_user_stays_its_own() -> Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
+    change(&lab.genv_directory(), "envs", |envs| {
+        envs[0]["uid"] = (victim() + 1).into();
+    })?;
+    lab.is_spared("its members are of")
+}
+
+#[test]
+fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() -> Result<()> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let others = genv_tests::enforcer::sleeper_of(victim() + 1, &[("PATH", "/bin")])?;
+    let lab = Lab::new(
+        "kind: max-devices-per-user, limit: 1, action: terminate",
+        |_| (),
+    )?;
+    let mut forged = Environment::new("forged", victim(), others.pid(), &[0, 1]);
+    forged.eid = "forged".to_owned();
+    state::write(
+        &lab.genv_directory(),
+        2,
+        &[environment(&lab.member), forged],
+    )?;
+    lab.is_spared("no member of it is a process of")?;
+    let status = lab.enforcer.status()?;
+    ensure!(
+        status["violations"] == Value::Array(Vec::new()),
+        "{status:#}"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_environment_is_as_old_as_its_oldest_member_at_most() -> Result<()> {
+    // The record is of a day in the past, as one is that was written with another TZ.
+    let lab = Lab::new("kind: max-age, limit: 5m, action: terminate", |_| ())?;
+    for created in ["01/01/2020 00:00:00", "01/01/2100 00:00:00"] {
+        change(&lab.genv_directory(), "envs", |envs| {
+            envs[0]["creation"] = created.into();
+        })?;
+        lab.enforcer.wait_for_cycles(3)?;
+        ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
+    }
+    lab.is_spared("it was made in the future")
+}
+
+#[test]
+fn an_environment_of_the_future_grows_old_all_the_same() -> Result<()> {
+    let lab = Lab::new("kind: max-age, limit: 3s, action: terminate", |_| ())?;
+    change(&lab.genv_directory(), "envs", |envs| {
+        envs[0]["creation"] = "01/01/2100 00:00:00".into();
+    })?;
+    ends(lab.process.pid())
+}
+
+#[test]
+fn the_zone_of_a_caller_does_not_change_what_is_written() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
+    state::write(&setup.genv_directory(), 2, &[])?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    for zone in ["America/Los_Angeles", "Pacific/Kiritimati"] {
+        let line = format!("genv activate --id {}", zone.replace('/', "-"));
+        genv(&setup, None, zone, &line)?;
+        let state = StateDirectory::new(setup.genv_directory()).read()?;
+        let created = state
+            .environments
+            .iter()
+            .filter_map(|it| it.created_timestamp_seconds);
+        let ages: Vec<f64> = created.map(|created| created - now).collect();
+        ensure!(!ages.is_empty(), "{state:?}");
+        // Another zone would be hours off.
+        ensure!(
+            ages.iter().all(|age| age.abs() < 1800.0),
+            "{zone}: {ages:?}"
+        );
+    }
+    Ok(())
+}
