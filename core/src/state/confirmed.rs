@@ -1,4 +1,4 @@
-//! `genv-confirmed-UID.json`: what commands of a user took from environments.
+//! `genv-confirmed-N.json`: what commands of a user took from environments.
 //!
 //! Everybody may write the state files, so that they do not show whose command changed an environment. The kernel does:
 //! this file belongs to the user who wrote it, and nobody else may write to it. A reader believes it about environments

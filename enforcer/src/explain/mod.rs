@@ -92,7 +92,11 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let publication = host::collect(sources.open()?, PATIENCE)?
         .next_blocking()
         .context("cannot see who uses the GPUs: a defect of this program; start it again")?;
-    let hosts = &publication.hosts;
+    let mut here = Here::new(state_directory);
+    let mut records = Records::peek(&directory);
+    let witness = (hostname.as_str(), &mut here as &mut dyn Witness);
+    let counting = records.count(&publication.hosts, Some(witness), now_seconds());
+    let hosts = &counting.hosts;
     let here = Sight::default().look(hosts, |_| false, now_seconds());
     let elsewhere = status.iter().flat_map(|it| it.blind.clone());
     notes.extend(here.into_iter().chain(elsewhere).map(|it| {
@@ -104,16 +108,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
         .or_else(|| hosts.first())
         .context("cannot explain anything: there is no host. Name one in the scenario")?;
     let pid = flags.pid.get();
-    let mut answer = answer(
-        pid,
-        own,
-        hosts,
-        &config,
-        status,
-        &directory,
-        state_directory,
-        notes,
-    )?;
+    let mut answer = answer(pid, own, hosts, &config, status, &directory, notes)?;
     answer.notes.dedup();
     if flags.json {
         return print_json(&answer);
@@ -128,7 +123,6 @@ fn answer(
     config: &Config,
     status: Option<Enforcement>,
     directory: &Path,
-    state_directory: PathBuf,
     mut notes: Vec<String>,
 ) -> anyhow::Result<Answer> {
     let snapshot = own.snapshot.as_deref();
@@ -147,12 +141,8 @@ fn answer(
         Known::default()
     };
     waivers.extend(groups::waiver_of_unknown(known.unknown, config, now));
-    let mut here = Here::new(state_directory);
-    let mut records = Records::peek(directory);
-    let witness = (own.hostname.as_str(), &mut here as &mut dyn Witness);
-    let counting = records.count(hosts, Some(witness), now);
     let input = Input {
-        hosts: &counting.hosts,
+        hosts,
         config,
         groups: &known.groups,
         waivers: &waivers,

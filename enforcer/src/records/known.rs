@@ -123,7 +123,10 @@ pub(super) fn held(
 }
 
 /// Memory and time of all attachments of a host, by eid and GPU.
-pub(super) struct Reservations<'a>(BTreeMap<(&'a str, u32), (Option<u64>, Option<f64>)>);
+pub(super) struct Reservations<'a>(BTreeMap<(&'a str, u32), Reserved>);
+
+/// Memory and time of one.
+type Reserved = (Option<u64>, Option<f64>);
 
 impl<'a> Reservations<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
