@@ -88,10 +88,10 @@ impl Machine {
         self.store.try_lock(patience)
     }
 
-    /// Reads the state without its lock, and tells people what had to be repaired.
+    /// Reads the state without its lock, and tells people which file is damaged.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged and cannot be repaired.
+    /// It cannot be read.
     pub(crate) fn state(&mut self) -> Result<State, StateError> {
         let read = self.store.read();
         self.tell_notices();
@@ -108,7 +108,7 @@ impl Machine {
         read
     }
 
-    /// Changes the state under its lock, and tells people what had to be repaired. If the change fails nothing is
+    /// Changes the state under its lock, and tells people which damaged file it kept aside. If the change fails nothing is
     /// written. Ask GPUs before.
     ///
     /// # Errors

@@ -1,15 +1,18 @@
 //! State files that are damaged, that are links, or that tell of others' environments.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use genv_tests::patience::output;
-use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::patience::{output, until};
+use genv_tests::process::{Running, Sleeper, copy_program};
 use genv_tests::root::FIRST_UID;
-use genv_tests::shell::Shell;
+use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 use serde_json::json;
 
@@ -70,6 +73,121 @@ fn a_file_that_was_half_saved_stops_no_command() -> Result<()> {
                 "{name} of {cut} bytes: {kept:?}"
             );
         }
+    }
+    Ok(())
+}
+
+/// What only reads.
+const READING_COMMANDS: [&str; 6] = [
+    "genv envs",
+    "genv devices",
+    "genv envs query --query eid",
+    "genv usage snapshot",
+    "genv free",
+    "genv who 0",
+];
+
+/// What is in the state directory: each name, and what a file holds.
+fn contents(account: &Account) -> Result<BTreeMap<OsString, Option<Vec<u8>>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(account.state())? {
+        let entry = entry?;
+        let is_file = entry.file_type()?.is_file();
+        let content = is_file.then(|| fs::read(entry.path())).transpose()?;
+        found.insert(entry.file_name(), content);
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_damaged_file_ends_no_environment_that_is_whole_in_it_and_is_not_changed_by_reading()
+-> Result<()> {
+    for name in ["envs.json", "devices.json"] {
+        let account = Account::new()?;
+        let members = [Sleeper::start(&[])?, Sleeper::start(&[])?];
+        let environments = [
+            Environment::new("e1", uid(), members[0].pid(), &[0]),
+            Environment::new("e2", uid(), members[1].pid(), &[3]),
+        ];
+        state::write(&account.state(), 4, &environments)?;
+        fs::write(account.state().join("genv.lock"), "")?;
+        // Cut off in the record of the second, or of its device.
+        let path = account.state().join(name);
+        let whole = fs::read_to_string(&path)?;
+        let cut = whole.rfind("\"e2\"").context("no e2")?;
+        fs::write(&path, &whole[..cut])?;
+        let before = contents(&account)?;
+        for outcome in run(&account, Shell::Bash, &READING_COMMANDS)? {
+            ensure!(outcome.code == 0, "{outcome:?}");
+            ensure!(
+                outcome.stderr.contains(&format!("{name} is damaged: ")),
+                "{outcome:?}"
+            );
+            let lists = ["genv envs", "genv devices"].contains(&outcome.line.as_str());
+            ensure!(!lists || outcome.stdout.contains("e1"), "{outcome:?}");
+        }
+        ensure!(
+            contents(&account)? == before,
+            "{name} was changed by what only reads"
+        );
+        let outcomes = run(
+            &account,
+            Shell::Bash,
+            &["genv activate --gpus 1", "genv devices"],
+        )?;
+        all_done(&outcomes)?;
+        let visible = outcomes[0].variable("CUDA_VISIBLE_DEVICES");
+        ensure!(visible.is_some_and(|it| it != "0"), "{visible:?}");
+        ensure!(outcomes[1].stdout.contains("e1"), "{outcomes:?}");
+        ensure!(read(&account, "envs.json")?["envs"][0]["eid"] == "e1");
+        ensure!(read(&account, "devices.json")?["devices"][0]["attachments"][0]["eid"] == "e1");
+    }
+    Ok(())
+}
+
+#[test]
+fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Result<()> {
+    let lose: [(&str, fn(&Path) -> Result<()>); 4] = [
+        ("link", |path| {
+            fs::remove_file(path)?;
+            Ok(symlink("/dev/null", path)?)
+        }),
+        ("folder", |path| {
+            fs::remove_file(path)?;
+            Ok(fs::create_dir(path)?)
+        }),
+        ("nothing", |path| Ok(fs::remove_file(path)?)),
+        ("garbage", |path| Ok(fs::write(path, "garbage")?)),
+    ];
+    for (how, lose) in lose {
+        let account = Account::new()?;
+        let mut job = account.command("bash")?;
+        // Without a claim of its own nobody can tell what it was in.
+        job.args(["-c", "exec genv exec --eid e1 --gpus 2 -- env -i sleep 20"]);
+        job.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let job = Running::spawn(&mut job)?;
+        until("the job has its devices", || {
+            let members = fs::read_to_string(account.state().join("genv-members.json"));
+            let child = genv_tests::process::children(job.id())
+                .pop()
+                .unwrap_or_default();
+            Ok(members.is_ok_and(|it| it.contains(&format!("\"pid\": {child},"))))
+        })?;
+        lose(&account.state().join("envs.json"))?;
+        let before = contents(&account)?;
+        run(&account, Shell::Bash, &READING_COMMANDS)?;
+        ensure!(contents(&account)? == before, "{how}");
+        let get = "genv exec --eid e2 --gpus 2 -- printenv CUDA_VISIBLE_DEVICES";
+        let outcomes = run(
+            &account,
+            Shell::Bash,
+            &[get, "genv exec --gpus 3 -- true", get],
+        )?;
+        ensure!(outcomes[0].stdout == "2,3\n", "{how}: {outcomes:?}");
+        ensure!(outcomes[1].code == 4, "{how}: {outcomes:?}");
+        ensure!(outcomes[2].stdout == "2,3\n", "{how}: {outcomes:?}");
     }
     Ok(())
 }

@@ -2,12 +2,12 @@
 //!
 //! [`RealDisk`] flushes nothing to the disk: that takes 5 ms a file, and buys nothing for genv's state. All that its files
 //! tell of is processes, and these do not survive what could lose an unflushed file. One that is
-//! damaged after a power failure is set aside by the next command.
+//! damaged after a power failure is kept aside by the next change.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
 /// How many temporary files may be in the way, which only somebody who wants to can put there.
@@ -42,6 +42,11 @@ pub trait Disk: fmt::Debug + Send {
     /// Renames, replacing what has the new name.
     fn rename(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
         renameat(directory, from, directory, to)
+    }
+
+    /// Gives a file a second name, which is free. A link is not followed.
+    fn link(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+        linkat(directory, from, directory, to, AtFlags::empty())
     }
 
     /// Removes a name that is no directory's.
@@ -107,21 +112,6 @@ impl Drop for Prepared<'_> {
             let _ = self.disk.remove(self.directory, temporary);
         }
     }
-}
-
-/// Makes a new file with this content; fails if the name is taken.
-pub(super) fn create(
-    disk: &dyn Disk,
-    directory: BorrowedFd<'_>,
-    name: &str,
-    content: &[u8],
-) -> Result<(), Errno> {
-    let file = disk.create(directory, name)?;
-    let written = fill(disk, file.as_fd(), content);
-    if written.is_err() {
-        let _ = disk.remove(directory, name);
-    }
-    written
 }
 
 /// Removes what a writer of this file left behind that was killed. Only for who holds the lock.

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::atomic::{Disk, Prepared};
-use super::document::{self, Document, NotADocument};
+use super::document::{self, Document, Format};
 use super::editable::EditableState;
 use super::file::{self, MOST_FILE_BYTES, ReadError, Version, io_error, write_remedy};
 use super::liveness::is_member;
@@ -40,7 +40,20 @@ pub(super) struct Loaded {
 #[derive(Debug)]
 struct Content {
     bytes: Vec<u8>,
-    damaged: bool,
+    damage: Damage,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Damage {
+    None,
+    /// Some of its entries, or values in them.
+    Entries,
+    /// All of it, for this reason; so many entries in it are whole.
+    File {
+        why: String,
+        whole: usize,
+    },
 }
 
 struct ReadDocument<T> {
@@ -49,19 +62,29 @@ struct ReadDocument<T> {
     version: Option<Version>,
 }
 
+impl<T> ReadDocument<T> {
+    /// Whether there was more, of which nothing is known.
+    fn is_lost(&self) -> bool {
+        let damage = self.content.as_ref().map(|content| &content.damage);
+        matches!(damage, None | Some(Damage::File { .. }))
+    }
+}
+
 impl Loaded {
-    /// Reads the files; sets aside those that are damaged as a whole.
-    pub(super) fn read(files: &mut Files<'_>) -> Result<Self, StoreError> {
-        let zone = machine_time_zone();
-        let environments: ReadDocument<EnvironmentState> = files
-            .read(ENVIRONMENTS_FILE, |content| {
-                document::environments(content, &zone)
-            })?;
-        let devices: ReadDocument<DeviceState> =
-            files.read(DEVICES_FILE, |content| document::devices(content, &zone))?;
-        let recorded: ReadDocument<RecordedMembers> = files.read(MEMBERS_FILE, |content| {
-            members::parse_in_this_boot(content, &zone)
-        })?;
+    /// Reads the files: of those that are damaged what is whole in them.
+    pub(super) fn read(directory: BorrowedFd<'_>, path: &Path) -> Result<Self, StateError> {
+        let place = Place { directory, path };
+        let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
+        let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
+        let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
+        let environments_are_lost = environments.is_lost();
+        let mut recorded = members
+            .document
+            .entries
+            .into_iter()
+            .next()
+            .unwrap_or_default();
+        recorded.find_lost(&environments.document.entries, environments_are_lost);
         let mut warnings = environments.document.warnings;
         warnings.extend(devices.document.warnings);
         Ok(Self {
@@ -70,19 +93,27 @@ impl Loaded {
                 written_timestamp_seconds: environments.version.map(Version::modified_seconds),
                 environments: environments.document.entries,
                 devices: devices.document.entries,
-                recorded: recorded
-                    .document
-                    .entries
-                    .into_iter()
-                    .next()
-                    .unwrap_or_default(),
+                recorded,
                 kernels_not_found: BTreeMap::new(),
                 incomplete: environments.document.incomplete,
                 warnings,
             },
             boot_id: boot_id(),
-            contents: [recorded.content, environments.content, devices.content],
+            contents: [members.content, environments.content, devices.content],
         })
+    }
+
+    /// Which files are damaged as a whole, a sentence each.
+    pub(super) fn damage(&self, path: &Path) -> Vec<String> {
+        let files = FILES.iter().zip(&self.contents);
+        let damaged = files.filter_map(|(name, content)| match &content.as_ref()?.damage {
+            Damage::File { why, .. } => Some(format!(
+                "{} is damaged: {why}. Shown is what is whole in it, and the next change of an environment goes on with that",
+                path.join(name).display()
+            )),
+            Damage::None | Damage::Entries => None,
+        });
+        damaged.collect()
     }
 
     /// The state to be changed, without those in the queue whose pids others have by now.
@@ -98,6 +129,7 @@ impl Loaded {
             environments: self.state.environments.clone(),
             devices: self.state.devices.clone(),
             queue: waiting.map(|waiting| waiting.pid).collect(),
+            lost: self.state.recorded.lost.clone(),
             devices_known: false,
             now_seconds,
         }
@@ -165,19 +197,93 @@ pub(super) fn record(
         process.or_else(|| known().copied())
     });
     recorded.queue = waiting.collect();
+    recorded.lost.clone_from(&editable.lost);
     recorded
 }
 
-/// What users do when a file is lost.
-fn after_loss(name: &str) -> &'static str {
+/// What became of what a damaged file held.
+fn after_damage(name: &str, whole: usize) -> String {
     match name {
-        ENVIRONMENTS_FILE => "all environments have ended, 'genv activate' starts a new one",
-        DEVICES_FILE => "nobody is attached any more, 'genv attach' attaches again",
-        _ => "genv fills it again, and there is nothing to do",
+        ENVIRONMENTS_FILE if whole == 0 => {
+            "No environment in it is whole: 'genv activate' starts a new one".to_owned()
+        }
+        ENVIRONMENTS_FILE => format!("The {whole} environments that are whole in it go on"),
+        DEVICES_FILE if whole == 0 => {
+            "No device in it is whole, so that nobody is attached: 'genv attach' attaches again"
+                .to_owned()
+        }
+        DEVICES_FILE => {
+            format!(
+                "The {whole} devices that are whole in it stay attached: 'genv attach' attaches again"
+            )
+        }
+        _ => "genv fills it again, and there is nothing to do".to_owned(),
     }
 }
 
-/// Where the files are, and who is told.
+/// Where the files are.
+struct Place<'a> {
+    directory: BorrowedFd<'a>,
+    path: &'a Path,
+}
+
+impl Place<'_> {
+    fn read<T>(&self, format: &Format<T>) -> Result<ReadDocument<T>, StateError> {
+        let zone = machine_time_zone();
+        let found = file::find(self.directory, format.name).and_then(|found| {
+            let read = found.map(|_| file::read(self.directory, format.name));
+            read.transpose()
+        });
+        let (why, found) = match found {
+            Ok(None) => {
+                return Ok(ReadDocument {
+                    document: Document::default(),
+                    content: None,
+                    version: None,
+                });
+            }
+            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &zone) {
+                Ok(document) => {
+                    let damage = if document.warnings.is_empty() {
+                        Damage::None
+                    } else {
+                        Damage::Entries
+                    };
+                    return Ok(ReadDocument {
+                        document,
+                        content: Some(Content { bytes, damage }),
+                        version: Some(version),
+                    });
+                }
+                Err(error) => (error.to_string(), Some((version, bytes))),
+            },
+            // Whoever writes without the lock does not know how to write at all.
+            Err(ReadError::Torn(why) | ReadError::Damaged { why, .. }) => {
+                (why, file::read_damaged(self.directory, format.name))
+            }
+            Err(ReadError::Unreadable { why, remedy }) => {
+                let file = self.path.join(format.name);
+                return Err(StateError {
+                    message: format!("cannot read {}: {why}: {remedy}", file.display()),
+                });
+            }
+        };
+        let (version, bytes) = found.unzip();
+        let bytes = bytes.unwrap_or_default();
+        let document = (format.salvage)(&bytes, &zone);
+        let damage = Damage::File {
+            why,
+            whole: document.entries.len(),
+        };
+        Ok(ReadDocument {
+            document,
+            content: Some(Content { bytes, damage }),
+            version,
+        })
+    }
+}
+
+/// Where the files are written, and who is told.
 pub(super) struct Files<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) directory: BorrowedFd<'a>,
@@ -186,52 +292,6 @@ pub(super) struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn read<T>(
-        &mut self,
-        name: &'static str,
-        parse: impl FnOnce(&[u8]) -> Result<Document<T>, NotADocument>,
-    ) -> Result<ReadDocument<T>, StoreError> {
-        let none = || ReadDocument {
-            document: Document::default(),
-            content: None,
-            version: None,
-        };
-        let found = file::find(self.directory, name).and_then(|found| {
-            let read = found.map(|_| file::read(self.directory, name));
-            read.transpose()
-        });
-        let why = match found {
-            Ok(None) => return Ok(none()),
-            Ok(Some((version, bytes))) => match parse(&bytes) {
-                Ok(document) => {
-                    let damaged = !document.warnings.is_empty();
-                    return Ok(ReadDocument {
-                        document,
-                        content: Some(Content { bytes, damaged }),
-                        version: Some(version),
-                    });
-                }
-                Err(error) => error.to_string(),
-            },
-            // Whoever writes without the lock does not know how to write at all.
-            Err(ReadError::Torn(why) | ReadError::Damaged { why, .. }) => why,
-            Err(ReadError::Unreadable { why, remedy }) => {
-                let file = self.path.join(name);
-                return Err(StoreError::Read(StateError {
-                    message: format!("cannot read {}: {why}: {remedy}", file.display()),
-                }));
-            }
-        };
-        let aside = corrupt::move_aside(self.disk, self.directory, name)
-            .map_err(|errno| self.failed(name, errno))?;
-        self.notices.push(format!(
-            "{} is damaged: {why}. It was moved to {aside}, and a new one begins: {}",
-            self.path.join(name).display(),
-            after_loss(name)
-        ));
-        Ok(none())
-    }
-
     /// Writes the files that change: first all of them beside the old ones, then each in its place.
     pub(super) fn write(
         &mut self,
@@ -253,7 +313,9 @@ impl Files<'_> {
         ];
         let mut prepared = Vec::new();
         for ((name, old), (needed, bytes)) in FILES.iter().zip(&loaded.contents).zip(&new) {
-            let changes = old.as_ref().map_or(*needed, |old| old.bytes != *bytes);
+            let changes = old.as_ref().map_or(*needed, |old| {
+                matches!(old.damage, Damage::File { .. }) || old.bytes != *bytes
+            });
             if !changes {
                 continue;
             }
@@ -268,20 +330,37 @@ impl Files<'_> {
                     remedy: "end environments that nobody needs, or move the file away, and genv makes a new one",
                 });
             }
-            if let Some(old) = old.as_ref().filter(|old| old.damaged) {
-                let copy = corrupt::copy_aside(self.disk, self.directory, name, &old.bytes);
-                let copy = copy.map_err(|errno| self.failed(name, errno))?;
-                self.notices.push(format!(
-                    "{} has damaged entries: what it was is kept as {copy}",
-                    self.path.join(name).display()
-                ));
-            }
             let file = Prepared::new(self.disk, self.directory, name, bytes);
-            prepared.push((*name, file.map_err(|errno| self.failed(name, errno))?));
+            let file = file.map_err(|errno| self.failed(name, errno))?;
+            let damage = old.as_ref().map_or(&Damage::None, |old| &old.damage);
+            prepared.push((*name, file, damage));
         }
-        for (name, file) in prepared {
+        for (name, _, damage) in &prepared {
+            self.keep_damaged(name, damage)?;
+        }
+        for (name, file, _) in prepared {
             file.commit().map_err(|errno| self.failed(name, errno))?;
         }
+        Ok(())
+    }
+
+    fn keep_damaged(&mut self, name: &str, damage: &Damage) -> Result<(), StoreError> {
+        if *damage == Damage::None {
+            return Ok(());
+        }
+        let aside = corrupt::keep_aside(self.disk, self.directory, name);
+        let aside = aside.map_err(|errno| self.failed(name, errno))?;
+        let file = self.path.join(name);
+        let file = file.display();
+        self.notices.push(match damage {
+            Damage::File { why, whole } => {
+                let after = after_damage(name, *whole);
+                format!("{file} is damaged: {why}. It is kept as {aside}. {after}")
+            }
+            Damage::None | Damage::Entries => {
+                format!("{file} has damaged entries: what it was is kept as {aside}")
+            }
+        });
         Ok(())
     }
 

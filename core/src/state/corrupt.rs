@@ -1,4 +1,4 @@
-//! Setting damaged files aside, so that commands work again and nothing is lost.
+//! Keeping damaged files aside, so that commands work again and nothing is lost.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,33 +6,23 @@ use jiff::Zoned;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
-use super::atomic::{self, Disk};
+use super::atomic::Disk;
 use crate::model::local_time_zone;
 
 /// How many damaged files are kept of each name: who damages them again and again shall not fill the disk.
 const MOST_KEPT: usize = 10;
 
-/// Moves a damaged file away; returns its new name.
-pub(super) fn move_aside(
+/// Keeps what has this name under another one, which is returned. It stays where it is too, unless only moving it is
+/// allowed: of a folder there is one name, and of another user's link.
+pub(super) fn keep_aside(
     disk: &dyn Disk,
     directory: BorrowedFd<'_>,
     name: &str,
 ) -> Result<String, Errno> {
     let aside = free_name(directory, name)?;
-    disk.rename(directory, name, &aside)?;
-    forget_oldest(disk, directory, name);
-    Ok(aside)
-}
-
-/// Keeps a copy of a file that will be written without its damaged entries; returns the copy's name.
-pub(super) fn copy_aside(
-    disk: &dyn Disk,
-    directory: BorrowedFd<'_>,
-    name: &str,
-    content: &[u8],
-) -> Result<String, Errno> {
-    let aside = free_name(directory, name)?;
-    atomic::create(disk, directory, &aside, content)?;
+    if disk.link(directory, name, &aside).is_err() {
+        disk.rename(directory, name, &aside)?;
+    }
     forget_oldest(disk, directory, name);
     Ok(aside)
 }

@@ -8,20 +8,16 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::document::{self, Document};
+use super::document::{self, Document, Format};
 use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
 use super::liveness;
 use super::members::{self, RecordedMembers};
-use super::{
-    DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
-    StateError, StateSource,
-};
+use super::{DeviceState, EnvironmentState, State, StateError, StateSource};
 use crate::model::machine_time_zone;
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
@@ -64,8 +60,7 @@ pub struct StateDirectory {
 /// A file's last document.
 #[derive(Debug)]
 struct Remembered<T> {
-    name: &'static str,
-    parse: fn(&[u8], &TimeZone) -> Result<Document<T>, document::NotADocument>,
+    format: Format<T>,
     last: Option<(Version, Document<T>)>,
 }
 
@@ -77,18 +72,15 @@ impl StateDirectory {
             path: path.into(),
             search_path: env::var_os("PATH"),
             environments: Remembered {
-                name: ENVIRONMENTS_FILE,
-                parse: document::environments,
+                format: document::ENVIRONMENTS,
                 last: None,
             },
             devices: Remembered {
-                name: DEVICES_FILE,
-                parse: document::devices,
+                format: document::DEVICES,
                 last: None,
             },
             members: Remembered {
-                name: MEMBERS_FILE,
-                parse: members::parse_in_this_boot,
+                format: members::FORMAT,
                 last: None,
             },
             kernels: Kernels::default(),
@@ -317,7 +309,7 @@ impl<T: Clone> Remembered<T> {
                     None => (why, file::DAMAGED),
                 },
             };
-            let file = path.join(self.name);
+            let file = path.join(self.format.name);
             return Err(StateError {
                 message: format!("cannot read {}: {why}: {remedy}", file.display()),
             });
@@ -328,7 +320,7 @@ impl<T: Clone> Remembered<T> {
         &mut self,
         directory: BorrowedFd<'_>,
     ) -> Result<(Option<Version>, Document<T>), ReadError> {
-        let Some(found) = file::find(directory, self.name)? else {
+        let Some(found) = file::find(directory, self.format.name)? else {
             return Ok((None, Document::default()));
         };
         if let Some((version, document)) = &self.last
@@ -336,9 +328,9 @@ impl<T: Clone> Remembered<T> {
         {
             return Ok((Some(*version), document.clone()));
         }
-        let (version, content) = file::read(directory, self.name)?;
+        let (version, content) = file::read(directory, self.format.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let document = (self.parse)(&content, &machine_time_zone()).map_err(|error| {
+        let document = (self.format.parse)(&content, &machine_time_zone()).map_err(|error| {
             if settled {
                 ReadError::Damaged {
                     why: error.to_string(),

@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 
 use jiff::tz::TimeZone;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::salvage;
 use super::value::{
     self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time,
 };
-use super::{AttachmentState, DeviceState, EnvironmentState};
+use super::{AttachmentState, DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
 
 /// How many warnings a file may cause: anybody may write there.
 const MOST_WARNINGS: usize = 20;
@@ -33,6 +34,41 @@ impl<T> Default for Document<T> {
             incomplete: false,
             warnings: Vec::new(),
         }
+    }
+}
+
+/// How a file is read.
+#[derive(Debug)]
+pub(super) struct Format<T> {
+    pub(super) name: &'static str,
+    /// What a whole file says.
+    pub(super) parse: fn(&[u8], &TimeZone) -> Result<Document<T>, NotADocument>,
+    /// What is whole in one that is damaged.
+    pub(super) salvage: fn(&[u8], &TimeZone) -> Document<T>,
+}
+
+pub(super) const ENVIRONMENTS: Format<EnvironmentState> = Format {
+    name: ENVIRONMENTS_FILE,
+    parse: environments,
+    salvage: |content, time_zone| {
+        let records = salvage::records(content, &["eid", "uid"]);
+        salvaged(environments_of(&json!({ "envs": records }), time_zone))
+    },
+};
+
+pub(super) const DEVICES: Format<DeviceState> = Format {
+    name: DEVICES_FILE,
+    parse: devices,
+    salvage: |content, time_zone| {
+        let records = salvage::records(content, &["index", "attachments"]);
+        salvaged(devices_of(&json!({ "devices": records }), time_zone))
+    },
+};
+
+fn salvaged<T>(read: Result<Document<T>, NotADocument>) -> Document<T> {
+    Document {
+        incomplete: true,
+        ..read.unwrap_or_default()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::allocate::{self, AllocateError, AttachRequest};
 use super::inventory::{self, Inventory};
 use super::liveness::end_environments;
+use super::members::LostMember;
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::MemoryAmount;
 
@@ -15,6 +16,8 @@ pub struct EditableState {
     pub(super) devices: Vec<DeviceState>,
     /// Processes that wait for devices, first come first.
     pub(super) queue: Vec<u32>,
+    /// Members of environments that a damaged file has lost.
+    pub(super) lost: Vec<LostMember>,
     /// Whether the machine was looked at, even if it has no device.
     pub(super) devices_known: bool,
     pub(super) now_seconds: f64,
@@ -127,15 +130,18 @@ impl EditableState {
 
     /// Removes a member from an environment, which ends with its last one. Tells whether it was a member.
     pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
+        let leaves = |lost: &LostMember| *member == MemberId::Process(lost.process.pid);
+        self.lost.retain(|lost| lost.eid != eid || !leaves(lost));
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         let Some(environment) = environment.filter(|it| it.has(member)) else {
+            self.end_environments();
             return false;
         };
         match member {
             MemberId::Process(pid) => environment.pids.retain(|it| it != pid),
             MemberId::Kernel(id) => environment.kernel_ids.retain(|it| it != id),
         }
-        end_environments(&mut self.environments, &mut self.devices);
+        self.end_environments();
         true
     }
 
@@ -250,7 +256,12 @@ impl EditableState {
     /// Ends all environments.
     pub fn reset_environments(&mut self) {
         self.environments.clear();
-        end_environments(&mut self.environments, &mut self.devices);
+        self.lost.clear();
+        self.end_environments();
+    }
+
+    fn end_environments(&mut self) {
+        end_environments(&mut self.environments, &mut self.devices, &self.lost);
     }
 
     /// Forgets all devices and attachments, and takes these for the machine's.

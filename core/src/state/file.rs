@@ -15,11 +15,17 @@ pub(super) const MOST_FILE_BYTES: u64 = 4 << 20;
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
+/// How much of a damaged file is looked at for what is whole in it.
+const MOST_SALVAGED_BYTES: u64 = 4 * MOST_FILE_BYTES;
+
 const READ_ONLY: &str =
     "its file system is mounted read-only: set GENV_TMPDIR to another directory";
 
 /// What to do about a damaged file.
-pub(super) const DAMAGED: &str = "if it stays so, move it away, and genv makes a new one";
+pub(super) const DAMAGED: &str = "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
+
+/// What to do about something else in a file's place.
+const MOVED: &str = "move it away, or let the next change of an environment do so";
 
 /// What changes when a file is written (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +97,21 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
     Ok((version, content))
 }
 
+/// As [`read`], of a file of which nothing is certain: its beginning, and nothing of what is no regular file.
+pub(super) fn read_damaged(directory: BorrowedFd<'_>, name: &str) -> Option<(Version, Vec<u8>)> {
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, name, flags, Mode::empty()).ok()?);
+    let stat = fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut content = Vec::new();
+    // What was read before an error of the disk is whole.
+    let _ = (&file).take(MOST_SALVAGED_BYTES).read_to_end(&mut content);
+    Some((Version::of(&stat), content))
+}
+
 impl Version {
     #[expect(
         clippy::unnecessary_cast,
@@ -133,16 +154,13 @@ fn check(stat: &Stat) -> Result<(), ReadError> {
             }
             let why =
                 format!("it has {size_bytes} bytes, and no more than {MOST_FILE_BYTES} are read");
-            (why, "move it away, and genv makes a new one")
+            (why, DAMAGED)
         }
         FileType::Symlink => (
             "it is a symbolic link, which anybody could have put there".to_owned(),
-            "put the file itself in its place",
+            MOVED,
         ),
-        _ => (
-            "it is not a regular file".to_owned(),
-            "move it away, and genv makes a new one",
-        ),
+        _ => ("it is not a regular file".to_owned(), MOVED),
     };
     Err(ReadError::Damaged { why, remedy })
 }

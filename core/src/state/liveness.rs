@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::kernels::EndedKernels;
-use super::members::Recorded;
+use super::members::{LostMember, Recorded};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{Lineage, ProcessTable};
 
@@ -55,7 +55,18 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
         });
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
-    end_environments(&mut state.environments, &mut state.devices);
+    state.recorded.lost.retain(|LostMember { process, .. }| {
+        let found = table.lineage.get(&process.pid);
+        found.map_or_else(
+            || table.hidden.contains(&process.pid),
+            |found| found.start_time_ticks == process.start_time_ticks,
+        )
+    });
+    end_environments(
+        &mut state.environments,
+        &mut state.devices,
+        &state.recorded.lost,
+    );
 }
 
 /// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.
@@ -80,14 +91,20 @@ pub(super) fn forget_kernels(
     without
 }
 
-/// Removes environments that have no member, and attachments of environments that do not exist.
+/// Removes environments that have no member, and attachments of environments that neither exist nor were lost.
 pub(super) fn end_environments(
     environments: &mut Vec<EnvironmentState>,
     devices: &mut [DeviceState],
+    lost: &[LostMember],
 ) {
     environments
         .retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
-    let eids: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
+    let lost = lost.iter().map(|it| it.eid.as_str());
+    let eids: HashSet<&str> = environments
+        .iter()
+        .map(|it| it.eid.as_str())
+        .chain(lost)
+        .collect();
     for device in devices {
         let attachments = &mut device.attachments;
         attachments.retain(|attachment| eids.contains(attachment.eid.as_str()));

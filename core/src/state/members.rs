@@ -2,16 +2,16 @@
 //!
 //! A pid alone may have been given to another process since. This file, which only this project writes, has the
 //! start times of members, and who waits in the queue. It adds to `envs.json` and never contradicts it: what is
-//! not there is dropped here.
+//! not there is dropped here, unless it was lost there with a damaged file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, NotADocument};
+use super::document::{Document, Format, NotADocument};
 use super::shape::{self, Times};
-use super::value;
+use super::{EnvironmentState, MEMBERS_FILE, salvage, value};
 use crate::model::parse_local_time;
 
 const VERSION: u32 = 1;
@@ -35,7 +35,21 @@ pub struct RecordedMembers {
     members: HashMap<(String, u32), Record>,
     /// Processes that wait for devices, first come first.
     pub(super) queue: Vec<ProcessId>,
+    /// Members of environments that a damaged `envs.json` has lost.
+    pub(super) lost: Vec<LostMember>,
 }
+
+/// A member of an environment of which nothing else is known any more. While it lives the environment keeps its devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LostMember {
+    pub(super) eid: String,
+    /// When the environment was made, Unix time.
+    pub(super) created_seconds: Option<i64>,
+    pub(super) process: ProcessId,
+}
+
+/// More lost members than this are no mishap: anybody may write there.
+const MOST_LOST: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Record {
@@ -63,6 +77,8 @@ struct File {
     members: Vec<FileMember>,
     #[serde(default)]
     queue: Vec<ProcessId>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<FileMember>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -91,7 +107,35 @@ impl RecordedMembers {
 
     /// Whether nothing is recorded.
     pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.queue.is_empty()
+        self.members.is_empty() && self.queue.is_empty() && self.lost.is_empty()
+    }
+
+    /// Takes note of what `envs.json` does not have and should, if it lost some (`damaged`); forgets what it has again.
+    pub(super) fn find_lost(&mut self, environments: &[EnvironmentState], damaged: bool) {
+        let known: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
+        self.lost
+            .retain(|member| !known.contains(member.eid.as_str()));
+        let before: HashSet<(String, u32)> = self
+            .lost
+            .iter()
+            .map(|it| (it.eid.clone(), it.process.pid))
+            .collect();
+        let missing = self.members.iter().filter(|((eid, pid), _)| {
+            damaged && !known.contains(eid.as_str()) && !before.contains(&(eid.clone(), *pid))
+        });
+        self.lost.extend(missing.filter_map(|((eid, pid), record)| {
+            Some(LostMember {
+                eid: eid.clone(),
+                created_seconds: record.created_seconds,
+                process: ProcessId {
+                    pid: *pid,
+                    start_time_ticks: record.start_time_ticks?,
+                },
+            })
+        }));
+        self.lost
+            .sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
+        self.lost.truncate(MOST_LOST);
     }
 
     /// Records a member.
@@ -110,34 +154,76 @@ impl RecordedMembers {
 
     /// The file.
     pub(super) fn write(&self, boot_id: &str, times: &Times) -> Vec<u8> {
-        let mut members: Vec<FileMember> = self
-            .members
-            .iter()
-            .filter_map(|((eid, pid), record)| {
-                #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
-                let created = record.created_seconds.map(|seconds| seconds as f64);
-                Some(FileMember {
-                    eid: eid.clone(),
-                    creation: times.text(created),
-                    process: ProcessId {
-                        pid: *pid,
-                        start_time_ticks: record.start_time_ticks?,
-                    },
-                })
-            })
-            .collect();
+        #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
+        let member = |eid: &str, created: Option<i64>, process| FileMember {
+            eid: eid.to_owned(),
+            creation: times.text(created.map(|seconds| seconds as f64)),
+            process,
+        };
+        let members = self.members.iter().filter_map(|((eid, pid), record)| {
+            let start_time_ticks = record.start_time_ticks?;
+            Some(member(
+                eid,
+                record.created_seconds,
+                ProcessId {
+                    pid: *pid,
+                    start_time_ticks,
+                },
+            ))
+        });
+        let mut members: Vec<FileMember> = members.collect();
         members.sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
+        let lost = self.lost.iter();
+        let lost = lost.map(|it| member(&it.eid, it.created_seconds, it.process));
         shape::json(&File {
             version: VERSION,
             boot_id: boot_id.to_owned(),
             members,
             queue: self.queue.clone(),
+            lost: lost.collect(),
         })
     }
 }
 
+pub(super) const FORMAT: Format<RecordedMembers> = Format {
+    name: MEMBERS_FILE,
+    parse: parse_in_this_boot,
+    salvage: |content, time_zone| salvage(content, &boot_id(), time_zone),
+};
+
+/// What is whole in a damaged file, if it is of this boot.
+fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<RecordedMembers> {
+    let boot = serde_json::Value::from(boot_id).to_string();
+    let same_boot = !boot_id.is_empty() && String::from_utf8_lossy(content).contains(&boot);
+    let process = ["pid", "start_time_ticks"];
+    let records = if same_boot {
+        salvage::records(content, &process)
+    } else {
+        Vec::new()
+    };
+    let (mut members, mut queue) = (Vec::new(), Vec::new());
+    for record in records {
+        if let Ok(member) = FileMember::deserialize(&record) {
+            members.push(member);
+        } else if let Ok(waiting) = ProcessId::deserialize(&record) {
+            queue.push(waiting);
+        }
+    }
+    let file = File {
+        version: VERSION,
+        boot_id: boot_id.to_owned(),
+        members,
+        queue,
+        lost: Vec::new(),
+    };
+    Document {
+        incomplete: true,
+        ..document(file, true, time_zone)
+    }
+}
+
 /// Reads the file, as the machine is running now.
-pub(super) fn parse_in_this_boot(
+fn parse_in_this_boot(
     content: &[u8],
     time_zone: &TimeZone,
 ) -> Result<Document<RecordedMembers>, NotADocument> {
@@ -166,22 +252,37 @@ fn parse(
         return Err(NotADocument::Unknown(why));
     }
     let same_boot = file.boot_id == boot_id;
+    Ok(document(file, same_boot, time_zone))
+}
+
+fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<RecordedMembers> {
+    let created = |member: &FileMember| parse_local_time(&member.creation, time_zone).ok();
     let members = file.members.into_iter().map(|member| {
         let record = Record {
-            created_seconds: parse_local_time(&member.creation, time_zone).ok(),
+            created_seconds: created(&member),
             start_time_ticks: same_boot.then_some(member.process.start_time_ticks),
         };
         ((member.eid, member.process.pid), record)
     });
-    let members = RecordedMembers {
+    let lost = file
+        .lost
+        .into_iter()
+        .filter(|_| same_boot)
+        .map(|member| LostMember {
+            created_seconds: created(&member),
+            eid: member.eid,
+            process: member.process,
+        });
+    let recorded = RecordedMembers {
         members: members.collect(),
         queue: if same_boot { file.queue } else { Vec::new() },
+        lost: lost.collect(),
     };
-    Ok(Document {
-        entries: vec![members],
+    Document {
+        entries: vec![recorded],
         incomplete: false,
         warnings: Vec::new(),
-    })
+    }
 }
 
 #[expect(

@@ -15,6 +15,7 @@ mod kernels;
 pub(crate) mod liveness;
 mod lock;
 mod members;
+mod salvage;
 pub mod shape;
 mod store;
 mod usage;

@@ -21,6 +21,9 @@ use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserN
 /// The lock of genv 1.x.
 const LOCK_FILE: &str = "genv.lock";
 
+/// How long a reader waits for the writer of a file that looks damaged.
+const READING_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Why the state was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -135,10 +138,10 @@ impl StateStore {
 
     /// Reads the state without the lock. Members that ended, and what ended with them, are left out.
     ///
-    /// Writes only if a file is damaged: it is set aside then, under the lock.
+    /// Writes nothing: of a damaged file, what is whole in it is told.
     ///
     /// # Errors
-    /// A file can be neither read nor repaired.
+    /// A file cannot be read.
     pub fn read(&mut self) -> Result<State, StateError> {
         self.read_where(|_| true)
     }
@@ -157,13 +160,7 @@ impl StateStore {
     ) -> Result<State, StateError> {
         let mut state = match self.reader.read_files() {
             Ok(state) => state,
-            Err(error) => {
-                let repaired: Result<(), StoreError> = self.update(|_| Ok(()));
-                match repaired {
-                    Ok(()) => self.reader.read_files()?,
-                    Err(_) => return Err(error),
-                }
-            }
+            Err(error) => self.read_damaged().map_err(|_| error)?,
         };
         state.environments.retain(wanted);
         if self.cleaning {
@@ -174,12 +171,23 @@ impl StateStore {
         Ok(state)
     }
 
+    /// What is whole in the files, of which one cannot be read as it should.
+    fn read_damaged(&mut self) -> Result<State, StateError> {
+        let directory = directory::open(&self.path)?;
+        // What looks damaged may be half written by genv 1.x, which holds the lock then.
+        let lock = self.lock(directory.as_fd(), Some(READING_PATIENCE));
+        let loaded = Loaded::read(directory.as_fd(), &self.path)?;
+        drop(lock);
+        self.notices.extend(loaded.damage(&self.path));
+        Ok(loaded.state)
+    }
+
     /// Changes the state under the lock. If the change fails nothing of it is written.
     ///
     /// Do in `change` nothing that may take long: every genv command of this machine waits for it.
     ///
     /// # Errors
-    /// The lock cannot be had, the state can be neither read nor repaired or cannot be written, or the change fails.
+    /// The lock cannot be had, the state can be neither read nor written, or the change fails.
     pub fn update<T, E: From<StoreError>>(
         &mut self,
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
@@ -235,18 +243,25 @@ impl StateStore {
     /// It cannot, or there is no state directory.
     pub fn try_lock(&self, patience: Duration) -> Result<(), StoreError> {
         let directory = directory::open(&self.path)?;
-        let path = self.path.join(LOCK_FILE);
-        let lock = LockFile {
-            directory: directory.as_fd(),
-            name: LOCK_FILE,
-            path: &path,
-            what: "genv's state",
-        };
-        lock.acquire(Some(patience))?;
+        self.lock(directory.as_fd(), Some(patience))?;
         Ok(())
     }
 
-    /// What the last reads and changes have to tell people, such as that a damaged file was set aside; each is told once.
+    fn lock(
+        &self,
+        directory: BorrowedFd<'_>,
+        patience: Option<Duration>,
+    ) -> Result<FileLock, LockError> {
+        let lock = LockFile {
+            directory,
+            name: LOCK_FILE,
+            path: &self.path.join(LOCK_FILE),
+            what: "genv's state",
+        };
+        lock.acquire(patience)
+    }
+
+    /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
@@ -271,23 +286,11 @@ impl StateStore {
     ) -> Result<(FileLock, Loaded, EndedKernels), StoreError> {
         let mut ended = None;
         loop {
-            let path = self.path.join(LOCK_FILE);
-            let lock = LockFile {
-                directory,
-                name: LOCK_FILE,
-                path: &path,
-                what: "genv's state",
-            };
-            let lock = lock.acquire(self.patience)?;
+            let lock = self.lock(directory, self.patience)?;
             for name in commit::FILES {
                 atomic::remove_leftover(self.disk.as_ref(), directory, name);
             }
-            let loaded = Loaded::read(&mut Files {
-                disk: self.disk.as_ref(),
-                directory,
-                path: &self.path,
-                notices: &mut self.notices,
-            })?;
+            let loaded = Loaded::read(directory, &self.path)?;
             let environments = &loaded.state.environments;
             let none = environments.iter().all(|it| it.kernel_ids.is_empty());
             match ended.take() {
@@ -307,7 +310,8 @@ impl StateStore {
 impl Machine {
     fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {
         let members = state.environments.iter().flat_map(|it| it.pids.iter());
-        self.look(members.chain(others).copied().collect())
+        let lost = state.recorded.lost.iter().map(|it| &it.process.pid);
+        self.look(members.chain(lost).chain(others).copied().collect())
     }
 
     /// The table with those who came since.

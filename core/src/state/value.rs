@@ -27,6 +27,12 @@ pub(super) fn parse(content: &[u8]) -> Result<Value, serde_json::Error> {
     })
 }
 
+/// The text that [`parse`] understands, even where it is damaged.
+pub(super) fn text_of(content: &[u8]) -> String {
+    let text = String::from_utf8_lossy(content);
+    without_lone_surrogates(&text).into_owned()
+}
+
 /// One entry of a list, or of an object that is keyed by its name.
 pub(super) struct Entry<'a> {
     /// What to call it in warnings.

@@ -171,18 +171,18 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
     if !aside.is_empty() {
         checks.push(Check::warn(
             NAME,
-            format!("damaged ones were set aside: {}", aside.join(", ")),
+            format!("damaged ones were kept: {}", aside.join(", ")),
             format!(
                 "see who damaged them, then remove them from {}",
                 directory.display()
             ),
         ));
     }
-    // Read as it lies there: asking the machine would repair it.
+    // Read as it lies there: asking the machine would tell what is whole in a damaged file.
     let state = match StateDirectory::new(&directory).read() {
         Ok(state) => state,
         Err(error) => {
-            let remedy = "any other command sets a damaged file aside, such as 'genv envs'";
+            let remedy = "see who damaged it";
             checks.push(Check::fail(NAME, error.to_string(), remedy));
             return (None, checks);
         }

@@ -7,6 +7,7 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         environments: Vec::new(),
         devices: Vec::new(),
         queue: Vec::new(),
+        lost: Vec::new(),
         devices_known: false,
         now_seconds: 1000.5,
     };

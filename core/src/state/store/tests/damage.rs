@@ -28,13 +28,13 @@ fn nothing(store: &mut StateStore) {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_said_so_once() {
+fn a_damaged_file_is_kept_aside_and_said_so_once() {
     let folder = TempDir::new().unwrap();
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
     fs::write(folder.path().join("devices.json"), "").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It was moved to devices.json.corrupt-TIME, and a new one begins: nobody is attached any more, 'genv attach' attaches again");
+    insta::assert_snapshot!(told(&mut store), @"DIR/devices.json is damaged: it is empty. It is kept as devices.json.corrupt-TIME. No device in it is whole, so that nobody is attached: 'genv attach' attaches again");
     assert_eq!(
         activate_and_attach(&mut store, "8", 4).unwrap(),
         [0, 1, 2, 3]
@@ -43,21 +43,154 @@ fn a_damaged_file_is_set_aside_and_said_so_once() {
 
     fs::write(folder.path().join("genv-members.json"), "[]").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 4 elements. It was moved to genv-members.json.corrupt-TIME, and a new one begins: genv fills it again, and there is nothing to do");
+    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 5 elements. It is kept as genv-members.json.corrupt-TIME. genv fills it again, and there is nothing to do");
     // This process started before envs.json was written: it is adopted.
     assert_eq!(store.read().unwrap().environments.len(), 2);
 }
 
-#[test]
-fn reading_repairs_what_is_damaged() {
-    let folder = TempDir::new().unwrap();
+/// Two environments, each with a device and with this process as its member, as the files have them.
+fn two_environments(folder: &TempDir) -> (StateStore, State) {
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
-    fs::write(folder.path().join("envs.json"), "{\"envs\": {").unwrap();
-    assert_eq!(store.read().unwrap().environments, []);
-    assert!(told(&mut store).starts_with("DIR/envs.json is damaged: it is not JSON: EOF"));
-    assert_eq!(store.read().unwrap().environments, []);
-    assert_eq!(told(&mut store), "");
+    activate_and_attach(&mut store, "8", 1).unwrap();
+    let state = store.read().unwrap();
+    (store, state)
+}
+
+#[test]
+fn reading_tells_what_is_whole_in_a_damaged_file_and_leaves_it_as_it_is() {
+    for name in ["envs.json", "devices.json"] {
+        let folder = TempDir::new().unwrap();
+        let (mut store, before) = two_environments(&folder);
+        let path = folder.path().join(name);
+        let whole = fs::read_to_string(&path).unwrap();
+        let damaged = whole.trim_end_matches(['}', ']', '\n', ' ']).to_owned() + "}]}";
+        fs::write(&path, &damaged[..damaged.len() - 1]).unwrap();
+        let names_before = names(folder.path());
+        let state = store.read().unwrap();
+        assert_eq!(state.devices[0], before.devices[0]);
+        assert_eq!(state.environments[0], before.environments[0]);
+        assert!(told(&mut store).contains("is damaged: it is not JSON"));
+        assert_eq!(names(folder.path()), names_before);
+        nothing(&mut store);
+        assert_ne!(names(folder.path()), names_before);
+        assert_eq!(
+            store.read().unwrap().environments[0],
+            before.environments[0]
+        );
+    }
+}
+
+#[test]
+fn every_cut_of_a_file_loses_what_it_cuts_and_nothing_else() {
+    for name in ["envs.json", "devices.json"] {
+        let (mut kept_one, mut kept_both) = (0, 0);
+        for part in 0..20 {
+            let folder = TempDir::new().unwrap();
+            let (mut store, before) = two_environments(&folder);
+            let path = folder.path().join(name);
+            let whole = fs::read(&path).unwrap();
+            let cut = whole.len() * part / 20;
+            fs::write(&path, &whole[..cut]).unwrap();
+            nothing(&mut store);
+            let state = store.read().unwrap();
+            let is_kept = |eid: &str| match name {
+                "envs.json" => state.environments.iter().any(|it| it.eid == eid),
+                _ => state.attached(eid) == before.attached(eid),
+            };
+            match (is_kept("7"), is_kept("8")) {
+                (true, true) => kept_both += 1,
+                (true, false) => kept_one += 1,
+                (false, false) => {}
+                (false, true) => panic!("{name}: the first is lost at {cut}"),
+            }
+            if name == "envs.json" {
+                // Their members live: nobody else gets their devices.
+                assert_eq!(state.devices, before.devices, "{cut}");
+            }
+        }
+        assert!(kept_one > 2, "{name}: {kept_one}, {kept_both}");
+    }
+}
+
+#[test]
+fn an_environment_that_is_lost_keeps_its_devices_while_its_member_lives() {
+    let lose: [(&str, fn(&Path)); 5] = [
+        ("removed", |path| fs::remove_file(path).unwrap()),
+        ("empty", |path| fs::write(path, "").unwrap()),
+        ("overwritten", |path| fs::write(path, "x").unwrap()),
+        ("too large", |path| {
+            fs::write(path, " ".repeat(5 << 20)).unwrap()
+        }),
+        ("link", |path| {
+            fs::remove_file(path).unwrap();
+            symlink("/dev/null", path).unwrap();
+        }),
+    ];
+    for (how, lose) in lose {
+        let folder = TempDir::new().unwrap();
+        let mut member = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut store = StateStore::new(folder.path());
+        store
+            .update(|state| {
+                state.merge_inventory(&gpus(4));
+                state.activate("7", 0, None, &MemberId::Process(member.id()));
+                state.attach("7", &count(2))?;
+                Ok::<_, TestError>(())
+            })
+            .unwrap();
+        lose(&folder.path().join("envs.json"));
+        for _ in 0..2 {
+            let mut other = StateStore::new(folder.path());
+            let attached = other.update(|state| {
+                state.activate("8", 0, None, &me());
+                Ok::<_, TestError>(state.attach("8", &count(2))?)
+            });
+            assert_eq!(attached.unwrap(), [2, 3], "{how}");
+        }
+        member.kill().unwrap();
+        member.wait().unwrap();
+        nothing(&mut store);
+        assert_eq!(store.read().unwrap().attached("7"), [0_u32; 0], "{how}");
+    }
+}
+
+#[test]
+fn a_file_that_grew_too_large_loses_nothing() {
+    for name in ["envs.json", "devices.json"] {
+        let folder = TempDir::new().unwrap();
+        let (mut store, before) = two_environments(&folder);
+        let path = folder.path().join(name);
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, whole + &" ".repeat(5 << 20)).unwrap();
+        nothing(&mut store);
+        let after = store.read().unwrap();
+        assert_eq!(
+            (after.environments, after.devices),
+            (before.environments, before.devices)
+        );
+    }
+}
+
+#[test]
+fn what_is_whole_of_recorded_members_and_of_the_queue_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let (mut store, _) = two_environments(&folder);
+    store
+        .update(|state| Ok::<_, TestError>(state.enqueue(1)))
+        .unwrap();
+    let path = folder.path().join("genv-members.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        whole.trim_end_matches(['}', ']', '\n', ' ']).to_owned() + "}",
+    )
+    .unwrap();
+    nothing(&mut store);
+    assert_eq!(fs::read_to_string(&path).unwrap(), whole);
 }
 
 #[test]

@@ -62,6 +62,11 @@ impl Disk for FaultyDisk {
         RealDisk.rename(directory, from, to)
     }
 
+    fn link(&self, directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<(), Errno> {
+        self.step("link")?;
+        RealDisk.link(directory, from, to)
+    }
+
     fn remove(&self, directory: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
         self.step("remove")?;
         RealDisk.remove(directory, name)
@@ -95,7 +100,9 @@ fn assert_sound(state: &State) {
     for device in &state.devices {
         assert!(device.attachments.len() <= 1, "{device:?}");
         for attachment in &device.attachments {
-            assert!(state.environments.iter().any(|it| it.eid == attachment.eid));
+            let lost = state.recorded.lost.iter().map(|it| &it.eid);
+            let mut eids = state.environments.iter().map(|it| &it.eid).chain(lost);
+            assert!(eids.any(|eid| *eid == attachment.eid), "{attachment:?}");
         }
     }
 }

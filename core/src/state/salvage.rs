@@ -1,0 +1,138 @@
+//! The records that are whole in a damaged file.
+
+use std::io::{self, Read};
+
+use serde_json::{Deserializer, Map, Value};
+
+use super::value;
+
+/// How many bytes are parsed at most, in all attempts together: anybody may write there.
+const MOST_PARSED_BYTES: usize = 16 << 20;
+
+/// More records than this are no state of a machine.
+const MOST_RECORDS: usize = 20_000;
+
+/// The objects that have all of these keys, wherever they stand in the text; each is whole.
+pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
+    let text = value::text_of(content);
+    let bytes = text.as_bytes();
+    let (mut records, mut parsed, mut at) = (Vec::new(), 0, 0);
+    while let Some(offset) = bytes[at..].iter().position(|&byte| byte == b'{') {
+        at += offset;
+        let mut counted = Counted {
+            rest: &bytes[at..],
+            read_bytes: 0,
+        };
+        let mut objects = Deserializer::from_reader(&mut counted).into_iter::<Map<String, Value>>();
+        let object = objects.next().and_then(Result::ok);
+        let length = objects.byte_offset();
+        parsed += counted.read_bytes;
+        match object {
+            Some(object) if keys.iter().all(|key| object.contains_key(*key)) => {
+                records.push(Value::Object(object));
+                at += length;
+            }
+            // What is around records may be whole, and what is in it damaged.
+            _ => at += 1,
+        }
+        if parsed > MOST_PARSED_BYTES || records.len() >= MOST_RECORDS {
+            break;
+        }
+    }
+    records
+}
+
+/// Counts what is read.
+struct Counted<'a> {
+    rest: &'a [u8],
+    read_bytes: usize,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.rest.read(buffer)?;
+        self.read_bytes += read;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const KEYS: [&str; 2] = ["eid", "uid"];
+
+    fn whole() -> Vec<Value> {
+        (0..4)
+            .map(|uid| json!({"eid": format!("e\"{{{uid}"), "uid": uid, "config": {"name": null}, "pids": [1, 2]}))
+            .collect()
+    }
+
+    #[test]
+    fn a_cut_loses_the_record_that_it_cuts_and_those_behind() {
+        let text = json!({ "envs": whole() }).to_string();
+        let ends: Vec<usize> = whole()
+            .iter()
+            .scan(0, |from, record| {
+                let record = record.to_string();
+                *from += text[*from..].find(&record)? + record.len();
+                Some(*from)
+            })
+            .collect();
+        for cut in 0..text.len() {
+            let kept = ends.iter().filter(|end| **end <= cut).count();
+            assert_eq!(
+                records(&text.as_bytes()[..cut], &KEYS),
+                whole()[..kept],
+                "{cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_in_the_middle_loses_nothing_around_it() {
+        let [a, b] = [json!({"eid": "a", "uid": 1}), json!({"eid": "b", "uid": 2})];
+        for damage in [
+            "",
+            "\0\0\0",
+            "{\"eid\": \"x\",",
+            "}]}",
+            "\"",
+            "{\"eid\": \"x\"}",
+            "{{{{[[[",
+        ] {
+            let text = format!("{{\"envs\": [{a}{damage}{b}]}}");
+            assert_eq!(
+                records(text.as_bytes(), &KEYS),
+                [a.clone(), b.clone()],
+                "{damage}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_text_takes_long() {
+        for text in [
+            "{",
+            "{\"a\":",
+            "{\"a\":[",
+            "{\"a\":\"",
+            "{\"eid\":1,\"uid\":",
+            "{\"a\":1,",
+        ] {
+            records(text.repeat((1 << 18) / text.len()).as_bytes(), &KEYS);
+        }
+        let deep = "{\"a\":".repeat(120) + "[" + &"{},".repeat(1 << 16);
+        records(deep.as_bytes(), &KEYS);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..200)) {
+            records(&content, &KEYS);
+        }
+    }
+}
