@@ -89,7 +89,7 @@ pub struct LiveEnvironment<'a> {
 
 /// The environments of a state that live; the others ended without anybody clearing them away.
 ///
-/// A member is alive if its pid exists and its process is the one that was recorded. If none was, it
+/// A member is alive if its pid exists, its process has not ended, and it is the one that was recorded. If none was, it
 /// must have started before the state was written: a bare pid means the process that had it
 /// then. A member that is hidden counts as alive, as does a kernel that is listed: those that ended are left out
 /// when the state is read. A listed process of another user keeps its environment alive: that environment is
@@ -105,7 +105,7 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
         };
         let (mut members, mut foreign) = (Vec::new(), Vec::new());
         for &pid in pids {
-            let Some(lineage) = table.lineage.get(&pid) else {
+            let Some(lineage) = table.living(pid) else {
                 continue;
             };
             if liveness::is_member(recorded(pid), lineage, written) {

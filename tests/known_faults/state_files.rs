@@ -145,9 +145,12 @@ fn a_damaged_file_ends_no_environment_that_is_whole_in_it_and_is_not_changed_by_
     Ok(())
 }
 
+/// How a file is lost.
+type Lose = fn(&Path) -> Result<()>;
+
 #[test]
 fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Result<()> {
-    let lose: [(&str, fn(&Path) -> Result<()>); 4] = [
+    let lose: [(&str, Lose); 4] = [
         ("link", |path| {
             fs::remove_file(path)?;
             Ok(symlink("/dev/null", path)?)

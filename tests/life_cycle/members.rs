@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 
 /// What a file of the state lists.
@@ -97,6 +98,37 @@ fn an_environment_ends_with_its_last_shell_even_if_that_does_not_deactivate() ->
         ensure!(code == 0, "{said}");
     }
     ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
+    Ok(())
+}
+
+#[test]
+fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
+    let account = Account::new()?;
+    let member = Sleeper::start(&[])?;
+    let uid = rustix::process::getuid().as_raw();
+    let envs = [environment("e1", member.pid(), uid)];
+    genv_tests::state::write(&account.state(), 4, &envs)?;
+    let list = || {
+        account.script(
+            "bash",
+            &[],
+            "genv envs --no-header; genv devices find --eid e1",
+        )
+    };
+    ensure!(list()?.1.contains("0,2\n"), "{:?}", list()?);
+    // Its parent, this process, does not ask how it ended.
+    let pid = i32::try_from(member.pid())?;
+    let pid = rustix::process::Pid::from_raw(pid).context("a pid")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    let leave = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), leave)?;
+    ensure!(list()?.1 == "\n", "{:?}", list()?);
+    let (code, printed, said) = account.script(
+        "bash",
+        &[],
+        "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES",
+    )?;
+    ensure!(code == 0 && printed == "0,1,2,3\n", "{printed}{said}");
     Ok(())
 }
 

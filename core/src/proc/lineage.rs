@@ -6,6 +6,7 @@ use std::fmt::Write;
 use rustix::fs::{AtFlags, Stat, statat};
 
 use super::files::{Absence, Root, absence, read, read_stat};
+use super::reader::CYCLES_BETWEEN_STATS;
 use super::{Lineage, ProcessTable, stat};
 
 /// Reads lineages, and remembers those of the last cycle.
@@ -21,6 +22,7 @@ pub(super) struct Lineages {
     anew: HashSet<u32>,
     /// Whose ancestors were followed in this cycle: each once, so that even a loop ends.
     followed: HashSet<u32>,
+    cycle: u32,
     path: String,
     buffer: Vec<u8>,
 }
@@ -30,6 +32,7 @@ struct Remembered {
     inode: u64,
     start_time_ticks: u64,
     parent: u32,
+    ended: bool,
 }
 
 impl Lineages {
@@ -40,6 +43,7 @@ impl Lineages {
             remembered: HashMap::new(),
             anew: HashSet::new(),
             followed: HashSet::new(),
+            cycle: 0,
             path: String::new(),
             buffer: vec![0; 4096],
         }
@@ -51,6 +55,7 @@ impl Lineages {
         pid: u32,
         inode: u64,
         lineage: Lineage,
+        ended: bool,
         table: &mut ProcessTable,
     ) {
         self.anew.insert(pid);
@@ -59,10 +64,11 @@ impl Lineages {
                 inode,
                 start_time_ticks: lineage.start_time_ticks,
                 parent: lineage.parent,
+                ended,
             };
             self.remembered.insert(pid, known);
         }
-        table.lineage.insert(pid, lineage);
+        insert(table, pid, lineage, ended);
     }
 
     /// The lineage of a process whose directory was found so, if it is the one that is remembered.
@@ -100,9 +106,7 @@ impl Lineages {
             return;
         }
         match self.lineage(root, pid) {
-            Ok(lineage) => {
-                table.lineage.insert(pid, lineage);
-            }
+            Ok((lineage, ended)) => insert(table, pid, lineage, ended),
             Err(Absence::Hidden) => {
                 table.hidden.insert(pid);
             }
@@ -116,9 +120,10 @@ impl Lineages {
             .retain(|pid, _| table.lineage.contains_key(pid));
         self.anew.clear();
         self.followed.clear();
+        self.cycle = self.cycle.wrapping_add(1);
     }
 
-    fn lineage(&mut self, root: &Root<'_>, pid: u32) -> Result<Lineage, Absence> {
+    fn lineage(&mut self, root: &Root<'_>, pid: u32) -> Result<(Lineage, bool), Absence> {
         self.path.clear();
         write!(self.path, "{pid}").expect("writing to a string never fails");
         // Asked before `stat` is read: if the pid is reused in between, the number fits neither process.
@@ -127,20 +132,27 @@ impl Lineages {
         } else {
             None
         };
-        if let Some(lineage) = found.and_then(|found| self.remembered(root, pid, &found)) {
-            return Ok(lineage);
+        // One that ended keeps its directory until its parent waits for it: each is looked at in some of the cycles.
+        let is_turn = pid % CYCLES_BETWEEN_STATS == self.cycle % CYCLES_BETWEEN_STATS;
+        if let Some(found) = found.filter(|_| !is_turn)
+            && let Some(lineage) = self.remembered(root, pid, &found)
+        {
+            let ended = self.remembered.get(&pid).is_some_and(|known| known.ended);
+            return Ok((lineage, ended));
         }
         let directory = self.path.len();
         self.path.push_str("/stat");
         let stat = read_stat(root.directory, self.path.as_str(), &mut self.buffer)
             .map_err(|errno| absence(self.live, pid, errno))?;
         let (start_time_ticks, parent) = (stat.start_time_ticks, stat.parent);
+        let ended = stat.has_ended();
         self.anew.insert(pid);
         let uid = if let Some(found) = found {
             let known = Remembered {
                 inode: found.st_ino,
                 start_time_ticks,
                 parent,
+                ended,
             };
             self.remembered.insert(pid, known);
             Some(found.st_uid)
@@ -153,6 +165,13 @@ impl Lineages {
                 .and_then(|status| stat::uids(status.content))
                 .map(|uids| uids.effective)
         };
-        Ok(root.lineage(start_time_ticks, parent, uid))
+        Ok((root.lineage(start_time_ticks, parent, uid), ended))
+    }
+}
+
+fn insert(table: &mut ProcessTable, pid: u32, lineage: Lineage, ended: bool) {
+    table.lineage.insert(pid, lineage);
+    if ended {
+        table.zombies.insert(pid);
     }
 }

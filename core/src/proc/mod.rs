@@ -51,6 +51,18 @@ pub struct ProcessTable {
     pub hidden: HashSet<u32>,
     /// The container that this program itself runs in, by id, if any.
     pub own_container_id: Option<String>,
+    /// Those of `lineage` that ended, and for which nobody has waited.
+    pub zombies: HashSet<u32>,
+}
+
+impl ProcessTable {
+    /// A process that has not ended, so that it can be a member.
+    #[must_use]
+    pub fn living(&self, pid: u32) -> Option<&Lineage> {
+        self.lineage
+            .get(&pid)
+            .filter(|_| !self.zombies.contains(&pid))
+    }
 }
 
 /// Who a process is and where it comes from.

@@ -21,7 +21,7 @@ use super::{
 
 /// In how many cycles the `stat` of each process is read once, which costs as much as all else of it: the longest
 /// that its command name may be out of date. What attribution rests on is read in every cycle, or known to stand.
-const CYCLES_BETWEEN_STATS: u32 = 8;
+pub(super) const CYCLES_BETWEEN_STATS: u32 = 8;
 
 /// The most processes of which files stay open, whatever the limit.
 const MOST_OPEN: usize = 4096;
@@ -174,7 +174,7 @@ impl ProcReader {
         let stat = read_stat(directory, c"stat", &mut self.buffer)
             .map_err(|errno| absence(self.live, pid, errno))?;
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
-        let zombie = stat.is_zombie();
+        let (zombie, ended) = (stat.is_zombie(), stat.has_ended());
         let owner = self.live.then_some(found.st_uid);
         let mut lineage = root.lineage(stat.start_time_ticks, stat.parent, owner);
         let identity = self.identity(directory, pid, lineage, found.st_uid, comm)?;
@@ -187,7 +187,7 @@ impl ProcReader {
             self.claim(directory)?
         };
         self.keep_open(pid, opened, environ);
-        self.lineages.note(pid, found.st_ino, lineage, table);
+        self.lineages.note(pid, found.st_ino, lineage, ended, table);
         Ok(facts(lineage, identity, claim))
     }
 

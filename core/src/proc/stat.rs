@@ -11,6 +11,8 @@ pub(super) struct Stat<'a> {
     pub(super) state: u8,
     /// Field 4.
     pub(super) parent: u32,
+    /// Field 20.
+    pub(super) threads: u64,
     /// Field 22.
     pub(super) start_time_ticks: u64,
 }
@@ -30,14 +32,20 @@ impl<'a> Stat<'a> {
             comm,
             state: *fields.next()?.first()?,
             parent: number(fields.next()?)?.try_into().ok()?,
-            // Fields 5 to 21 lie between the parent and the start time.
-            start_time_ticks: number(fields.nth(17)?)?,
+            // Fields 5 to 19 lie between the parent and the threads, field 21 before the start time.
+            threads: number(fields.nth(15)?)?,
+            start_time_ticks: number(fields.nth(1)?)?,
         })
     }
 
     /// Whether the process ended and waits for its parent to ask how: it has no environ any more.
     pub(super) const fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    /// As [`Stat::is_zombie`], of all its threads: where only the first has ended the others run on.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.is_zombie() && self.threads <= 1
     }
 
     /// Whether it does nothing until SIGCONT comes. One that a debugger holds goes on by itself.
@@ -118,6 +126,7 @@ mod tests {
                 comm,
                 state: b'S',
                 parent: 41,
+                threads: 1,
                 start_time_ticks: 123_456,
             };
             assert_eq!(Stat::parse(&content), Some(expected));

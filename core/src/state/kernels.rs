@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
@@ -20,8 +20,14 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Where Jupyter keeps the files of a user's running kernels, if that is known.
 type RuntimeFolder = dyn FnMut(u32) -> Option<PathBuf> + Send;
 
+/// How long a kernel takes to start, before it has a file.
+const START: Duration = Duration::from_secs(60);
+
 /// A kernel: its user, and its id.
 type Kernel = (u32, String);
+
+/// A kernel to be looked for, and whether it may still be starting.
+type Question = (Kernel, bool);
 
 /// Kernels that ended.
 pub(super) type EndedKernels = HashSet<Kernel>;
@@ -31,10 +37,12 @@ pub(super) struct Kernels {
     /// Absent when the thread has it.
     runtime_folder: Option<Box<RuntimeFolder>>,
     thread: Option<Looking>,
+    /// Whether one that was never there has ended when its start has taken long enough.
+    limits_starts: bool,
 }
 
 struct Looking {
-    questions: Sender<Vec<Kernel>>,
+    questions: Sender<Vec<Question>>,
     answers: Receiver<EndedKernels>,
     /// Whether an answer is out that came too late for who asked.
     late: bool,
@@ -57,17 +65,32 @@ impl Kernels {
         Self {
             runtime_folder: Some(Box::new(runtime_folder)),
             thread: None,
+            limits_starts: false,
         }
+    }
+
+    /// Takes one that was never there to have ended when its start has taken long enough: for who changes the state. Who
+    /// only looks waits for that change.
+    pub(super) fn limiting_starts(mut self) -> Self {
+        self.limits_starts = true;
+        self
     }
 
     /// Which kernels of these environments have ended. One whose folder cannot be read, or not in time, is taken to live.
     pub(super) fn ended(&mut self, environments: &[EnvironmentState]) -> EndedKernels {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_seconds = now.unwrap_or_default().as_secs_f64();
+        let limits_starts = self.limits_starts;
         let of = |it: &EnvironmentState| {
             let uid = it.uid;
+            let created = it.created_timestamp_seconds;
+            let age = |created: f64| (now_seconds - created).abs();
+            let starts =
+                !limits_starts || created.is_some_and(|created| age(created) < START.as_secs_f64());
             let ids = it.kernel_ids.clone().into_iter();
-            ids.map(move |id| (uid, id))
+            ids.map(move |id| ((uid, id), starts))
         };
-        let kernels: Vec<Kernel> = environments.iter().flat_map(of).collect();
+        let kernels: Vec<Question> = environments.iter().flat_map(of).collect();
         if kernels.is_empty() {
             return EndedKernels::new();
         }
@@ -99,7 +122,7 @@ impl Looking {
     }
 
     /// Waits once: while an answer is out nothing more is asked, and nothing queues up.
-    fn ask(&mut self, kernels: Vec<Kernel>) -> Option<EndedKernels> {
+    fn ask(&mut self, kernels: Vec<Question>) -> Option<EndedKernels> {
         if self.late && matches!(self.answers.try_recv(), Err(TryRecvError::Empty)) {
             return None;
         }
@@ -110,18 +133,21 @@ impl Looking {
     }
 }
 
-fn look(runtime_folder: &mut RuntimeFolder, mut kernels: Vec<Kernel>) -> EndedKernels {
+fn look(runtime_folder: &mut RuntimeFolder, kernels: Vec<Question>) -> EndedKernels {
     let mut folders: HashMap<u32, Option<PathBuf>> = HashMap::new();
-    kernels.retain(|(uid, id)| {
-        let folder = folders.entry(*uid).or_insert_with(|| runtime_folder(*uid));
-        folder
-            .as_deref()
-            .is_some_and(|folder| has_ended(folder, id))
-    });
-    kernels.into_iter().collect()
+    let mut ended = EndedKernels::new();
+    for ((uid, id), starts) in kernels {
+        let folder = folders.entry(uid).or_insert_with(|| runtime_folder(uid));
+        if let Some(folder) = folder.as_deref()
+            && has_ended(folder, uid, &id, starts)
+        {
+            ended.insert((uid, id));
+        }
+    }
+    ended
 }
 
-fn has_ended(folder: &Path, id: &str) -> bool {
+fn has_ended(folder: &Path, uid: u32, id: &str, starts: bool) -> bool {
     // Jupyter's ids are UUIDs: what leads elsewhere is the name of no file of a kernel.
     if id.is_empty() || id.contains(['/', '\0']) {
         return true;
@@ -129,10 +155,29 @@ fn has_ended(folder: &Path, id: &str) -> bool {
     let file = folder.join(format!("kernel-{id}.json"));
     match statat(CWD, file, AtFlags::empty()) {
         Err(Errno::NAMETOOLONG) => true,
-        // A folder that is not there may be hidden from this program, or be elsewhere.
-        Err(Errno::NOENT) => statat(CWD, folder, AtFlags::empty()).is_ok(),
+        Err(Errno::NOENT) => {
+            match statat(CWD, folder, AtFlags::empty()) {
+                Ok(_) => true,
+                // The first kernel of a user makes the folder.
+                Err(Errno::NOENT) => !starts && is_certain(folder, uid),
+                Err(_) => false,
+            }
+        }
         Ok(_) | Err(_) => false,
     }
+}
+
+/// Whether a folder that is not found is not there: what should have it is the user's own. It may be hidden from this
+/// program otherwise, as home directories are from services.
+fn is_certain(folder: &Path, uid: u32) -> bool {
+    let found = folder
+        .ancestors()
+        .skip(1)
+        .find_map(|it| match statat(CWD, it, AtFlags::empty()) {
+            Err(Errno::NOENT) => None,
+            found => Some(found.map(|found| found.st_uid)),
+        });
+    found == Some(Ok(uid))
 }
 
 /// Jupyter's rule for Linux (`jupyter --runtime-dir`). What a user's variables say is known only to the user's own
@@ -179,6 +224,28 @@ mod tests {
             pids: Vec::new(),
             kernel_ids: kernels.iter().map(|id| (*id).to_owned()).collect(),
         }
+    }
+
+    #[test]
+    fn a_kernel_that_never_was_lives_for_as_long_as_its_start_takes() {
+        let uid = rustix::process::geteuid().as_raw();
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join(".local/share/jupyter/runtime");
+        let ended = |age_seconds: Option<u64>, of: u32| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let created = age_seconds.map(|age| (now - Duration::from_secs(age)).as_secs_f64());
+            let environment = EnvironmentState {
+                created_timestamp_seconds: created,
+                ..environment(of, &["a"])
+            };
+            let folder = folder.clone();
+            let mut kernels = Kernels::new(move |_| Some(folder.clone())).limiting_starts();
+            !kernels.ended(&[environment]).is_empty()
+        };
+        assert!(ended(Some(120), uid) && ended(None, uid));
+        assert!(!ended(Some(0), uid));
+        // Of another user what is not seen may be there.
+        assert!(!ended(Some(120), uid + 1));
     }
 
     #[test]

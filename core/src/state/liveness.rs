@@ -16,7 +16,7 @@ const START_TOLERANCE_SECONDS: f64 = 2.0;
 /// Whether the process that has a member's pid now is that member.
 ///
 /// If its start is not recorded, genv 1.x wrote the pid, and means the process that had it then: it started
-/// before `envs.json` was written. A zombie is alive, as it is for genv 1.4.3 (kill(2) reaches it): its pid is still its own.
+/// before `envs.json` was written.
 pub(crate) fn is_member(
     recorded: Recorded,
     process: &Lineage,
@@ -48,7 +48,7 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
         } = environment;
         pids.retain(|&pid| {
             let recorded = recorded.of(eid, *created_timestamp_seconds, pid);
-            match table.lineage.get(&pid) {
+            match table.living(pid) {
                 Some(process) => is_member(recorded, process, written),
                 None => table.hidden.contains(&pid) && may_be_member(recorded),
             }
@@ -56,7 +56,7 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
     state.recorded.lost.retain(|LostMember { process, .. }| {
-        let found = table.lineage.get(&process.pid);
+        let found = table.living(process.pid);
         found.map_or_else(
             || table.hidden.contains(&process.pid),
             |found| found.start_time_ticks == process.start_time_ticks,

@@ -82,7 +82,7 @@ impl StateStore {
             path,
             machine: Machine {
                 processes: Box::new(ProcReader::new()),
-                kernels: Kernels::default(),
+                kernels: Kernels::default().limiting_starts(),
                 clock: Box::new(SystemTime::now),
             },
             disk: Box::new(RealDisk),

@@ -113,9 +113,12 @@ fn every_cut_of_a_file_loses_what_it_cuts_and_nothing_else() {
     }
 }
 
+/// How a file is lost.
+type Lose = fn(&Path);
+
 #[test]
 fn an_environment_that_is_lost_keeps_its_devices_while_its_member_lives() {
-    let lose: [(&str, fn(&Path)); 5] = [
+    let lose: [(&str, Lose); 5] = [
         ("removed", |path| fs::remove_file(path).unwrap()),
         ("empty", |path| fs::write(path, "").unwrap()),
         ("overwritten", |path| fs::write(path, "x").unwrap()),
