@@ -217,6 +217,8 @@ pub enum HostFault {
     Reload(u64),
     /// So many processes more appear between two calls.
     InsufficientSize(u32),
+    /// These calls answer wrongly.
+    Wrong(Calls, WrongAnswer),
 }
 
 /// What goes wrong with one GPU.
@@ -228,6 +230,20 @@ pub enum DeviceFault {
     Hang(Calls),
     /// It cannot answer these.
     NotSupported(Vec<Measurement>),
+    /// These calls about it answer wrongly.
+    Wrong(Calls, WrongAnswer),
+}
+
+/// What a call of the simulated NVML library answers instead of the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrongAnswer {
+    /// This error.
+    Error(NvmlError),
+    /// This number in the place of every measured number, as far as its type holds it; of a process list the memory
+    /// of each process, of utilization samples each share.
+    Number(u64),
+    /// So many entries of a list, whatever room there is.
+    Count(u32),
 }
 
 /// Which NVML calls.
@@ -235,7 +251,7 @@ pub enum DeviceFault {
 pub enum Calls {
     /// Every one.
     All,
-    /// Those with these names.
+    /// Those with these names; a name without `_v2` or `_v3` at its end means every version.
     Named(Vec<String>),
 }
 
@@ -245,7 +261,11 @@ impl Calls {
     pub(super) fn contain(&self, call: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Named(names) => names.iter().any(|name| name == call),
+            Self::Named(names) => {
+                let any_version = call.trim_end_matches(|digit: char| digit.is_ascii_digit());
+                let any_version = any_version.strip_suffix("_v").unwrap_or(call);
+                names.iter().any(|name| name == call || name == any_version)
+            }
         }
     }
 }

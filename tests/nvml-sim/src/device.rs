@@ -4,12 +4,14 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use genv_core::model::{DeviceIndex, DeviceMemory};
-use genv_core::scenario::{DeviceAt, DeviceProcess, Measured, Measurement, MigDevice};
+use genv_core::scenario::{
+    DeviceAt, DeviceProcess, Measured, Measurement, MigDevice, WrongAnswer,
+};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::abi::Answer;
+use crate::abi::{Answer, Out, put};
 use crate::driver::Moment;
 
 /// A device handle as C passes it: never a pointer to anything, but a device's index, marked.
@@ -47,20 +49,62 @@ impl Handle {
     }
 }
 
+/// A number of NVML's, which may be too small for that of a scenario.
+pub(crate) trait Number {
+    /// As much of a number as there is room for.
+    fn cut(number: u64) -> Self;
+}
+
+impl Number for u64 {
+    fn cut(number: u64) -> Self {
+        number
+    }
+}
+
+impl Number for c_uint {
+    fn cut(number: u64) -> Self {
+        number as Self
+    }
+}
+
 /// A whole GPU or MIG device at one moment.
 pub(crate) struct Device {
     moment: Arc<Moment>,
     index: DeviceIndex,
+    wrong: Option<WrongAnswer>,
 }
 
 impl Device {
-    /// The device with this index, if there is one.
-    pub(crate) fn new(moment: Arc<Moment>, index: DeviceIndex) -> Option<Self> {
+    /// The device with this index, if there is one, for this call about it.
+    pub(crate) fn new(moment: Arc<Moment>, index: DeviceIndex, call: &str) -> Option<Self> {
         let gpu = moment.at().device(index.gpu)?;
+        let wrong = gpu.wrong(call);
         let exists = index
             .mig
             .is_none_or(|mig| (mig as usize) < gpu.device().mig.len());
-        exists.then_some(Self { moment, index })
+        exists.then_some(Self {
+            moment,
+            index,
+            wrong,
+        })
+    }
+
+    /// What the call answers instead of the truth.
+    pub(crate) const fn wrong(&self) -> Option<WrongAnswer> {
+        self.wrong
+    }
+
+    /// A measured number, or the one that the scenario puts in its place.
+    pub(crate) fn number<T: Number>(&self, truth: T) -> T {
+        match self.wrong {
+            Some(WrongAnswer::Number(number)) => T::cut(number),
+            _ => truth,
+        }
+    }
+
+    /// Writes a measured number.
+    pub(crate) fn put<T: Number>(&self, out: Out<'_, T>, truth: T) -> Answer {
+        put(out, self.number(truth))
     }
 
     pub(crate) const fn index(&self) -> DeviceIndex {

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use genv_core::scenario::{DeviceAt, Host, HostAt, Measured, Scenario};
+use genv_core::scenario::{DeviceAt, Host, HostAt, Measured, Scenario, WrongAnswer};
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -170,7 +170,10 @@ fn check_initialised(moment: &Moment) -> Answer {
 pub(crate) fn host(call: &str) -> Answer<Arc<Moment>> {
     let moment = present(|moment| moment.at().hangs(call))?;
     check_initialised(&moment)?;
-    Ok(moment)
+    match moment.at().wrong(call) {
+        Some(WrongAnswer::Error(error)) => Err(error.code()),
+        _ => Ok(moment),
+    }
 }
 
 /// The device behind a handle, for a call about it.
@@ -184,11 +187,13 @@ pub(crate) fn device(call: &str, handle: Handle) -> Answer<Device> {
     };
     let moment = present(hangs)?;
     check_initialised(&moment)?;
-    let device = Device::new(moment, index).ok_or(INVALID_ARGUMENT)?;
+    let device = Device::new(moment, index, call).ok_or(INVALID_ARGUMENT)?;
     if device.gpu().lost() {
-        Err(GPU_IS_LOST)
-    } else {
-        Ok(device)
+        return Err(GPU_IS_LOST);
+    }
+    match device.wrong() {
+        Some(WrongAnswer::Error(error)) => Err(error.code()),
+        _ => Ok(device),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use genv_core::model::DeviceIndex;
+use genv_core::scenario::WrongAnswer;
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
@@ -61,8 +62,11 @@ fn handle_by_bus_id(moment: &Moment, bus_id: *const c_char) -> Answer<Handle> {
     Ok(Handle::of(DeviceIndex::gpu(gpu.index)))
 }
 
-fn gpus(moment: &Moment) -> c_uint {
-    moment.host().devices.len() as c_uint
+fn gpus(moment: &Moment, call: &str) -> c_uint {
+    match moment.at().wrong(call) {
+        Some(WrongAnswer::Number(number)) => number as c_uint,
+        _ => moment.host().devices.len() as c_uint,
+    }
 }
 
 /// NVML's form of a CUDA version: 12.4 is 12040.
@@ -112,11 +116,11 @@ host_calls! {
     }
 
     fn nvmlDeviceGetCount(moment, out: Out<'_, c_uint>) {
-        put(out, gpus(moment))
+        put(out, gpus(moment, "nvmlDeviceGetCount"))
     }
 
     fn nvmlDeviceGetCount_v2(moment, out: Out<'_, c_uint>) {
-        put(out, gpus(moment))
+        put(out, gpus(moment, "nvmlDeviceGetCount_v2"))
     }
 
     fn nvmlDeviceGetHandleByIndex(moment, index: c_uint, out: Out<'_, Handle>) {

@@ -84,7 +84,11 @@ device_calls! {
         let memory = device.memory()?;
         // This older call counts what the driver reserves as used.
         let used = memory.used_bytes + memory.reserved_bytes.unwrap_or(0);
-        put(out, nvmlMemory_t { total: memory.total_bytes, free: memory.free_bytes, used })
+        put(out, nvmlMemory_t {
+            total: device.number(memory.total_bytes),
+            free: device.number(memory.free_bytes),
+            used: device.number(used),
+        })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(device, info: InOut<'_, nvmlMemory_v2_t>) {
@@ -94,10 +98,10 @@ device_calls! {
         if info.version != MEMORY_V2 || !device.supports(Measurement::MemoryReserved) {
             return Err(FUNCTION_NOT_FOUND);
         }
-        info.total = memory.total_bytes;
-        info.reserved = memory.reserved_bytes.unwrap_or(0);
-        info.free = memory.free_bytes;
-        info.used = memory.used_bytes;
+        info.total = device.number(memory.total_bytes);
+        info.reserved = device.number(memory.reserved_bytes.unwrap_or(0));
+        info.free = device.number(memory.free_bytes);
+        info.used = device.number(memory.used_bytes);
         Ok(())
     }
 
@@ -121,18 +125,18 @@ gpu_calls! {
     fn nvmlDeviceGetUtilizationRates(device, out: Out<'_, nvmlUtilization_t>) {
         let measured = device.measured(Measurement::Utilization)?;
         put(out, nvmlUtilization_t {
-            gpu: percent(measured.utilization_ratio),
-            memory: percent(measured.memory_controller_busy_ratio),
+            gpu: device.number(percent(measured.utilization_ratio)),
+            memory: device.number(percent(measured.memory_controller_busy_ratio)),
         })
     }
 
     fn nvmlDeviceGetEncoderUtilization(device, out: Out<'_, c_uint>, period: Out<'_, c_uint>) {
-        put(out, percent(device.measured(Measurement::Encoder)?.encoder_utilization_ratio))?;
+        device.put(out, percent(device.measured(Measurement::Encoder)?.encoder_utilization_ratio))?;
         put(period, SAMPLE_PERIOD_MICROSECONDS)
     }
 
     fn nvmlDeviceGetDecoderUtilization(device, out: Out<'_, c_uint>, period: Out<'_, c_uint>) {
-        put(out, percent(device.measured(Measurement::Decoder)?.decoder_utilization_ratio))?;
+        device.put(out, percent(device.measured(Measurement::Decoder)?.decoder_utilization_ratio))?;
         put(period, SAMPLE_PERIOD_MICROSECONDS)
     }
 
@@ -140,7 +144,7 @@ gpu_calls! {
         if sensor != nvml::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
             return Err(INVALID_ARGUMENT);
         }
-        put(out, device.measured(Measurement::Temperature)?.temperature_celsius as c_uint)
+        device.put(out, device.measured(Measurement::Temperature)?.temperature_celsius as c_uint)
     }
 
     fn nvmlDeviceGetTemperatureThreshold(device, threshold: c_uint, out: Out<'_, c_uint>) {
@@ -153,32 +157,32 @@ gpu_calls! {
             _ => return Err(NOT_SUPPORTED),
         };
         device.require(Measurement::TemperatureLimits)?;
-        put(out, device.gpu().device().temperature_limits_celsius.get(name).copied().ok_or(NOT_SUPPORTED)?)
+        device.put(out, device.gpu().device().temperature_limits_celsius.get(name).copied().ok_or(NOT_SUPPORTED)?)
     }
 
     fn nvmlDeviceGetPowerUsage(device, milliwatts: Out<'_, c_uint>) {
-        put(milliwatts, device.measured(Measurement::Power)?.power_milliwatts as c_uint)
+        device.put(milliwatts, device.measured(Measurement::Power)?.power_milliwatts as c_uint)
     }
 
     fn nvmlDeviceGetEnforcedPowerLimit(device, milliwatts: Out<'_, c_uint>) {
-        put(milliwatts, power_limit_milliwatts(device)?)
+        device.put(milliwatts, power_limit_milliwatts(device)?)
     }
 
     fn nvmlDeviceGetPowerManagementLimit(device, milliwatts: Out<'_, c_uint>) {
-        put(milliwatts, power_limit_milliwatts(device)?)
+        device.put(milliwatts, power_limit_milliwatts(device)?)
     }
 
     fn nvmlDeviceGetTotalEnergyConsumption(device, millijoules: Out<'_, u64>) {
-        put(millijoules, device.measured(Measurement::Energy)?.energy_millijoules)
+        device.put(millijoules, device.measured(Measurement::Energy)?.energy_millijoules)
     }
 
     fn nvmlDeviceGetClockInfo(device, clock: c_uint, megahertz: Out<'_, c_uint>) {
-        put(megahertz, clock_megahertz(device, clock)?)
+        device.put(megahertz, clock_megahertz(device, clock)?)
     }
 
     fn nvmlDeviceGetClock(device, clock: c_uint, id: c_uint, megahertz: Out<'_, c_uint>) {
         match id {
-            nvml::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => put(megahertz, clock_megahertz(device, clock)?),
+            nvml::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => device.put(megahertz, clock_megahertz(device, clock)?),
             nvml::nvmlClockId_enum_NVML_CLOCK_ID_COUNT.. => Err(INVALID_ARGUMENT),
             _ => Err(NOT_SUPPORTED),
         }
@@ -186,41 +190,41 @@ gpu_calls! {
 
     fn nvmlDeviceGetNumFans(device, out: Out<'_, c_uint>) {
         let fans = device.measured(Measurement::Fans)?.fan_speed_ratios.len();
-        put(out, fans as c_uint)
+        device.put(out, fans as c_uint)
     }
 
     fn nvmlDeviceGetFanSpeed(device, out: Out<'_, c_uint>) {
         // Of a device without fans this older call says so, the newer one that there is no such fan.
         let speed = fan_percent(device, 0).map_err(|_| NOT_SUPPORTED)?;
-        put(out, speed)
+        device.put(out, speed)
     }
 
     fn nvmlDeviceGetFanSpeed_v2(device, fan: c_uint, out: Out<'_, c_uint>) {
-        put(out, fan_percent(device, fan)?)
+        device.put(out, fan_percent(device, fan)?)
     }
 
     fn nvmlDeviceGetCurrentClocksThrottleReasons(device, out: Out<'_, u64>) {
-        put(out, throttle_reasons(device)?)
+        device.put(out, throttle_reasons(device)?)
     }
 
     fn nvmlDeviceGetCurrentClocksEventReasons(device, out: Out<'_, u64>) {
-        put(out, throttle_reasons(device)?)
+        device.put(out, throttle_reasons(device)?)
     }
 
     fn nvmlDeviceGetSupportedClocksThrottleReasons(device, out: Out<'_, u64>) {
-        put(out, supported_throttle_reasons(device)?)
+        device.put(out, supported_throttle_reasons(device)?)
     }
 
     fn nvmlDeviceGetSupportedClocksEventReasons(device, out: Out<'_, u64>) {
-        put(out, supported_throttle_reasons(device)?)
+        device.put(out, supported_throttle_reasons(device)?)
     }
 
     fn nvmlDeviceGetTotalEccErrors(device, error_type: c_uint, counter_type: c_uint, out: Out<'_, u64>) {
-        put(out, ecc_errors(device, error_type, counter_type)?)
+        device.put(out, ecc_errors(device, error_type, counter_type)?)
     }
 
     fn nvmlDeviceGetPcieReplayCounter(device, out: Out<'_, c_uint>) {
         device.require(Measurement::PcieReplays)?;
-        put(out, device.gpu().device().pcie_replays)
+        device.put(out, device.gpu().device().pcie_replays)
     }
 }

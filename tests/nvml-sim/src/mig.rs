@@ -68,7 +68,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(device, out: Out<'_, c_uint>) {
-        put(out, if device.is_split() { MAX_DEVICES } else { 0 })
+        device.put(out, if device.is_split() { MAX_DEVICES } else { 0 })
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device, mig: c_uint, out: Out<'_, Handle>) {

@@ -6,7 +6,7 @@
 use std::ffi::c_uint;
 
 use genv_core::model::ProcessType;
-use genv_core::scenario::{DeviceProcess, Measurement, percent};
+use genv_core::scenario::{DeviceProcess, Measurement, WrongAnswer, percent};
 use nvml_wrapper_sys::bindings::{
     nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationInfo_v1_t,
     nvmlProcessUtilizationSample_t, nvmlProcessesUtilizationInfo_t,
@@ -46,11 +46,11 @@ impl Entry {
         let tells_memory = device.supports(Measurement::ProcessMemory);
         Self {
             pid: process.pid,
-            memory_used_bytes: if tells_memory {
+            memory_used_bytes: device.number(if tells_memory {
                 process.memory_used_bytes
             } else {
                 MEMORY_NOT_AVAILABLE
-            },
+            }),
             gpu_instance,
             compute_instance,
         }
@@ -114,6 +114,10 @@ where
 {
     let items: Vec<T> = entries(device, list)?.iter().map(T::from).collect();
     let count = count.ok_or(INVALID_ARGUMENT)?;
+    if let Some(WrongAnswer::Count(wrong)) = device.wrong() {
+        *count = wrong;
+        return Ok(());
+    }
     // More processes may have come since the caller asked for the number, so that its buffer is too small again.
     let needed = items.len() as c_uint + device.moment().at().more_processes_between_calls();
     if *count > 0 && *count < needed {
@@ -165,6 +169,10 @@ gpu_calls! {
     ) {
         let (sampled, active) = active(device, last_seen)?;
         let count = count.ok_or(INVALID_ARGUMENT)?;
+        if let Some(WrongAnswer::Count(wrong)) = device.wrong() {
+            *count = wrong;
+            return Ok(());
+        }
         // Room is wanted for all that is kept, however few processes ran.
         let wanted = active.len().max(SAMPLES_KEPT) as c_uint;
         if *count < wanted {
@@ -177,7 +185,7 @@ gpu_calls! {
         let samples: Vec<_> = active.iter().map(|process| nvmlProcessUtilizationSample_t {
             pid: process.pid,
             timeStamp: sampled,
-            smUtil: percent(process.utilization_ratio),
+            smUtil: device.number(percent(process.utilization_ratio)),
             memUtil: 0,
             encUtil: 0,
             decUtil: 0,

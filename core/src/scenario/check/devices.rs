@@ -212,14 +212,18 @@ impl Checker<'_> {
         let fault = entry.value.clone();
         Ok((
             window,
-            match (fault.lost, fault.hang, fault.not_supported) {
-                (true, None, None) => DeviceFault::Lost,
-                (false, Some(calls), None) => DeviceFault::Hang(calls),
-                (false, None, Some(measurements)) => DeviceFault::NotSupported(measurements),
+            match (fault.lost, fault.hang, fault.not_supported, fault.wrong) {
+                (true, None, None, None) => DeviceFault::Lost,
+                (false, Some(calls), None, None) => DeviceFault::Hang(calls),
+                (false, None, Some(measurements), None) => DeviceFault::NotSupported(measurements),
+                (false, None, None, Some(calls)) => DeviceFault::Wrong(
+                    calls,
+                    self.wrong_answer(entry.referenced, fault.error, fault.number, fault.count)?,
+                ),
                 _ => {
                     return self.refuse(
                         entry.referenced,
-                        "a fault of a device is one of lost: true, hang and not_supported",
+                        "a fault of a device is one of lost: true, hang, not_supported and wrong",
                     );
                 }
             },

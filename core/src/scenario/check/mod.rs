@@ -6,8 +6,9 @@ mod processes;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-use super::definition::{Device, Host, HostFault, Process, Scenario};
+use super::definition::{Device, Host, HostFault, Process, Scenario, WrongAnswer};
 use super::format::{DuringEntry, File, HostEntry, HostFaultEntry, Index, Moment, Span};
+use super::nvml::NvmlError;
 use super::pattern::{Window, peak_together};
 use crate::model::DeviceIndex;
 use crate::yaml::{self, Located, Place};
@@ -160,19 +161,42 @@ impl Checker<'_> {
                 fault.hang,
                 fault.reload,
                 fault.insufficient_size,
+                fault.wrong,
             ) {
-                (Some(error), None, None, None) => HostFault::Init(error),
-                (None, Some(calls), None, None) => HostFault::Hang(calls),
-                (None, None, Some(generation), None) => HostFault::Reload(generation.into()),
-                (None, None, None, Some(more)) => HostFault::InsufficientSize(more),
+                (Some(error), None, None, None, None) => HostFault::Init(error),
+                (None, Some(calls), None, None, None) => HostFault::Hang(calls),
+                (None, None, Some(generation), None, None) => HostFault::Reload(generation.into()),
+                (None, None, None, Some(more), None) => HostFault::InsufficientSize(more),
+                (None, None, None, None, Some(calls)) => HostFault::Wrong(
+                    calls,
+                    self.wrong_answer(entry.referenced, fault.error, fault.number, fault.count)?,
+                ),
                 _ => {
                     return self.refuse(
                         entry.referenced,
-                        "a fault of a host is one of init, hang, reload and insufficient_size",
+                        "a fault of a host is one of init, hang, reload, insufficient_size and wrong",
                     );
                 }
             },
         ))
+    }
+
+    fn wrong_answer(
+        &self,
+        referenced: Place,
+        error: Option<NvmlError>,
+        number: Option<u64>,
+        count: Option<u32>,
+    ) -> Checked<WrongAnswer> {
+        match (error, number, count) {
+            (Some(error), None, None) => Ok(WrongAnswer::Error(error)),
+            (None, Some(number), None) => Ok(WrongAnswer::Number(number)),
+            (None, None, Some(count)) => Ok(WrongAnswer::Count(count)),
+            _ => self.refuse(
+                referenced,
+                "a wrong answer is one of error, number and count",
+            ),
+        }
     }
 
     fn window(&self, entry: Option<&Located<DuringEntry>>) -> Checked<Window> {

@@ -197,6 +197,10 @@ pub(super) struct HostFaultEntry {
     pub(super) hang: Option<Calls>,
     pub(super) reload: Option<u32>,
     pub(super) insufficient_size: Option<u32>,
+    pub(super) wrong: Option<Calls>,
+    pub(super) error: Option<NvmlError>,
+    pub(super) number: Option<u64>,
+    pub(super) count: Option<u32>,
     pub(super) during: Option<Located<DuringEntry>>,
 }
 
@@ -207,5 +211,9 @@ pub(super) struct DeviceFaultEntry {
     pub(super) lost: bool,
     pub(super) hang: Option<Calls>,
     pub(super) not_supported: Option<Vec<Measurement>>,
+    pub(super) wrong: Option<Calls>,
+    pub(super) error: Option<NvmlError>,
+    pub(super) number: Option<u64>,
+    pub(super) count: Option<u32>,
     pub(super) during: Option<Located<DuringEntry>>,
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::measured::Measured;
 use super::{HostAt, in_force};
 use crate::model::{DeviceIndex, DeviceMemory, ProcessType};
-use crate::scenario::definition::{Device, DeviceFault, MigDevice, Process, Use};
+use crate::scenario::definition::{Device, DeviceFault, MigDevice, Process, Use, WrongAnswer};
 use crate::scenario::nvml::Measurement;
 
 /// One process on one device at a moment.
@@ -63,6 +63,16 @@ impl<'a> DeviceAt<'a> {
         self.faults()
             .any(|fault| matches!(fault, DeviceFault::Hang(calls) if calls.contain(call)))
             || self.at.hangs(call)
+    }
+
+    /// What an NVML call about it answers wrongly now.
+    #[must_use]
+    pub fn wrong(&self, call: &str) -> Option<WrongAnswer> {
+        let own = self.faults().find_map(|fault| match fault {
+            DeviceFault::Wrong(calls, answer) if calls.contain(call) => Some(*answer),
+            _ => None,
+        });
+        own.or_else(|| self.at.wrong(call))
     }
 
     /// Whether it can answer a question about itself, or with `mig` about one of its MIG devices; otherwise

@@ -5,7 +5,7 @@ mod measured;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::definition::{DeviceFault, Environment, Host, HostFault, Process};
+use super::definition::{DeviceFault, Environment, Host, HostFault, Process, WrongAnswer};
 use super::nvml::NvmlError;
 use super::pattern::Window;
 
@@ -108,6 +108,15 @@ impl<'a> HostAt<'a> {
                     .faults()
                     .any(|fault| matches!(fault, DeviceFault::Hang(_)))
             })
+    }
+
+    /// What an NVML call answers wrongly now, because of the whole host.
+    #[must_use]
+    pub fn wrong(&self, call: &str) -> Option<WrongAnswer> {
+        self.faults().find_map(|fault| match fault {
+            HostFault::Wrong(calls, answer) if calls.contain(call) => Some(*answer),
+            _ => None,
+        })
     }
 
     /// The driver's generation: when it changes the driver was reloaded, and everything that was opened
