@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::observed::{ObservedDevice, UserUse};
 use super::{UserId, Users};
 use crate::gpu::XidEvent;
+use crate::gpu::bounds::most_joules;
 use crate::model::{
     Counters, DeviceEnergy, DeviceIndex, DeviceSeconds, DeviceXid, UserDeviceUse, UserXid,
 };
@@ -137,8 +138,8 @@ impl DeviceAccount {
 
     /// Joules since the device's last reading.
     ///
-    /// A counter that went back was reset with the driver, or cannot be trusted: then neither
-    /// what it shows now nor power × time may be exceeded. Power × time is charged only between
+    /// A counter that went back was reset with the driver; one that rose by more than the device can use jumped. Of
+    /// either neither what it shows now nor power × time may be exceeded. Power × time is charged only between
     /// two measurements in a row, and never for a device that has a counter, whose next reading
     /// covers the gap.
     fn energy_increase(&mut self, before: Option<&ObservedDevice>, now: &ObservedDevice) -> f64 {
@@ -152,10 +153,15 @@ impl DeviceAccount {
             self.energy_measured = true;
         }
         let increase = match (now.energy_joules, &self.meter) {
-            (Some(joules), Some(last)) if joules >= last.joules => joules - last.joules,
             (Some(joules), Some(last)) => {
                 let seconds = now_seconds - last.read_seconds;
-                joules.min(now.power_watts.map_or(0.0, |watts| watts * seconds))
+                let rose = joules - last.joules;
+                let most = most_joules(now.power_limit_watts, seconds);
+                if (0.0..=most).contains(&rose) {
+                    rose
+                } else {
+                    joules.min(now.power_watts.map_or(0.0, |watts| watts * seconds))
+                }
             }
             (None, Some(_)) | (Some(_), None) => 0.0,
             (None, None) => power_times_time(before, now).unwrap_or(0.0),

@@ -32,10 +32,11 @@ pub(crate) struct ObservedDevice {
     pub(crate) read_seconds: Option<f64>,
     pub(crate) energy_joules: Option<f64>,
     pub(crate) power_watts: Option<f64>,
+    pub(crate) power_limit_watts: Option<f64>,
     /// Attachments.
     pub(crate) holders: Vec<Holder>,
     /// Use by each user who has a process on it, each once, and by [`UserId::NOBODY`] for processes whose user
-    /// is not known; absent if the driver does not tell.
+    /// is not known; absent if it is not known which processes there are.
     pub(crate) users: Option<Vec<UserUse>>,
 }
 
@@ -67,12 +68,6 @@ impl Observed {
         let mut devices: Vec<ObservedDevice> = Vec::new();
         for device in &snapshot.devices {
             if device.index.mig.is_some() {
-                if let Some(parent) = devices.last_mut().filter(|d| d.gpu == device.index.gpu)
-                    && device.up
-                    && device.processes_measured
-                {
-                    parent.users.get_or_insert_default();
-                }
                 continue;
             }
             let read_seconds = reading.read_seconds.filter(|_| device.up);
@@ -82,6 +77,7 @@ impl Observed {
                 read_seconds,
                 energy_joules: device.measurements.energy_joules,
                 power_watts: device.measurements.power_watts,
+                power_limit_watts: device.measurements.power_limit_watts,
                 holders: device
                     .attachments
                     .iter()
@@ -94,19 +90,8 @@ impl Observed {
                         })
                     })
                     .collect(),
-                users: device.processes_measured.then(Vec::new),
+                users: snapshot.processes_known(device.index.gpu).then(Vec::new),
             });
-        }
-        // One MIG device whose processes are not told leaves those of its GPU untold; one that is gone, since the GPU
-        // was split in another way, has none.
-        for device in &snapshot.devices {
-            if device.index.mig.is_some()
-                && device.up
-                && !device.processes_measured
-                && let Some(parent) = find(&mut devices, device.index.gpu)
-            {
-                parent.users = None;
-            }
         }
 
         for process in &snapshot.processes {

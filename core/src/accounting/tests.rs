@@ -29,6 +29,7 @@ impl Case {
                 read_seconds: None,
                 energy_joules: Some(5_000.0),
                 power_watts: Some(100.0),
+                power_limit_watts: None,
                 holders: Vec::new(),
                 users: Some(Vec::new()),
             },

@@ -51,7 +51,7 @@ impl Devices {
                     mig_parent: known.mig_parent,
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
                     processes_measured: processes_wanted
-                        && sample.is_some_and(|s| !s.mig_parent && s.processes.is_some()),
+                        && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),
                     attachments: Vec::new(),
                 }
             })

@@ -53,7 +53,7 @@ pub(super) fn environments(
         };
         let used = &mut environments[*position].devices;
         for row in &process.devices {
-            let device = device_of(used, row.index);
+            let device = device_of(used, row.index, devices);
             device.memory_used_bytes = sum(device.memory_used_bytes, row.memory_used_bytes);
             device.utilization_ratio = device
                 .utilization_ratio
@@ -112,15 +112,21 @@ fn attach(
     }
 }
 
-fn device_of(used: &mut Vec<EnvironmentDevice>, index: DeviceIndex) -> &mut EnvironmentDevice {
+fn device_of<'u>(
+    used: &'u mut Vec<EnvironmentDevice>,
+    index: DeviceIndex,
+    devices: &[Device],
+) -> &'u mut EnvironmentDevice {
     let position = used.iter().position(|device| device.index == index);
     let position = position.unwrap_or_else(|| {
+        let device = devices.iter().find(|device| device.index == index);
+        let measured = device.is_some_and(|device| device.processes_measured);
         used.push(EnvironmentDevice {
             index,
             attached: false,
-            memory_used_bytes: Some(0),
+            memory_used_bytes: measured.then_some(0),
             memory_capacity_bytes: None,
-            utilization_ratio: Some(0.0),
+            utilization_ratio: measured.then_some(0.0),
             last_active_timestamp_seconds: None,
         });
         used.len() - 1

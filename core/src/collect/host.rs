@@ -143,7 +143,8 @@ impl Host {
         let collectors = self.statuses();
         let now = self.clock.now();
         let reading = std::mem::take(&mut self.reading);
-        self.view.observe(now, &self.evidence, reading, collectors)
+        self.view
+            .observe(now, &mut self.evidence, reading, collectors)
     }
 
     fn keep_sample(&mut self, sample: Option<Held<GpuSample>>) {

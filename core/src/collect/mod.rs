@@ -6,7 +6,9 @@
 //! older than the maximum age; the `view` makes it a snapshot.
 
 mod clock;
+mod contradictions;
 mod devices;
+mod distrusted;
 mod environments;
 mod host;
 mod polled;
@@ -51,6 +53,9 @@ pub struct CollectOptions {
     pub max_age: Duration,
     /// Utilization, 0–1, from which a user's processes make held device time busy.
     pub busy_above: f64,
+    /// For how long a device that lists no process may be at work, or hold memory, before its processes count as not
+    /// known; for two samples at least. 0: not at all.
+    pub contradicted_for: Duration,
     /// Collectors that are switched on.
     pub collectors: Collectors,
 }
@@ -73,6 +78,7 @@ impl Default for CollectOptions {
             interval: Duration::from_secs(10),
             max_age: Duration::from_secs(30),
             busy_above: 0.05,
+            contradicted_for: Duration::from_secs(10),
             collectors: Collectors {
                 gpu: true,
                 processes: true,
@@ -92,6 +98,8 @@ pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publi
     let options = CollectOptions {
         interval,
         max_age: interval,
+        // There is no second sample.
+        contradicted_for: Duration::ZERO,
         ..CollectOptions::default()
     };
     spawn(hosts, options)?

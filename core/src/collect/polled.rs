@@ -91,7 +91,7 @@ impl PolledHost {
             timestamp_seconds: at.timestamp_seconds,
         };
         self.view
-            .observe(now, &self.evidence, reading, self.statuses.clone())
+            .observe(now, &mut self.evidence, reading, self.statuses.clone())
     }
 }
 

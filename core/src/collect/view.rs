@@ -7,13 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::clock::Moment;
+use super::contradictions::Contradictions;
 use super::devices::Devices;
+use super::distrusted::Distrusted;
 use super::environments::{self, LastActive};
 use super::processes;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{Ledger, Observed, Reading};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
+use crate::gpu::bounds::Bounds;
 use crate::model::{CollectorStatus, SNAPSHOT_VERSION, Snapshot};
 use crate::proc::ProcessTable;
 use crate::state::State;
@@ -59,6 +62,9 @@ pub(super) struct View {
     usernames: Usernames,
     last_active: LastActive,
     ledger: Ledger,
+    bounds: Bounds,
+    distrusted: Distrusted,
+    contradictions: Contradictions,
     previous: Observed,
     /// Nothing is charged for the time before the first observation.
     previous_seconds: Option<f64>,
@@ -77,6 +83,9 @@ impl View {
             usernames: Usernames::default(),
             last_active: LastActive::default(),
             ledger: Ledger::new(options.busy_above),
+            bounds: Bounds::default(),
+            distrusted: Distrusted::default(),
+            contradictions: Contradictions::new(options.contradicted_for.as_secs_f64()),
             previous: Observed::default(),
             previous_seconds: None,
         }
@@ -86,10 +95,20 @@ impl View {
     pub(super) fn observe(
         &mut self,
         now: Moment,
-        evidence: &Evidence,
+        evidence: &mut Evidence,
         reading: Reading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
+        if let Some(gpu) = evidence
+            .gpu
+            .as_mut()
+            .filter(|_| reading.read_seconds.is_some())
+        {
+            let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
+            self.distrusted.count(&distrusted);
+            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+        }
+        let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;
         let gpu = evidence
             .gpu
@@ -181,6 +200,7 @@ impl View {
         self.previous = current;
         self.previous_seconds = Some(now.seconds);
         snapshot.counters = self.ledger.publish();
+        snapshot.counters.device_distrusted_readings = self.distrusted.publish();
         snapshot
     }
 }

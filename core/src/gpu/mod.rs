@@ -1,5 +1,6 @@
 //! What the GPUs of a host say: one trait, and the sources behind it.
 
+pub mod bounds;
 pub mod nvml;
 
 use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType};
@@ -79,11 +80,20 @@ pub struct DeviceSample {
     /// What was measured.
     pub measurements: DeviceMeasurements,
     /// Processes that use the device, distinct by pid; of a MIG parent empty, since they are listed with its
-    /// MIG devices. Absent: the driver does not tell, or could not.
+    /// MIG devices. Absent: the driver named none, and could not name all.
     pub processes: Option<Vec<GpuProcess>>,
+    /// Whether there may be processes that the driver did not name: one of its lists could not be read, or its other
+    /// answers contradict the lists.
+    pub processes_incomplete: bool,
 }
 
 impl DeviceSample {
+    /// Whether all processes on the device are known, so that one that is not named is not there.
+    #[must_use]
+    pub const fn processes_known(&self) -> bool {
+        self.processes.is_some() && !self.processes_incomplete
+    }
+
     /// A device that does not answer any more.
     pub(crate) fn lost(index: DeviceIndex, uuid: String) -> Self {
         Self {
@@ -96,6 +106,7 @@ impl DeviceSample {
             mig_parent: false,
             measurements: DeviceMeasurements::default(),
             processes: None,
+            processes_incomplete: false,
         }
     }
 }
@@ -111,7 +122,7 @@ pub struct GpuProcess {
     pub memory_used_bytes: Option<u64>,
     /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, and for the last second at least, 0–1; the
     /// first time, and after a longer while, for as long as the driver keeps samples. 0 where the call works and has
-    /// no sample of this process, absent where the call is not supported.
+    /// no sample of this process; absent where the call fails, or its sample of the process is no share.
     pub utilization_ratio: Option<f64>,
 }
 

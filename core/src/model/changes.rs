@@ -11,8 +11,8 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Counters, Device, DeviceEnergy, DeviceXid, Environment, Process, Snapshot, UserDeviceUse,
-    UserXid,
+    Counters, Device, DeviceDistrusted, DeviceEnergy, DeviceXid, Environment, Process, Snapshot,
+    UserDeviceUse, UserXid,
 };
 
 /// How a snapshot differs from the one before it, from which what stays is borrowed until it is written.
@@ -27,6 +27,8 @@ pub struct Changes<'a> {
     device_energy: Pieces<'a, DeviceEnergy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     device_xid_errors: Pieces<'a, DeviceXid>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    device_distrusted_readings: Pieces<'a, DeviceDistrusted>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     user_device_use: Pieces<'a, UserDeviceUse>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -95,6 +97,7 @@ impl<'a> Changes<'a> {
                 Counters {
                     device_energy,
                     device_xid_errors,
+                    device_distrusted_readings,
                     user_device_use,
                     user_xid_errors,
                 },
@@ -121,6 +124,11 @@ impl<'a> Changes<'a> {
             device_xid_errors: pieces(&counted.device_xid_errors, device_xid_errors, |it| {
                 (it.index, it.xid)
             }),
+            device_distrusted_readings: pieces(
+                &counted.device_distrusted_readings,
+                device_distrusted_readings,
+                |it| (it.index, it.reading.as_str()),
+            ),
             user_device_use: pieces(&counted.user_device_use, user_device_use, |it| {
                 (it.username.as_str(), it.index)
             }),
@@ -146,6 +154,11 @@ impl<'a> Changes<'a> {
                     "XID errors",
                     self.device_xid_errors,
                     &counted.device_xid_errors,
+                )?,
+                device_distrusted_readings: list(
+                    "distrusted readings",
+                    self.device_distrusted_readings,
+                    &counted.device_distrusted_readings,
                 )?,
                 user_device_use: list("uses", self.user_device_use, &counted.user_device_use)?,
                 user_xid_errors: list(

@@ -16,6 +16,8 @@ pub struct Counters {
     pub device_energy: Vec<DeviceEnergy>,
     /// XID errors by device and code.
     pub device_xid_errors: Vec<DeviceXid>,
+    /// Values that were out of their bounds, by device and reading.
+    pub device_distrusted_readings: Vec<DeviceDistrusted>,
     /// Use by user and device.
     pub user_device_use: Vec<UserDeviceUse>,
     /// XID errors charged to the users who held the device.
@@ -45,6 +47,18 @@ pub struct DeviceXid {
     /// When the last one happened, Unix time; absent while the counter is at 0.
     #[serde(default)]
     pub last_timestamp_seconds: Option<f64>,
+}
+
+/// Values of one kind that a device's driver told and that cannot be; they are absent from the snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DeviceDistrusted {
+    /// Which device.
+    pub index: DeviceIndex,
+    /// Kind of the values: see [`crate::gpu::bounds::Distrusted::reading`].
+    pub reading: String,
+    /// How many.
+    pub readings: u64,
 }
 
 /// XID errors of one code that hit one user on one device.

@@ -105,8 +105,9 @@ pub struct Device {
     /// What was measured. Everything is absent while `up` is false.
     #[serde(default)]
     pub measurements: DeviceMeasurements,
-    /// Whether the driver told which processes use it, so that none in the snapshot means that there is
-    /// none. Always false of a MIG parent (its MIG devices tell) and while `up` is false.
+    /// Whether all processes that use it are known, so that none in the snapshot means that there is none: the driver's
+    /// lists could be read, and nothing else that it tells contradicts them. Always false of a MIG parent (its MIG
+    /// devices tell) and while `up` is false. See [`super::Snapshot::processes_known`].
     #[serde(default)]
     pub processes_measured: bool,
     /// Which environments hold it, by the state files; always empty for MIG devices.

@@ -17,7 +17,8 @@ mod time;
 
 pub use changes::{Changes, ChangesError};
 pub use counters::{
-    Counters, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse, UserXid,
+    Counters, DeviceDistrusted, DeviceEnergy, DeviceSeconds, DeviceXid, NOBODY, UserDeviceUse,
+    UserXid,
 };
 pub use device::{
     Attachment, Device, DeviceIndex, DeviceMeasurements, DeviceMemory, EccErrors,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counters, Device, Environment, Process};
+use super::{Counters, Device, DeviceIndex, Environment, Process};
 
 /// Version of the snapshot's JSON form.
 pub const SNAPSHOT_VERSION: u32 = 1;
@@ -69,6 +69,24 @@ impl Snapshot {
         let environments = &self.environments;
         let position = environments.binary_search_by(|it| it.eid.as_str().cmp(eid));
         position.ok().map(|position| &*environments[position])
+    }
+
+    /// Whether all processes on a whole GPU are known, those on its MIG devices included: only then is a GPU without a
+    /// process free, and an environment without one idle.
+    #[must_use]
+    pub fn processes_known(&self, gpu: u32) -> bool {
+        let whole = DeviceIndex::gpu(gpu);
+        let mut of_gpu = self.devices.iter().filter(|it| it.index.whole() == whole);
+        let Some(device) = of_gpu.clone().find(|it| it.index == whole) else {
+            return false;
+        };
+        // A part that is not up is gone, since the GPU was split in another way.
+        device.up
+            && if device.mig_parent {
+                of_gpu.all(|it| it.index == whole || !it.up || it.processes_measured)
+            } else {
+                device.processes_measured
+            }
     }
 
     /// The name of the user for whom a process runs: in an environment its user, who in a container

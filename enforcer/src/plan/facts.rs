@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use genv_core::model::{Attribution, Device, DeviceIndex, Environment, Process, Snapshot};
+use genv_core::model::{Attribution, Device, Environment, Process, Snapshot};
 
 use super::freshness::{Freshness, HostFreshness, LastRead};
 use super::unknown::{self, UnknownUses};
@@ -68,20 +68,9 @@ impl HostFacts<'_> {
         unknown.is_some_and(|unknown| unknown.are_of(username))
     }
 
-    /// Whether the driver told all processes of a GPU: itself, or where it is split each of its parts.
+    /// Whether all processes on a GPU are known.
     pub(super) fn measures_processes(&self, gpu: u32) -> bool {
-        let whole = DeviceIndex::gpu(gpu);
-        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
-        let Some(device) = devices.iter().find(|device| device.index == whole) else {
-            return false;
-        };
-        if !device.mig_parent {
-            return device.up && device.processes_measured;
-        }
-        let mut parts = devices
-            .iter()
-            .filter(|part| part.index != whole && part.index.whole() == whole);
-        device.up && parts.all(|part| part.up && part.processes_measured)
+        self.snapshot.is_some_and(|it| it.processes_known(gpu))
     }
 }
 

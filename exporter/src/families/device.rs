@@ -40,21 +40,17 @@ fn available(view: &View<'_>, device: &Device) -> Option<bool> {
     if !device.up || !device.attachments.is_empty() {
         return Some(false);
     }
-    let parts = || {
-        view.snapshot
-            .devices
-            .iter()
-            .filter(|part| part.index.gpu == device.index.gpu)
-    };
+    let mut parts = view
+        .snapshot
+        .devices
+        .iter()
+        .filter(|part| part.index.gpu == device.index.gpu);
     let processes = view.processes.as_ref()?;
-    if parts().any(|part| processes.by_device.get(part.index).is_some()) {
+    if parts.any(|part| processes.by_device.get(part.index).is_some()) {
         return Some(false);
     }
-    // A MIG parent's processes are told by its parts.
-    let told = parts()
-        .filter(|part| !part.mig_parent)
-        .all(|part| part.processes_measured);
-    (view.environments.is_some() && told).then_some(true)
+    let known = view.snapshot.processes_known(device.index.gpu);
+    (view.environments.is_some() && known).then_some(true)
 }
 
 pub(super) const FAMILIES: &[HostFamily] = &[
@@ -308,6 +304,17 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         },
     },
     Family {
+        name: "genv_device_distrusted_readings_total",
+        kind: Kind::Counter,
+        labels: &["index", "reading"],
+        help: "Values that the driver told and that cannot be, which are left out everywhere, since the collection began.",
+        samples: |host, out| {
+            for it in host.counters(|counters| &counters.device_distrusted_readings) {
+                out.add(&[&it.index, &it.reading], it.readings as f64);
+            }
+        },
+    },
+    Family {
         name: "genv_device_pcie_replays_total",
         kind: Kind::Counter,
         labels: &["index"],
@@ -345,7 +352,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_device_processes",
         kind: Kind::Gauge,
         labels: &["index", "state"],
-        help: "Processes that use the device, by where they belong (environment, outside or unknown).",
+        help: "Processes that use the device, by where they belong (environment, outside or unknown); absent while they are not all known.",
         samples: |host, out| {
             let Some(processes) = host.processes() else {
                 return;

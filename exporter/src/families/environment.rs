@@ -6,7 +6,7 @@ use genv_core::model::{Environment, EnvironmentDevice};
 use genv_web::metrics::{LabelValue, Samples};
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{Host, View, attached};
+use crate::host::{Host, attached};
 
 /// The environments of a host that have series of their own.
 fn environments<'h, 'a>(host: &'h Host<'a>) -> impl Iterator<Item = &'a Environment> + use<'h, 'a> {
@@ -90,17 +90,17 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_environment_processes",
         kind: Kind::Gauge,
         labels: &["eid"],
-        help: "Processes of the environment that use a device.",
+        help: "Processes of the environment that use a device; absent if a GPU that it holds does not tell all of its processes, or no GPU does.",
         samples: |host, out| {
-            let Some(processes) = host.view().and_then(View::owned_processes) else {
+            let Some(view) = host.view() else { return };
+            let Some(processes) = view.owned_processes() else {
                 return;
             };
             for environment in environments(host) {
                 let number = processes.by_environment.get(environment.eid.as_str());
-                out.add(
-                    &[&environment.eid],
-                    number.copied().unwrap_or_default() as f64,
-                );
+                let number = number.copied().unwrap_or_default() as f64;
+                let known = view.tells_all_of(attached(environment));
+                out.add(&[&environment.eid], known.then_some(number));
             }
         },
     },

@@ -124,8 +124,11 @@ fn of_users(host: &Host<'_>, out: &mut Samples, number: impl Fn(&Holdings) -> Op
     }
 }
 
-fn owners_are_known(host: &Host<'_>) -> bool {
-    host.view().and_then(View::owned_processes).is_some()
+/// Processes of a holder, if all of them are known.
+fn processes_of(host: &Host<'_>, held: &Holdings) -> Option<f64> {
+    let view = host.view().filter(|it| it.owned_processes().is_some())?;
+    let known = view.tells_all_of(held.devices.iter().copied());
+    known.then_some(held.processes as f64)
 }
 
 /// All families, in 1.4.3's order.
@@ -221,8 +224,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &["eid"],
         help: "Computing processes of the environment.",
         samples: |host, out| {
-            let known = owners_are_known(host);
-            of_environments(host, out, |held| known.then_some(held.processes as f64))
+            of_environments(host, out, |held| processes_of(host, held))
         },
     },
     Family {
@@ -244,7 +246,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &[],
         help: "Computing processes.",
         samples: |host, out| {
-            let known = host.processes().is_some();
+            let known = host.view().and_then(View::countable_processes).is_some();
             out.add(&[], known.then(|| computing(host).len() as f64));
         },
     },
@@ -307,8 +309,7 @@ pub const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "Computing processes in the user's environments.",
         samples: |host, out| {
-            let known = owners_are_known(host);
-            of_users(host, out, |held| known.then_some(held.processes as f64))
+            of_users(host, out, |held| processes_of(host, held))
         },
     },
 ];

@@ -4,7 +4,7 @@ use genv_core::model::ProcessDevice;
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{ByDevice, Host, PROCESS_LABELS};
+use crate::host::{ByDevice, Host, PROCESS_LABELS, View};
 
 /// The label `pid` of the processes that have no series of their own.
 const OTHER: &str = "other";
@@ -33,9 +33,9 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_processes",
         kind: Kind::Gauge,
         labels: &["state"],
-        help: "Processes that use a device, by where they belong (environment, outside or unknown).",
+        help: "Processes that use a device, by where they belong (environment, outside or unknown), as far as they are known; absent if no GPU tells all of its processes.",
         samples: |host, out| {
-            if let Some(processes) = host.processes() {
+            if let Some(processes) = host.view().and_then(View::countable_processes) {
                 for (state, number) in processes.states.each() {
                     out.add(&[&state], number);
                 }

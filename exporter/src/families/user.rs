@@ -20,7 +20,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_users",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Users who have an environment or a process that uses a device.",
+        help: "Users who have an environment or a process that uses a device; absent if no GPU tells all of its processes.",
         samples: |host, out| {
             out.add(
                 &[],
@@ -58,11 +58,15 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         name: "genv_user_processes",
         kind: Kind::Gauge,
         labels: &["username"],
-        help: "Processes of the user that use a device, inside and outside environments.",
+        help: "Processes of the user that use a device, inside and outside environments; absent if a GPU that the user holds does not tell all of its processes, or no GPU does.",
         samples: |host, out| {
-            let view = host.view().filter(|view| view.owners);
+            let view = host
+                .view()
+                .filter(|view| view.owned_processes().is_some());
             for (name, user) in view.iter().flat_map(|view| &view.users) {
-                out.add(&[name], user.processes as f64);
+                let held = user.devices.iter().copied();
+                let known = view.is_some_and(|view| view.tells_all_of(held));
+                out.add(&[name], known.then_some(user.processes as f64));
             }
         },
     },

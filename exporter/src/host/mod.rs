@@ -41,6 +41,10 @@ pub(crate) struct View<'a> {
     pub(crate) processes: Option<Processes<'a>>,
     /// Whether it is known whose processes they are.
     pub(crate) owners: bool,
+    /// GPUs that are up and may have processes that are not known.
+    unknown_gpus: Vec<DeviceIndex>,
+    /// Whether the processes of any GPU that is up are known, if one is up.
+    countable: bool,
     /// How many have an environment or a process; absent while one of the two is wanted and not known.
     pub(crate) users_number: Option<usize>,
     /// Those with series of their own, by name.
@@ -191,13 +195,20 @@ impl<'a> View<'a> {
         let owners = snapshot.owners();
         let all = snapshot.processes.iter();
         let all: Vec<_> = all.map(|it| (&**it, owners.of_process(it))).collect();
+        let up = snapshot.devices.iter();
+        let up = up.filter(|it| it.up && it.index.mig.is_none());
+        let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) = up
+            .map(|it| it.index)
+            .partition(|index| snapshot.processes_known(index.gpu));
+        let countable = !known_gpus.is_empty() || unknown_gpus.is_empty();
         let processes =
             (current("gpu") && wanted("processes")).then(|| Processes::new(&all, limits));
         let owners = processes.is_some() && current("processes");
         let users = users(snapshot, state, owners.then_some(&all));
         let state_is_missing = wanted("state") && !state;
         let owners_are_missing = wanted("gpu") && wanted("processes") && !owners;
-        let complete = (state || owners) && !state_is_missing && !owners_are_missing;
+        let owners_are_missing = owners_are_missing || owners && !countable;
+        let users_are_known = (state || owners) && !state_is_missing && !owners_are_missing;
         let uses = &snapshot.counters.user_device_use;
         let mut user_device_use = Rows::with_capacity(&["username", "index"], uses.len());
         for usage in uses {
@@ -209,15 +220,28 @@ impl<'a> View<'a> {
             environment_devices,
             processes,
             owners,
-            users_number: complete.then_some(users.len()),
+            unknown_gpus,
+            countable,
+            users_number: users_are_known.then_some(users.len()),
             users: shown(users, |user| user.processes > 0 || !user.devices.is_empty()),
             user_device_use,
         }
     }
 
-    /// Processes, if it is known whose they are.
+    /// Processes to be counted, on the GPUs whose processes are known; absent if there is none of these.
+    pub(crate) fn countable_processes(&self) -> Option<&Processes<'a>> {
+        self.processes.as_ref().filter(|_| self.countable)
+    }
+
+    /// As [`View::countable_processes`], if it is known whose they are.
     pub(crate) fn owned_processes(&self) -> Option<&Processes<'a>> {
-        self.processes.as_ref().filter(|_| self.owners)
+        self.countable_processes().filter(|_| self.owners)
+    }
+
+    /// Whether all processes on these GPUs are known: a count of those of their holder would else miss some.
+    pub(crate) fn tells_all_of(&self, gpus: impl IntoIterator<Item = DeviceIndex>) -> bool {
+        let mut gpus = gpus.into_iter();
+        !gpus.any(|index| self.unknown_gpus.contains(&index))
     }
 }
 
@@ -345,7 +369,10 @@ fn users<'a>(
         let user = users.entry(username).or_default();
         user.processes += 1;
         for device in &process.devices {
-            let known = user.memory_used_bytes.of(device.index, || Some(0.0));
+            let all = told.contains(&device.index);
+            let known = user
+                .memory_used_bytes
+                .of(device.index, || all.then_some(0.0));
             *known = known
                 .zip(device.memory_used_bytes)
                 .map(|(sum, bytes)| sum + bytes as f64);

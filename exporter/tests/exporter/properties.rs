@@ -188,6 +188,14 @@ fn counters() -> impl Strategy<Value = Counters> {
                 last_timestamp_seconds: *at,
             })
             .collect(),
+        device_distrusted_readings: xid
+            .iter()
+            .map(|(reading, index, readings, _)| DeviceDistrusted {
+                index: *index,
+                reading: reading.clone(),
+                readings: *readings,
+            })
+            .collect(),
         user_device_use: usage
             .into_iter()
             .map(|(username, index, seconds, energy_joules)| UserDeviceUse {

@@ -125,6 +125,8 @@ impl Free {
         let mut table = Table::new(header).header(!self.output.no_header);
         for it in &answer.devices {
             let how = match (it.available, it.environments) {
+                // An attach takes it all the same; whether somebody works there cannot be told.
+                (true, _) if it.processes.is_none() => Cell::own("not known").style(DOUBTFUL),
                 (true, _) if it.processes.is_some_and(|processes| processes > 0) => {
                     Cell::own("free, but used").style(DOUBTFUL)
                 }
@@ -177,14 +179,12 @@ pub(super) fn told(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
     devices.map(|device| (device.index.gpu, device)).collect()
 }
 
-/// How many processes use a GPU or a part of it, if that is known of all its parts.
+/// How many processes use a GPU or a part of it, if all of them are known.
 pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
-    let gpu = DeviceIndex::gpu(index);
-    let parts = snapshot.devices.iter();
-    let mut parts = parts.filter(|it| it.index.whole() == gpu && !it.mig_parent);
-    if !parts.all(|it| it.processes_measured) {
+    if !snapshot.processes_known(index) {
         return None;
     }
+    let gpu = DeviceIndex::gpu(index);
     let users = snapshot.processes.iter().filter(|process| {
         let mut devices = process.devices.iter();
         devices.any(|device| device.index.whole() == gpu)

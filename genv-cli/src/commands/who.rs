@@ -43,8 +43,11 @@ struct Answer {
     memory_used_bytes: Option<u64>,
     utilization_ratio: Option<f64>,
     holders: Vec<Holder>,
-    /// Absent if it is not known.
+    /// Absent if they are not all known.
     processes: Option<Vec<User>>,
+    /// The processes that are known where others may be there.
+    #[serde(skip)]
+    named: Vec<User>,
     /// Why it is not known who uses it.
     gpus_unknown: Option<String>,
 }
@@ -138,27 +141,28 @@ impl Who {
             }
             table.write(&mut out)?;
         }
-        match &answer.processes {
-            Some(processes) if processes.is_empty() => writeln!(out, "No process uses it")?,
-            Some(processes) => {
-                let header = &["USED BY", "PID", "COMMAND", "MEMORY", "IN"];
-                let mut table = Table::new(header).header(!self.output.no_header);
-                for it in processes {
-                    table.row([
-                        Cell::foreign(it.username.as_deref().unwrap_or("?")),
-                        Cell::own(it.pid.to_string()),
-                        Cell::foreign(it.command.as_deref().unwrap_or("?")),
-                        Cell::own(memory(it.memory_used_bytes)),
-                        it.place(),
-                    ]);
-                }
-                table.write(&mut out)?;
+        let processes = answer.processes.as_ref().unwrap_or(&answer.named);
+        if !processes.is_empty() {
+            let header = &["USED BY", "PID", "COMMAND", "MEMORY", "IN"];
+            let mut table = Table::new(header).header(!self.output.no_header);
+            for it in processes {
+                table.row([
+                    Cell::foreign(it.username.as_deref().unwrap_or("?")),
+                    Cell::own(it.pid.to_string()),
+                    Cell::foreign(it.command.as_deref().unwrap_or("?")),
+                    Cell::own(memory(it.memory_used_bytes)),
+                    it.place(),
+                ]);
             }
-            None => {
-                let why = answer.gpus_unknown.as_deref();
-                let why = why.unwrap_or("the driver does not say");
-                tell(&format!("it is not known who uses it: {}", harmless(why)));
-            }
+            table.write(&mut out)?;
+        } else if answer.processes.is_some() {
+            writeln!(out, "No process uses it")?;
+        }
+        if answer.processes.is_none() {
+            let besides = if processes.is_empty() { "" } else { " besides" };
+            let why = answer.gpus_unknown.as_deref();
+            let why = why.unwrap_or("the driver did not name all its processes; 'nvidia-smi' tells more");
+            tell(&format!("it is not known who uses it{besides}: {}", harmless(why)));
         }
         out.flush()
     }
@@ -186,7 +190,14 @@ impl Answer {
         let measured = gpu.and_then(|gpu| gpu.measurements.memory);
         let total = device.total_memory.map(MemoryAmount::bytes);
         let gpus_unknown = local_snapshot::silence(snapshot, "gpu");
-        let known = gpu.is_some_and(|gpu| gpu.processes_measured || gpu.mig_parent);
+        let users = snapshot.processes.iter();
+        let users = users.filter_map(|it| user_of(it, device, snapshot));
+        let users: Vec<User> = users.collect();
+        let (processes, named) = if snapshot.processes_known(device.index) {
+            (Some(users), Vec::new())
+        } else {
+            (None, users)
+        };
         Self {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
@@ -199,12 +210,8 @@ impl Answer {
                 .iter()
                 .map(|it| holder(it, state))
                 .collect(),
-            processes: known.then(|| {
-                let processes = snapshot.processes.iter();
-                processes
-                    .filter_map(|it| user_of(it, device, snapshot))
-                    .collect()
-            }),
+            processes,
+            named,
             gpus_unknown,
         }
     }

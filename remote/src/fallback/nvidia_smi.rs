@@ -121,6 +121,7 @@ fn device(line: &str) -> Option<(Option<String>, DeviceSample)> {
             measurements
         },
         processes: None,
+        processes_incomplete: false,
     };
     Some((word(driver_version), sample))
 }

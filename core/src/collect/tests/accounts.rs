@@ -108,6 +108,7 @@ fn invented_users_fill_no_memory_and_take_no_account_away() {
     const INVENTED: u32 = 12_000;
     let mut lab = Lab::new();
     lab.gpu.as_mut().unwrap().devices.truncate(1);
+    lab.device(0).measurements.utilization_ratio = Some(0.0);
     lab.process(100, 1, Claim::Absent);
     for first in (0..INVENTED).step_by(3_000) {
         let uids: Vec<u32> = (first..first + 3_000).map(|n| 10_000 + n).collect();

@@ -66,7 +66,7 @@ impl Lab {
         };
         let mut snapshot = self
             .view
-            .observe(moment, &self.evidence, reading, BTreeMap::new());
+            .observe(moment, &mut self.evidence, reading, BTreeMap::new());
         // Health is not the view's.
         snapshot.collectors = BTreeMap::new();
         snapshot

@@ -1,6 +1,7 @@
 //! A host that exists in memory only, and what is seen of it.
 
 mod accounts;
+mod contradictions;
 mod lab;
 mod moods;
 mod properties;
@@ -39,6 +40,7 @@ fn gpu(index: u32) -> DeviceSample {
             ..DeviceMeasurements::default()
         },
         processes: Some(Vec::new()),
+        processes_incomplete: false,
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) struct Facts {
     temperature_limits_celsius: BTreeMap<String, f64>,
 }
 
+/// Fans that a device has at most: far more than any product, so that a wrong count costs little.
+const MOST_FANS: u32 = 64;
+
 const TEMPERATURE_LIMITS: [(&str, TemperatureThreshold); 4] = [
     ("shutdown", TemperatureThreshold::Shutdown),
     ("slowdown", TemperatureThreshold::Slowdown),
@@ -74,7 +77,9 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure>
         uuid,
         name: optional("nvmlDeviceGetName", device.name())?,
         minor: optional("nvmlDeviceGetMinorNumber", device.minor_number())?,
-        fans: optional("nvmlDeviceGetNumFans", device.num_fans())?.unwrap_or(0),
+        fans: optional("nvmlDeviceGetNumFans", device.num_fans())?
+            .filter(|fans| *fans <= MOST_FANS)
+            .unwrap_or(0),
         temperature_limits_celsius,
     })
 }

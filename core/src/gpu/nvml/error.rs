@@ -29,6 +29,31 @@ pub(super) fn optional<T>(
     }
 }
 
+/// The answer to one question, of which it matters why there is none.
+pub(super) enum Answer<T> {
+    Value(T),
+    /// The device or the library does not have what was asked for.
+    NotSupported,
+    /// There is an answer, which could not be had.
+    Failed,
+}
+
+/// As [`optional`], and tells a question that does not apply from one that failed.
+///
+/// # Errors
+/// As [`optional`].
+pub(super) fn answered<T>(
+    call: &'static str,
+    answer: Result<T, NvmlError>,
+) -> Result<Answer<T>, Failure> {
+    let not_supported = matches!(answer, Err(NvmlError::NotSupported));
+    Ok(match optional(call, answer)? {
+        Some(value) => Answer::Value(value),
+        None if not_supported => Answer::NotSupported,
+        None => Answer::Failed,
+    })
+}
+
 /// Whether the error concerns every device. `LibraryNotFound` and `FunctionNotFound` do not: a call may
 /// need a library that is not installed, while all others work.
 pub(super) const fn is_driver_gone(error: &NvmlError) -> bool {

@@ -1,6 +1,7 @@
 //! The MIG devices that a GPU is split into: memory and processes.
 
 use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
 use super::device;
@@ -29,8 +30,11 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<bool, Failure> {
     Ok(mode.is_some_and(|it| it.current == ENABLED))
 }
 
-/// Reads all MIG devices of a GPU. They are enumerated each time, because they can be made and destroyed
-/// while the driver runs.
+/// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.
+const MOST_DEVICES: u32 = 64;
+
+/// Reads all MIG devices of a GPU; whether all of them could be found. They are enumerated each time, because they can
+/// be made and destroyed while the driver runs.
 ///
 /// # Errors
 /// The GPU or the driver is gone.
@@ -40,15 +44,19 @@ pub(super) fn read(
     known: &mut Vec<MigFacts>,
     processes: &mut ProcessReader,
     samples: &mut Vec<DeviceSample>,
-) -> Result<(), Failure> {
-    let count = optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?.unwrap_or(0);
+) -> Result<bool, Failure> {
+    let count = optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
+    let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
-    for index in 0..count {
+    for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
         let answer = parent.mig_device_by_index(index);
+        let nothing_there = matches!(answer, Err(NvmlError::NotFound));
         let Some(device) = optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)? else {
+            all_found &= nothing_there;
             continue;
         };
         let Some(uuid) = optional("nvmlDeviceGetUUID", device.uuid())? else {
+            all_found = false;
             continue;
         };
         let facts = match known
@@ -58,6 +66,7 @@ pub(super) fn read(
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid)?,
         };
+        let listed = processes.read(&device, None)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
             uuid: facts.uuid.clone(),
@@ -70,12 +79,13 @@ pub(super) fn read(
                 memory: device::memory(&device)?,
                 ..DeviceMeasurements::default()
             },
-            processes: processes.read(&device, None)?,
+            processes: listed.named,
+            processes_incomplete: listed.incomplete,
         });
         seen.push(facts);
     }
     *known = seen;
-    Ok(())
+    Ok(all_found)
 }
 
 fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Failure> {

@@ -129,23 +129,31 @@ impl ProcessBuffer {
     /// Lists the processes on a device with the newest version of the call that the library has.
     ///
     /// # Errors
-    /// NVML's, or `InsufficientSize` if the list kept growing.
+    /// NVML's; `InsufficientSize` if the list kept growing or claims more entries than there was room for;
+    /// `NotSupported` if the library has no version of the call.
     pub(super) fn list(
         &mut self,
         device: &Device<'_>,
         list: ProcessList,
     ) -> Result<impl Iterator<Item = RunningProcess> + '_, NvmlError> {
         let versions = [self.v3_entry_words, 3, 2];
+        let mut missing = NvmlError::NotSupported;
         for (entry_words, version) in versions.into_iter().zip([3, 2, 1]) {
-            let answer =
-                self.fill(|count, entries| call_list(device, list, version, count, entries));
+            let mut exists = true;
+            let answer = self.fill(|count, entries| {
+                call_list(device, list, version, count, entries).unwrap_or_else(|| {
+                    exists = false;
+                    nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND
+                })
+            });
             match answer {
+                Err(NvmlError::FunctionNotFound) if exists => missing = NvmlError::FunctionNotFound,
                 Err(NvmlError::FunctionNotFound) => {}
                 Err(error) => return Err(error),
                 Ok(count) => return Ok(self.entries(entry_words, count)),
             }
         }
-        Err(NvmlError::FunctionNotFound)
+        Err(missing)
     }
 
     /// The first entries, of `entry_words` words each: pid in the first four bytes, memory in the second word.
@@ -171,7 +179,7 @@ impl ProcessBuffer {
             let mut count = u32::try_from(capacity).unwrap_or(u32::MAX);
             let code = call(&mut count, &mut self.words);
             if code == nvmlReturn_enum_NVML_SUCCESS {
-                return Ok((count as usize).min(capacity));
+                return within(count, capacity);
             }
             let Some(larger) = larger_capacity(code, capacity, count) else {
                 return Err(code.into());
@@ -180,6 +188,15 @@ impl ProcessBuffer {
         }
         Err(NvmlError::InsufficientSize(None))
     }
+}
+
+/// A count of entries that were written. One beyond the room for them is no answer: what the buffer holds was written
+/// by an earlier call.
+fn within(count: u32, capacity: usize) -> Result<usize, NvmlError> {
+    let count = count as usize;
+    (count <= capacity)
+        .then_some(count)
+        .ok_or(NvmlError::InsufficientSize(None))
 }
 
 /// The capacity to try next; none if the code is not about the size, or the buffer may not grow more.
@@ -199,24 +216,22 @@ fn nvml_u32(word: u64) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// One version of one of the three calls; `FUNCTION_NOT_FOUND` if the library lacks it.
+/// One version of one of the three calls; nothing if the library lacks it.
 fn call_list(
     device: &Device<'_>,
     list: ProcessList,
     version: u8,
     count: &mut u32,
     buffer: &mut [u64],
-) -> nvmlReturn_t {
+) -> Option<nvmlReturn_t> {
     let lib = device.nvml().lib();
     macro_rules! call {
-        ($symbol:ident) => {
-            match lib.$symbol.as_ref() {
-                Err(_) => nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND,
-                // SAFETY: the handle is valid while `device` lives. NVML writes at most `count` entries;
-                // the buffer has room for that many of the largest, and its words align all fields.
-                Ok(call) => unsafe { call(device.handle(), count, buffer.as_mut_ptr().cast()) },
-            }
-        };
+        ($symbol:ident) => {{
+            let call = lib.$symbol.as_ref().ok()?;
+            // SAFETY: the handle is valid while `device` lives. NVML writes at most `count` entries;
+            // the buffer has room for that many of the largest, and its words align all fields.
+            Some(unsafe { call(device.handle(), count, buffer.as_mut_ptr().cast()) })
+        }};
     }
     match (list, version) {
         (ProcessList::Compute, 3) => call!(nvmlDeviceGetComputeRunningProcesses_v3),
@@ -276,7 +291,7 @@ impl UtilizationBuffer {
                 )
             };
             if code == nvmlReturn_enum_NVML_SUCCESS {
-                return Ok(&mut self.0[..(count as usize).min(capacity)]);
+                return Ok(&mut self.0[..within(count, capacity)?]);
             }
             let Some(larger) = larger_capacity(code, capacity, count) else {
                 return match code.into() {
@@ -360,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_the_buffer_is_not_believed() {
+    fn a_count_beyond_the_buffer_is_no_answer() {
         let mut buffer = ProcessBuffer::new("550.163.01");
         let count = buffer.fill(|count, _| {
             *count += 1;
             nvmlReturn_enum_NVML_SUCCESS
         });
-        assert_eq!(count.unwrap(), FIRST_CAPACITY);
+        assert!(matches!(count, Err(NvmlError::InsufficientSize(_))));
     }
 }

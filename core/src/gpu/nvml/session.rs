@@ -9,10 +9,13 @@ use nvml_wrapper::error::NvmlError;
 use super::device::{self, Facts};
 use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
-use super::processes::ProcessReader;
+use super::processes::{ProcessReader, Processes};
 use super::raw::DeviceHandle;
 use crate::gpu::{DeviceSample, GpuError};
 use crate::model::DeviceIndex;
+
+/// GPUs that a machine has at most: far more than any, so that a wrong count costs little.
+const MOST_DEVICES: u32 = 1024;
 
 /// NVML, initialized. When it is dropped, together with all [`DeviceHandle`]s, NVML is shut down and the
 /// library unloaded.
@@ -82,6 +85,14 @@ impl Session {
             .nvml
             .device_count()
             .map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
+        if count > MOST_DEVICES {
+            return Err(GpuError::Driver {
+                call: "nvmlDeviceGetCount_v2",
+                reason: format!(
+                    "it counts {count} devices, which no machine has; 'nvidia-smi' and the kernel log tell more"
+                ),
+            });
+        }
         // Indices are positions in PCI order: with one more or less, each may mean another device.
         if count as usize != self.slots.len() {
             self.slots.clear();
@@ -171,6 +182,15 @@ impl Slot {
         };
         let device = open.handle.device();
         let mig_parent = mig::is_enabled(&device)?;
+        let listed = if mig_parent {
+            Processes {
+                named: Some(Vec::new()),
+                incomplete: false,
+            }
+        } else {
+            processes.read(&device, Some(&mut open.utilization_last_seen_timestamp))?
+        };
+        let position = samples.len();
         samples.push(DeviceSample {
             index: DeviceIndex::gpu(index),
             uuid: open.facts.uuid.clone(),
@@ -180,14 +200,16 @@ impl Slot {
             profile: None,
             mig_parent,
             measurements: device::measure(&device, &open.facts)?,
-            processes: if mig_parent {
-                Some(Vec::new())
-            } else {
-                processes.read(&device, Some(&mut open.utilization_last_seen_timestamp))?
-            },
+            processes: listed.named,
+            processes_incomplete: listed.incomplete,
         });
-        if mig_parent {
-            mig::read(&device, index, &mut open.mig, processes, samples)?;
+        if mig_parent && !mig::read(&device, index, &mut open.mig, processes, samples)? {
+            // Who uses the parts that were not found is not known, nor what memory they have.
+            let whole = &mut samples[position];
+            whole.mig_parent = false;
+            whole.measurements.memory = None;
+            whole.processes = None;
+            whole.processes_incomplete = true;
         }
         Ok(())
     }

@@ -72,6 +72,11 @@ fn counters() -> impl Strategy<Value = Counters> {
         errors: 1,
         last_timestamp_seconds: Some(seconds),
     });
+    let distrusted = some(|number, readings: f64| DeviceDistrusted {
+        index: index(number),
+        reading: format!("reading{}", number / 4),
+        readings: readings.to_bits(),
+    });
     let uses = some(|number, busy| UserDeviceUse {
         username: username(number),
         index: index(number),
@@ -88,11 +93,12 @@ fn counters() -> impl Strategy<Value = Counters> {
         xid: 31,
         errors: errors.to_bits(),
     });
-    (energy, device_xids, uses, user_xids).prop_map(|lists| Counters {
+    (energy, device_xids, distrusted, uses, user_xids).prop_map(|lists| Counters {
         device_energy: lists.0,
         device_xid_errors: lists.1,
-        user_device_use: lists.2,
-        user_xid_errors: lists.3,
+        device_distrusted_readings: lists.2,
+        user_device_use: lists.3,
+        user_xid_errors: lists.4,
     })
 }
 

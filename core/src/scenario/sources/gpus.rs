@@ -117,6 +117,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
         mig_parent: split,
         measurements: measurements(at, device, &measured),
         processes,
+        processes_incomplete: false,
     }
 }
 
@@ -147,6 +148,7 @@ fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
             ..DeviceMeasurements::default()
         },
         processes,
+        processes_incomplete: false,
     })
 }
 

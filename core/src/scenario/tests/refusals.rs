@@ -34,6 +34,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
         "  - devices: [{faults: [{not_supported: [colour]}]}]",
         "  - cuda_version: 12",
         "  - faults: [{hang: temperature}]",
+        "  - faults: [{wrong: all, count: 1, number: 2}]",
         "  - faults: [{init: unknown, reload: 1}]",
         "  - faults: [{init: unknown, during: {from: 2m, until: 1m}}]",
         "  - faults: [{init: unknown, during: {every: 1m, until: 2m}}]",
@@ -103,7 +104,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
              3 | hosts:
              4 |   - devices: [{xid: [{xid: 79}]}]
                |                      ^
-        lab.yaml:4:25: a fault of a device is one of lost: true, hang and not_supported
+        lab.yaml:4:25: a fault of a device is one of lost: true, hang, not_supported and wrong
              3 | hosts:
              4 |   - devices: [{faults: [{}]}]
                |                         ^
@@ -119,7 +120,11 @@ fn values_that_are_none_are_refused_with_what_to_write() {
              3 | hosts:
              4 |   - faults: [{hang: temperature}]
                |                     ^
-        lab.yaml:4:14: a fault of a host is one of init, hang, reload and insufficient_size
+        lab.yaml:4:14: a wrong answer is one of error, number and count
+             3 | hosts:
+             4 |   - faults: [{wrong: all, count: 1, number: 2}]
+               |              ^
+        lab.yaml:4:14: a fault of a host is one of init, hang, reload, insufficient_size and wrong
              3 | hosts:
              4 |   - faults: [{init: unknown, reload: 1}]
                |              ^

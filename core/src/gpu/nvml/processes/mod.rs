@@ -1,11 +1,12 @@
 //! The processes of one device: NVML's lists merged by pid, with the use that each made of it.
 
+use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::nvmlProcessUtilizationSample_t;
 
-use super::error::{Failure, optional};
+use super::error::{Answer, Failure, answered, optional};
 use super::raw::{ProcessBuffer, ProcessList, RunningProcess, UtilizationBuffer};
 use crate::gpu::GpuProcess;
 use crate::model::ProcessType;
@@ -13,6 +14,18 @@ use crate::model::ProcessType;
 /// The longest that a driver takes between two utilization samples: `nvmlDeviceGetUtilizationRates` documents
 /// 1 second down to 1/6 of one, depending on the product.
 const LONGEST_SAMPLE_PERIOD_MICROSECONDS: u64 = 1_000_000;
+
+/// Pids that Linux gives: from 1 to its `PID_MAX_LIMIT`.
+const PIDS: RangeInclusive<u32> = 1..=1 << 22;
+
+/// The processes of one device. Each list is known or unknown by itself: clients of the Multi-Process Service, for one,
+/// compute and stand in their own list only.
+pub(super) struct Processes {
+    /// By pid; absent if the driver named none and could not name all.
+    pub(super) named: Option<Vec<GpuProcess>>,
+    /// Whether a list is unknown, or one names what is no process.
+    pub(super) incomplete: bool,
+}
 
 /// Reads processes into buffers that are kept from device to device and sweep to sweep.
 pub(super) struct ProcessReader {
@@ -28,7 +41,7 @@ impl ProcessReader {
         }
     }
 
-    /// The processes on a device, by pid; absent if the driver tells of none of the lists.
+    /// The processes on a device, by pid.
     /// `last_seen_timestamp` is that of the newest utilization sample of the device, and is updated;
     /// without it (a MIG device) utilization is not asked for.
     ///
@@ -38,12 +51,10 @@ impl ProcessReader {
         &mut self,
         device: &Device<'_>,
         last_seen_timestamp: Option<&mut u64>,
-    ) -> Result<Option<Vec<GpuProcess>>, Failure> {
-        let mut told = false;
+    ) -> Result<Processes, Failure> {
+        let mut incomplete = false;
         let mut processes = Vec::new();
         let mut mps_clients = Vec::new();
-        // Clients of the Multi-Process Service compute, and some drivers have them in their own list only:
-        // being in that list alone says nothing about whether the others were told.
         for (list, call) in [
             (
                 ProcessList::Compute,
@@ -58,20 +69,32 @@ impl ProcessReader {
                 "nvmlDeviceGetMPSComputeRunningProcesses_v3",
             ),
         ] {
-            if let Some(running) = optional(call, self.running.list(device, list))? {
-                let before = processes.len();
-                processes.extend(running.map(|it| listed(it, list)));
-                if list == ProcessList::MpsCompute {
-                    mps_clients = processes[before..].iter().map(|it| it.pid).collect();
-                } else {
-                    told = true;
+            match answered(call, self.running.list(device, list))? {
+                Answer::Value(running) => {
+                    let before = processes.len();
+                    for process in running {
+                        if PIDS.contains(&process.pid) {
+                            processes.push(listed(process, list));
+                        } else {
+                            incomplete = true;
+                        }
+                    }
+                    if list == ProcessList::MpsCompute {
+                        mps_clients = processes[before..].iter().map(|it| it.pid).collect();
+                    }
                 }
+                // A product without graphics or without the Multi-Process Service has none of their processes.
+                Answer::NotSupported => incomplete |= list == ProcessList::Compute,
+                Answer::Failed => incomplete = true,
             }
         }
-        if !told {
-            return Ok(None);
-        }
         merge(&mut processes);
+        if incomplete && processes.is_empty() {
+            return Ok(Processes {
+                named: None,
+                incomplete,
+            });
+        }
         if let Some(last_seen) = last_seen_timestamp {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let now_microseconds = now.map_or(0, |now| now.as_micros() as u64);
@@ -81,7 +104,10 @@ impl ProcessReader {
                 set_utilization(&mut processes, &mps_clients, samples, last_seen);
             }
         }
-        Ok(Some(processes))
+        Ok(Processes {
+            named: Some(processes),
+            incomplete,
+        })
     }
 }
 
@@ -127,6 +153,8 @@ fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
 /// mean over all that it took since then, with the time of the process's own last one. So only the newest time of
 /// all tells until when samples were counted. Where a driver returns several of one process, their mean is taken,
 /// since nothing tells how long a period each of them covers.
+///
+/// A share above 100 is handed on as it is, so that the process is [unmeasured](crate::gpu::bounds) and not idle.
 fn set_utilization(
     processes: &mut [GpuProcess],
     mps_clients: &[u32],
@@ -137,22 +165,34 @@ fn set_utilization(
     for process in &mut *processes {
         process.utilization_ratio = (!mps_clients.contains(&process.pid)).then_some(0.0);
     }
-    // Drivers are seen to fill up the list with entries of no time and shares above 100.
     let is_valid = |it: &&nvmlProcessUtilizationSample_t| it.timeStamp > 0 && it.smUtil <= 100;
     // Also if that is earlier than before: the clock was set back.
     if let Some(newest) = samples.iter().filter(is_valid).map(|it| it.timeStamp).max() {
         *last_seen_timestamp = newest;
     }
     for of_pid in samples.chunk_by(|a, b| a.pid == b.pid) {
-        let valid = || of_pid.iter().filter(is_valid);
-        let count = valid().count();
-        if count > 0
-            && let Ok(at) = processes.binary_search_by_key(&of_pid[0].pid, |it| it.pid)
-        {
-            let sum: u32 = valid().map(|it| it.smUtil).sum();
-            processes[at].utilization_ratio = Some(f64::from(sum) / 100.0 / count as f64);
+        if let Ok(at) = processes.binary_search_by_key(&of_pid[0].pid, |it| it.pid) {
+            processes[at].utilization_ratio = ratio_of(of_pid);
         }
     }
+}
+
+/// What the samples of one process tell, as a ratio.
+///
+/// Drivers are seen to fill up the list with entries of no time and shares above 100: beside others they tell nothing.
+fn ratio_of(samples: &[nvmlProcessUtilizationSample_t]) -> Option<f64> {
+    let timed = || samples.iter().filter(|it| it.timeStamp > 0);
+    let highest = |shares: &mut dyn Iterator<Item = u32>| {
+        let wrong = shares.filter(|share| *share > 100).max();
+        wrong.map(|share| f64::from(share) / 100.0)
+    };
+    let count = timed().count();
+    if count == 0 {
+        return highest(&mut samples.iter().map(|it| it.smUtil));
+    }
+    let sum: u32 = timed().map(|it| it.smUtil.min(100)).sum();
+    let mean = f64::from(sum) / 100.0 / count as f64;
+    Some(highest(&mut timed().map(|it| it.smUtil)).unwrap_or(mean))
 }
 
 #[cfg(test)]
@@ -265,14 +305,27 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_cannot_be_are_ignored() {
+    fn a_process_with_a_share_that_cannot_be_is_not_idle() {
+        let (ratios, last_seen) = utilization(&mut [
+            sample(10, 9, 200),
+            sample(10, 7, 30),
+            sample(20, 0, 255),
+            sample(99, 7, 5),
+        ]);
+        // The bounds take them out.
+        assert_eq!(ratios, [Some(2.0), Some(2.55), Some(0.0)]);
+        assert_eq!(last_seen, 7);
+    }
+
+    #[test]
+    fn entries_that_fill_up_the_list_tell_nothing() {
         let (ratios, last_seen) = utilization(&mut [
             sample(0, 0, 0),
             sample(10, 0, 50),
-            sample(20, u64::MAX, 4_294_967_295),
-            sample(99, 7, 5),
+            sample(20, 0, 4_294_967_295),
+            sample(20, 8, 40),
         ]);
-        assert_eq!(ratios, [Some(0.0); 3]);
-        assert_eq!(last_seen, 7);
+        assert_eq!(ratios, [None, Some(0.4), Some(0.0)]);
+        assert_eq!(last_seen, 8);
     }
 }

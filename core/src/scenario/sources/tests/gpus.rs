@@ -129,6 +129,7 @@ hosts:
                             },
                         ],
                     ),
+                    processes_incomplete: false,
                 },
             ],
             xid_events: [],

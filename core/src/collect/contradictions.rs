@@ -1,0 +1,132 @@
+//! Devices whose other answers contradict that no process uses them.
+//!
+//! A driver lists the processes of the pid namespace that asks: from within a container without the host's namespace
+//! every device seems unused. Some drivers leave processes out for other reasons. A device that works, or holds memory
+//! that the driver itself does not need, is used by a process that is not listed: then its processes are not known.
+
+use std::collections::BTreeMap;
+
+use crate::gpu::{DeviceSample, GpuSample};
+use crate::model::DeviceIndex;
+
+/// Utilization, 0–1, that a device shows without a process at most.
+const UNUSED_RATIO: f64 = 0.05;
+
+/// Memory that a driver keeps on an empty device at most: what it keeps is measured, the smallest amount that was seen
+/// without a process, and no more than this is believed of a device that was never seen with less.
+const MOST_KEPT_BYTES: u64 = 1 << 30;
+
+/// By how much that changes without a process.
+const TOLERANCE_BYTES: u64 = 64 << 20;
+
+/// What is remembered of the devices of a host.
+#[derive(Debug)]
+pub(super) struct Contradictions {
+    after_seconds: f64,
+    devices: BTreeMap<DeviceIndex, Watched>,
+    driver_version: Option<String>,
+    /// Whether the driver ever listed a process.
+    listed: bool,
+    logged: bool,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    uuid: String,
+    /// The least memory that was in use while no process was listed.
+    kept_bytes: Option<u64>,
+    /// When its answers began to contradict each other, and how many samples in a row they do.
+    since_seconds: Option<f64>,
+    samples: u32,
+}
+
+impl Contradictions {
+    /// Answers may contradict each other for so long: with 0 for no sample, else for one more than the time takes.
+    pub(super) fn new(after_seconds: f64) -> Self {
+        Self {
+            after_seconds,
+            devices: BTreeMap::new(),
+            driver_version: None,
+            listed: false,
+            logged: false,
+        }
+    }
+
+    /// Marks the processes of devices as incomplete that contradict their lists, in a sample that was read at
+    /// `read_seconds` of a clock that never goes back.
+    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+        // Another driver may keep more.
+        if self.driver_version != sample.driver_version {
+            self.driver_version.clone_from(&sample.driver_version);
+            self.devices.clear();
+        }
+        let mut contradicted = None;
+        for device in &mut sample.devices {
+            if device.lost || device.mig_parent {
+                self.devices.remove(&device.index);
+                continue;
+            }
+            self.listed |= device.processes.iter().flatten().next().is_some();
+            let watched = self.devices.entry(device.index).or_default();
+            if watched.contradicts(device, read_seconds, self.after_seconds) {
+                device.processes_incomplete = true;
+                contradicted.get_or_insert(device.index);
+            }
+        }
+        if let Some(index) = contradicted
+            && !self.logged
+        {
+            self.logged = true;
+            let remedy = if self.listed {
+                "'nvidia-smi' and the kernel log may tell more"
+            } else {
+                "no process was ever listed, as in a container with a pid namespace of its own: \
+                 run this program in the host's (--pid=host, hostPID: true)"
+            };
+            tracing::warn!(
+                device = %index,
+                "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
+            );
+        }
+    }
+}
+
+impl Watched {
+    fn contradicts(
+        &mut self,
+        device: &DeviceSample,
+        read_seconds: f64,
+        after_seconds: f64,
+    ) -> bool {
+        if self.uuid != device.uuid {
+            *self = Self {
+                uuid: device.uuid.clone(),
+                ..Self::default()
+            };
+        }
+        if !device.processes_known() || device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
+            self.since_seconds = None;
+            self.samples = 0;
+            return false;
+        }
+        let works = device.measurements.utilization_ratio;
+        let works = works.is_some_and(|ratio| ratio > UNUSED_RATIO);
+        let used_bytes = device.measurements.memory.map(|memory| memory.used_bytes);
+        let kept_bytes = self.kept_bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
+        let holds =
+            used_bytes.is_some_and(|used| used > kept_bytes.saturating_add(TOLERANCE_BYTES));
+        self.kept_bytes = match (self.kept_bytes, used_bytes) {
+            (Some(kept), Some(used)) => Some(kept.min(used)),
+            (kept, used) => kept.or(used),
+        };
+        if !works && !holds {
+            self.since_seconds = None;
+            self.samples = 0;
+            return false;
+        }
+        let since = *self.since_seconds.get_or_insert(read_seconds);
+        self.samples = self.samples.saturating_add(1);
+        let at_once = after_seconds <= 0.0;
+        at_once || self.samples >= 2 && read_seconds - since >= after_seconds
+    }
+}

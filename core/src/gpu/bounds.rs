@@ -1,0 +1,281 @@
+//! What a reading can be. A driver was seen to answer with all bits set, with megawatts and with ratios of millions: a
+//! value out of its bounds is taken out of its sample, so that nothing is charged, shown or done by it.
+//!
+//! Every sample passes through here, whatever its source, before anything else is made of it.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use super::{DeviceSample, GpuSample};
+use crate::model::{DeviceIndex, DeviceMeasurements, DeviceMemory};
+
+/// Share of a sample period.
+const RATIO: RangeInclusive<f64> = 0.0..=1.0;
+
+/// Share of a fan's maximum speed, which NVML lets a fan exceed.
+const FAN_RATIO: RangeInclusive<f64> = 0.0..=1.5;
+
+/// Celsius: a GPU shuts down long before the end of it.
+const TEMPERATURE_CELSIUS: RangeInclusive<f64> = -50.0..=200.0;
+
+/// Ten times what the largest module draws.
+const MOST_WATTS: f64 = 30_000.0;
+
+/// A draw beyond so many times the limit that is in force is no peak.
+const PEAK: f64 = 2.0;
+
+/// Added to the time between two readings of an energy counter, which the driver updates about ten times a second.
+const ENERGY_UPDATE_SECONDS: f64 = 1.0;
+
+/// The largest power for a century.
+const MOST_JOULES: f64 = MOST_WATTS * 86_400.0 * 36_525.0;
+
+/// The fastest memory of today is clocked at 14 GHz.
+const MOST_HERTZ: f64 = 1e11;
+
+/// 64 TiB: hundreds of times today's largest GPU.
+const MOST_BYTES: u64 = 1 << 46;
+
+/// One error each nanosecond for days; a counter with all bits set is far beyond it, one of 32 bits is judged apart.
+const MOST_ERRORS: u64 = 1 << 48;
+
+/// A value that was taken out of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Distrusted {
+    /// Device of the value.
+    pub index: DeviceIndex,
+    /// Kind of the value: `utilization`, `memory_controller`, `encoder`, `decoder`, `memory`, `temperature`,
+    /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`, `pcie_replays`,
+    /// `process_memory` or `process_utilization`.
+    pub reading: &'static str,
+    /// The value as it was read, in the unit of its field.
+    pub value: f64,
+}
+
+/// The bounds of all devices of a host, with what some of them are judged by: earlier readings.
+#[derive(Debug, Default)]
+pub struct Bounds(BTreeMap<DeviceIndex, Known>);
+
+/// What is remembered of one device.
+#[derive(Debug, Default)]
+struct Known {
+    uuid: String,
+    memory_total_bytes: Option<u64>,
+    power_limit_watts: Option<f64>,
+    /// The last reading of the energy counter that was believed.
+    meter: Option<Reading>,
+    /// A later one that was not. It is right if the next agrees with it.
+    doubted: Option<Reading>,
+}
+
+/// One reading of an energy counter.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    joules: f64,
+    read_seconds: f64,
+}
+
+impl Bounds {
+    /// Takes out of a sample all values that cannot be, and returns them. `read_seconds` is when it was read, by a clock
+    /// that never goes back.
+    pub fn apply(&mut self, sample: &mut GpuSample, read_seconds: f64) -> Vec<Distrusted> {
+        let mut distrusted = Vec::new();
+        for device in sample.devices.iter_mut().filter(|device| !device.lost) {
+            let known = self.0.entry(device.index).or_default();
+            if known.uuid != device.uuid {
+                *known = Known {
+                    uuid: device.uuid.clone(),
+                    ..Known::default()
+                };
+            }
+            let mut out = Out {
+                index: device.index,
+                distrusted: &mut distrusted,
+            };
+            known.apply(device, read_seconds, &mut out);
+        }
+        distrusted
+    }
+}
+
+/// Where values that are taken out of a device's sample go.
+struct Out<'a> {
+    index: DeviceIndex,
+    distrusted: &'a mut Vec<Distrusted>,
+}
+
+impl Out<'_> {
+    fn note(&mut self, reading: &'static str, value: f64) {
+        self.distrusted.push(Distrusted {
+            index: self.index,
+            reading,
+            value,
+        });
+    }
+
+    /// Takes out a value that is not as it has to be.
+    fn check(
+        &mut self,
+        reading: &'static str,
+        value: &mut Option<f64>,
+        holds: impl FnOnce(f64) -> bool,
+    ) {
+        if let Some(wrong) = value.take_if(|value| !holds(*value)) {
+            self.note(reading, wrong);
+        }
+    }
+
+    /// As [`Out::check`], for each value by a name.
+    fn check_each<K: Ord>(
+        &mut self,
+        reading: &'static str,
+        values: &mut BTreeMap<K, f64>,
+        bounds: RangeInclusive<f64>,
+    ) {
+        values.retain(|_, value| {
+            let holds = bounds.contains(value);
+            if !holds {
+                self.note(reading, *value);
+            }
+            holds
+        });
+    }
+
+    /// As [`Out::check`], for a count.
+    fn check_count(&mut self, reading: &'static str, count: &mut Option<u64>, most: u64) {
+        if let Some(wrong) = count.take_if(|count| *count > most) {
+            self.note(reading, wrong as f64);
+        }
+    }
+}
+
+impl Known {
+    fn apply(&mut self, device: &mut DeviceSample, read_seconds: f64, out: &mut Out<'_>) {
+        let DeviceMeasurements {
+            utilization_ratio,
+            memory_controller_busy_ratio,
+            encoder_utilization_ratio,
+            decoder_utilization_ratio,
+            memory,
+            temperature_celsius,
+            temperature_limits_celsius,
+            power_watts,
+            power_limit_watts,
+            energy_joules,
+            clocks_hertz,
+            fan_speed_ratios,
+            throttled,
+            ecc_errors,
+            pcie_replays,
+        } = &mut device.measurements;
+        for (reading, ratio) in [
+            ("utilization", utilization_ratio),
+            ("memory_controller", memory_controller_busy_ratio),
+            ("encoder", encoder_utilization_ratio),
+            ("decoder", decoder_utilization_ratio),
+        ] {
+            out.check(reading, ratio, |ratio| RATIO.contains(&ratio));
+        }
+        if let Some(wrong) = memory.take_if(|memory| !memory_holds(memory)) {
+            out.note("memory", wrong.used_bytes.max(wrong.total_bytes) as f64);
+        }
+        self.memory_total_bytes = memory.map(|it| it.total_bytes).or(self.memory_total_bytes);
+        out.check("temperature", temperature_celsius, |celsius| {
+            TEMPERATURE_CELSIUS.contains(&celsius)
+        });
+        out.check_each(
+            "temperature_limit",
+            temperature_limits_celsius,
+            TEMPERATURE_CELSIUS,
+        );
+        out.check("power_limit", power_limit_watts, |watts| {
+            watts > 0.0 && watts <= MOST_WATTS
+        });
+        // A limit that was lowered since the last sample held until then.
+        let limit_watts = match (*power_limit_watts, self.power_limit_watts) {
+            (Some(now), Some(before)) => Some(now.max(before)),
+            (now, before) => now.or(before),
+        };
+        self.power_limit_watts = power_limit_watts.or(self.power_limit_watts);
+        out.check("power", power_watts, |watts| {
+            (0.0..=most_watts(limit_watts)).contains(&watts)
+        });
+        out.check("energy", energy_joules, |joules| {
+            self.energy_holds(joules, read_seconds, limit_watts)
+        });
+        out.check_each("clock", clocks_hertz, 0.0..=MOST_HERTZ);
+        out.check_each("fan", fan_speed_ratios, FAN_RATIO);
+        // All bits set: clocks are not held back for every reason that there is.
+        if throttled
+            .take_if(|reasons| reasons.len() > 1 && reasons.values().all(|active| *active))
+            .is_some()
+        {
+            out.note("throttled", 1.0);
+        }
+        out.check_count("ecc_errors", &mut ecc_errors.corrected, MOST_ERRORS);
+        out.check_count("ecc_errors", &mut ecc_errors.uncorrected, MOST_ERRORS);
+        out.check_count("pcie_replays", pcie_replays, u64::from(u32::MAX) - 1);
+
+        let most_bytes = self.memory_total_bytes.unwrap_or(MOST_BYTES);
+        for process in device.processes.iter_mut().flatten() {
+            out.check_count("process_memory", &mut process.memory_used_bytes, most_bytes);
+            out.check(
+                "process_utilization",
+                &mut process.utilization_ratio,
+                |ratio| RATIO.contains(&ratio),
+            );
+        }
+    }
+
+    /// Whether the energy counter can show this. It rises by no more than a device can draw; it begins anew with the
+    /// driver; and where it jumped for good, its second reading after the jump is right again.
+    fn energy_holds(&mut self, joules: f64, read_seconds: f64, limit_watts: Option<f64>) -> bool {
+        if !(0.0..=MOST_JOULES).contains(&joules) {
+            return false;
+        }
+        let now = Reading {
+            joules,
+            read_seconds,
+        };
+        let follows = |before: &Reading| {
+            let most = most_joules(limit_watts, read_seconds - before.read_seconds);
+            let rose = joules - before.joules;
+            // Since the counter began anew.
+            let restarted = rose < 0.0 && joules <= most;
+            (0.0..=most).contains(&rose) || restarted
+        };
+        let holds =
+            self.meter.as_ref().is_none_or(follows) || self.doubted.as_ref().is_some_and(follows);
+        if holds {
+            self.meter = Some(now);
+            self.doubted = None;
+        } else {
+            self.doubted = Some(now);
+        }
+        holds
+    }
+}
+
+/// The most that a device draws that has this limit.
+fn most_watts(limit_watts: Option<f64>) -> f64 {
+    limit_watts.map_or(MOST_WATTS, |limit| (limit * PEAK).min(MOST_WATTS))
+}
+
+/// The most that a device with this limit uses in a time.
+pub(crate) fn most_joules(limit_watts: Option<f64>, elapsed_seconds: f64) -> f64 {
+    most_watts(limit_watts) * (elapsed_seconds.max(0.0) + ENERGY_UPDATE_SECONDS)
+}
+
+/// Whether amounts of memory can be those of one device.
+fn memory_holds(memory: &DeviceMemory) -> bool {
+    let total = memory.total_bytes;
+    let parts = memory.used_bytes.checked_add(memory.free_bytes);
+    (1..=MOST_BYTES).contains(&total)
+        && parts.is_some_and(|parts| parts <= total)
+        && memory
+            .reserved_bytes
+            .is_none_or(|reserved| reserved <= total)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+use super::*;
+use crate::gpu::GpuProcess;
+use crate::model::ProcessType;
+
+/// A device that measures this, read after so many seconds.
+fn device(measurements: DeviceMeasurements) -> DeviceSample {
+    DeviceSample {
+        lost: false,
+        measurements,
+        processes: Some(Vec::new()),
+        ..DeviceSample::lost(DeviceIndex::gpu(0), "GPU-1".to_owned())
+    }
+}
+
+fn apply(bounds: &mut Bounds, device: DeviceSample, at: f64) -> (DeviceSample, Vec<&'static str>) {
+    let mut sample = GpuSample {
+        devices: vec![device],
+        ..GpuSample::default()
+    };
+    let distrusted = bounds.apply(&mut sample, at);
+    let readings = distrusted.iter().map(|it| it.reading).collect();
+    (sample.devices.swap_remove(0), readings)
+}
+
+fn memory(total_bytes: u64, used_bytes: u64, free_bytes: u64) -> DeviceMeasurements {
+    DeviceMeasurements {
+        memory: Some(DeviceMemory {
+            total_bytes,
+            used_bytes,
+            free_bytes,
+            reserved_bytes: None,
+        }),
+        ..DeviceMeasurements::default()
+    }
+}
+
+/// Energy of a device with a limit of 500 W, as it is believed.
+fn energy(bounds: &mut Bounds, joules: f64, at: f64) -> Option<f64> {
+    let measurements = DeviceMeasurements {
+        energy_joules: Some(joules),
+        power_limit_watts: Some(500.0),
+        ..DeviceMeasurements::default()
+    };
+    apply(bounds, device(measurements), at)
+        .0
+        .measurements
+        .energy_joules
+}
+
+#[test]
+fn values_that_can_be_are_left_as_they_are() {
+    let measurements = DeviceMeasurements {
+        utilization_ratio: Some(1.0),
+        memory_controller_busy_ratio: Some(0.0),
+        temperature_celsius: Some(92.0),
+        temperature_limits_celsius: BTreeMap::from([("memory_max".to_owned(), 105.0)]),
+        // A peak beyond the limit.
+        power_watts: Some(900.0),
+        power_limit_watts: Some(700.0),
+        clocks_hertz: BTreeMap::from([("memory".to_owned(), 14.0e9)]),
+        fan_speed_ratios: BTreeMap::from([(0, 1.1)]),
+        throttled: Some(BTreeMap::from([
+            ("sw_power_cap".to_owned(), true),
+            ("hw_slowdown".to_owned(), false),
+        ])),
+        pcie_replays: Some(3),
+        ..memory(80 << 30, 79 << 30, 1 << 30)
+    };
+    let given = device(measurements);
+    let (told, readings) = apply(&mut Bounds::default(), given.clone(), 0.0);
+    assert_eq!((told, readings), (given, Vec::new()));
+}
+
+#[test]
+fn every_value_with_all_bits_set_is_taken_out() {
+    let all = f64::from(u32::MAX);
+    let named = |value: f64| BTreeMap::from([("some".to_owned(), value)]);
+    let measurements = DeviceMeasurements {
+        utilization_ratio: Some(all / 100.0),
+        memory_controller_busy_ratio: Some(2.55),
+        encoder_utilization_ratio: Some(f64::NAN),
+        decoder_utilization_ratio: Some(-0.1),
+        temperature_celsius: Some(all),
+        temperature_limits_celsius: named(all),
+        power_watts: Some(all / 1e3),
+        power_limit_watts: Some(all / 1e3),
+        energy_joules: Some(u64::MAX as f64 / 1e3),
+        clocks_hertz: named(all * 1e6),
+        fan_speed_ratios: BTreeMap::from([(0, all / 100.0)]),
+        throttled: Some(BTreeMap::from([
+            ("a".to_owned(), true),
+            ("b".to_owned(), true),
+        ])),
+        ecc_errors: crate::model::EccErrors {
+            corrected: Some(u64::MAX),
+            uncorrected: Some(u64::MAX),
+        },
+        pcie_replays: Some(u64::from(u32::MAX)),
+        ..memory(u64::MAX, u64::MAX, u64::MAX)
+    };
+    let (told, readings) = apply(&mut Bounds::default(), device(measurements), 0.0);
+    assert_eq!(told.measurements, DeviceMeasurements::default());
+    assert_eq!(
+        readings,
+        [
+            "utilization",
+            "memory_controller",
+            "encoder",
+            "decoder",
+            "memory",
+            "temperature",
+            "temperature_limit",
+            "power_limit",
+            "power",
+            "energy",
+            "clock",
+            "fan",
+            "throttled",
+            "ecc_errors",
+            "ecc_errors",
+            "pcie_replays",
+        ]
+    );
+}
+
+#[test]
+fn amounts_of_memory_have_to_agree() {
+    for (total, used, free, holds) in [
+        (80, 30, 50, true),
+        (80, 30, 49, true),
+        (80, 81, 0, false),
+        (80, 0, 81, false),
+        (80, 50, 50, false),
+        (80, u64::MAX, 2, false),
+        (0, 0, 0, false),
+    ] {
+        let (told, _) = apply(
+            &mut Bounds::default(),
+            device(memory(total, used, free)),
+            0.0,
+        );
+        assert_eq!(
+            told.measurements.memory.is_some(),
+            holds,
+            "{used} of {total}"
+        );
+    }
+}
+
+#[test]
+fn a_process_holds_no_more_than_its_device_has_and_works_for_no_more_than_all_the_time() {
+    let process = |memory, utilization| GpuProcess {
+        pid: 7,
+        process_type: ProcessType::Compute,
+        memory_used_bytes: Some(memory),
+        utilization_ratio: Some(utilization),
+    };
+    let mut bounds = Bounds::default();
+    let mut given = device(memory(80, 30, 50));
+    given.processes = Some(vec![process(80, 1.0), process(81, 2.0)]);
+    let (told, readings) = apply(&mut bounds, given, 0.0);
+    let told: Vec<_> = told
+        .processes
+        .iter()
+        .flatten()
+        .map(|it| (it.memory_used_bytes, it.utilization_ratio))
+        .collect();
+    assert_eq!(told, [(Some(80), Some(1.0)), (None, None)]);
+    assert_eq!(readings, ["process_memory", "process_utilization"]);
+    // Also while the device's own memory cannot be told.
+    let mut given = device(memory(u64::MAX, 30, 50));
+    given.processes = Some(vec![process(81, 0.0)]);
+    assert_eq!(
+        apply(&mut bounds, given, 10.0).1,
+        ["memory", "process_memory"]
+    );
+}
+
+#[test]
+fn power_beyond_twice_the_limit_is_no_peak() {
+    let drawn = |watts| DeviceMeasurements {
+        power_watts: Some(watts),
+        power_limit_watts: Some(700.0),
+        ..DeviceMeasurements::default()
+    };
+    let mut bounds = Bounds::default();
+    assert!(apply(&mut bounds, device(drawn(1400.0)), 0.0).1.is_empty());
+    assert_eq!(apply(&mut bounds, device(drawn(1401.0)), 1.0).1, ["power"]);
+}
+
+#[test]
+fn one_wrong_reading_of_the_energy_counter_is_left_out_alone() {
+    for wrong in [u64::MAX as f64 / 1e3, 1e9, 5.0] {
+        let mut bounds = Bounds::default();
+        assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
+        let told = energy(&mut bounds, wrong, 10.0);
+        // What is as small as a counter that began anew is taken for one.
+        assert_eq!(told, (wrong == 5.0).then_some(5.0));
+        let after = energy(&mut bounds, 1e8 + 5e3, 20.0);
+        let after = after.or(energy(&mut bounds, 1e8 + 7e3, 30.0));
+        assert!(after.is_some_and(|joules| joules > 1e8), "after {wrong}");
+    }
+}
+
+#[test]
+fn an_energy_counter_that_began_anew_is_believed_at_once_and_one_that_jumped_the_second_time() {
+    let mut bounds = Bounds::default();
+    assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
+    assert_eq!(energy(&mut bounds, 2e3, 10.0), Some(2e3));
+    assert_eq!(energy(&mut bounds, 5e7, 20.0), None);
+    assert_eq!(energy(&mut bounds, 5e7 + 4e3, 30.0), Some(5e7 + 4e3));
+}
+
+#[test]
+fn another_device_at_the_index_is_judged_by_itself() {
+    let mut bounds = Bounds::default();
+    assert_eq!(energy(&mut bounds, 1e8, 0.0), Some(1e8));
+    let mut other = device(DeviceMeasurements {
+        energy_joules: Some(9e8),
+        ..DeviceMeasurements::default()
+    });
+    other.uuid = "GPU-2".to_owned();
+    assert!(apply(&mut bounds, other, 10.0).1.is_empty());
+}
