@@ -2,6 +2,7 @@
 
 mod devices;
 mod driver;
+mod matrix;
 
 use anyhow::Result;
 use genv_tests::exporter::{Exporter, Setup};

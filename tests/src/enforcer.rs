@@ -206,7 +206,8 @@ impl Setup {
             .iter()
             .copied()
             .chain(self.flags.iter().map(String::as_str));
-        if !given.any(|flag| flag.starts_with("--host=")) {
+        let chosen = |flag: &str| flag.starts_with("--host=") || flag.starts_with("--gpu.source=");
+        if !given.any(chosen) {
             command.arg("--gpu.source=simulated");
         }
         let child = Running::spawn(&mut command)?;

@@ -6,11 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::gpu::{DeviceSample, GpuSample};
+use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
 use crate::model::DeviceIndex;
-
-/// Utilization, 0–1, that a device shows without a process at most.
-const UNUSED_RATIO: f64 = 0.05;
 
 /// Memory that a driver keeps on an empty device at most: what it keeps is measured, the smallest amount that was seen
 /// without a process, and no more than this is believed of a device that was never seen with less.

@@ -36,8 +36,8 @@ const MOST_HERTZ: f64 = 1e11;
 /// 64 TiB: hundreds of times today's largest GPU.
 const MOST_BYTES: u64 = 1 << 46;
 
-/// One error each nanosecond for days; a counter with all bits set is far beyond it, one of 32 bits is judged apart.
-const MOST_ERRORS: u64 = 1 << 48;
+/// Errors and replays since the driver was loaded: a device is replaced long before.
+const MOST_ERRORS: u64 = 1 << 31;
 
 /// A value that was taken out of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -214,7 +214,7 @@ impl Known {
         }
         out.check_count("ecc_errors", &mut ecc_errors.corrected, MOST_ERRORS);
         out.check_count("ecc_errors", &mut ecc_errors.uncorrected, MOST_ERRORS);
-        out.check_count("pcie_replays", pcie_replays, u64::from(u32::MAX) - 1);
+        out.check_count("pcie_replays", pcie_replays, MOST_ERRORS);
 
         let most_bytes = self.memory_total_bytes.unwrap_or(MOST_BYTES);
         for process in device.processes.iter_mut().flatten() {

@@ -23,6 +23,9 @@ pub trait GpuSource: Send {
     }
 }
 
+/// Utilization, 0–1, that a device shows at most while no process uses it.
+pub(crate) const UNUSED_RATIO: f64 = 0.05;
+
 /// Why no device of a host could be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {

@@ -175,6 +175,8 @@ impl ProcessBuffer {
         mut call: impl FnMut(&mut u32, &mut [u64]) -> nvmlReturn_t,
     ) -> Result<usize, NvmlError> {
         for _ in 0..ATTEMPTS {
+            // An entry that is counted and not written is then no process of an earlier call.
+            self.words.fill(0);
             let capacity = self.words.len() / LARGEST_ENTRY_WORDS;
             let mut count = u32::try_from(capacity).unwrap_or(u32::MAX);
             let code = call(&mut count, &mut self.words);
@@ -278,6 +280,7 @@ impl UtilizationBuffer {
             return Err(NvmlError::FunctionNotFound);
         };
         for _ in 0..ATTEMPTS {
+            self.0.fill(NO_SAMPLE);
             let capacity = self.0.len();
             let mut count = u32::try_from(capacity).unwrap_or(u32::MAX);
             // SAFETY: the handle is valid while `device` lives, and NVML writes at most `count`

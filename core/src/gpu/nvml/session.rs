@@ -11,7 +11,7 @@ use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
 use super::processes::{ProcessReader, Processes};
 use super::raw::DeviceHandle;
-use crate::gpu::{DeviceSample, GpuError};
+use crate::gpu::{DeviceSample, GpuError, UNUSED_RATIO};
 use crate::model::DeviceIndex;
 
 /// GPUs that a machine has at most: far more than any, so that a wrong count costs little.
@@ -182,13 +182,19 @@ impl Slot {
         };
         let device = open.handle.device();
         let mig_parent = mig::is_enabled(&device)?;
+        let measurements = device::measure(&device, &open.facts)?;
         let listed = if mig_parent {
             Processes {
                 named: Some(Vec::new()),
                 incomplete: false,
             }
         } else {
-            processes.read(&device, Some(&mut open.utilization_last_seen_timestamp))?
+            let works = measurements.utilization_ratio;
+            processes.read(
+                &device,
+                Some(&mut open.utilization_last_seen_timestamp),
+                works.is_some_and(|ratio| ratio > UNUSED_RATIO),
+            )?
         };
         let position = samples.len();
         samples.push(DeviceSample {
@@ -199,7 +205,7 @@ impl Slot {
             minor: open.facts.minor,
             profile: None,
             mig_parent,
-            measurements: device::measure(&device, &open.facts)?,
+            measurements,
             processes: listed.named,
             processes_incomplete: listed.incomplete,
         });

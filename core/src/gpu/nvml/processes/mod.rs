@@ -43,7 +43,8 @@ impl ProcessReader {
 
     /// The processes on a device, by pid.
     /// `last_seen_timestamp` is that of the newest utilization sample of the device, and is updated;
-    /// without it (a MIG device) utilization is not asked for.
+    /// without it (a MIG device) utilization is not asked for. `device_works` is whether the device itself tells that
+    /// kernels run: the use of its processes is unknown if then no sample tells of any.
     ///
     /// # Errors
     /// The device or the driver is gone.
@@ -51,6 +52,7 @@ impl ProcessReader {
         &mut self,
         device: &Device<'_>,
         last_seen_timestamp: Option<&mut u64>,
+        device_works: bool,
     ) -> Result<Processes, Failure> {
         let mut incomplete = false;
         let mut processes = Vec::new();
@@ -100,7 +102,9 @@ impl ProcessReader {
             let now_microseconds = now.map_or(0, |now| now.as_micros() as u64);
             let since = samples_since(*last_seen, now_microseconds);
             let answer = self.utilization.samples(device, since);
-            if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)? {
+            if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)?
+                && (!device_works || samples.iter().any(|it| it.smUtil > 0))
+            {
                 set_utilization(&mut processes, &mps_clients, samples, last_seen);
             }
         }

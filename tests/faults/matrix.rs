@@ -1,0 +1,383 @@
+//! Every NVML call that is made, with everything that it can answer wrongly: no device is called free and no holder idle,
+//! nothing is done by it, and the truth comes back.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{self, Enforcer, sleeper, victim};
+use genv_tests::exporter::{self, Exporter};
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim;
+use genv_tests::patience;
+use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
+
+/// Calls about one device, as they are named without a version.
+const CALLS: &[&str] = &[
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetNumFans",
+    "nvmlDeviceGetFanSpeed",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetDecoderUtilization",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetProcessUtilization",
+];
+
+/// Calls that answer with a list.
+const LISTS: &[&str] = &[
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetProcessUtilization",
+];
+
+/// Errors that concern one device or one call.
+const ERRORS: &[&str] = &[
+    "not_supported",
+    "no_permission",
+    "not_found",
+    "insufficient_size",
+    "function_not_found",
+    "timeout",
+    "gpu_is_lost",
+    "unknown",
+];
+
+/// Numbers that no device measures: all bits set in each width, nearly so, and a little too much.
+const NUMBERS: &[u64] = &[u64::MAX, u64::MAX - 1, 0xFFFF_FFFF, 255, 200, 101];
+
+const COUNTS: &[u32] = &[4_000_000_000, 129, 70_000];
+
+/// What goes wrong with the whole driver.
+const OF_THE_HOST: &[&str] = &[
+    "{init: driver_not_loaded}, {reload: 1}",
+    "{init: unknown}, {reload: 1}",
+    "{wrong: nvmlDeviceGetCount, error: unknown}",
+    "{wrong: nvmlDeviceGetCount, error: uninitialized}",
+    "{wrong: nvmlDeviceGetCount, number: 4000000000}",
+    "{wrong: nvmlDeviceGetCount, number: 0}",
+    "{wrong: nvmlSystemGetDriverVersion, error: unknown}, {reload: 1}",
+    "{wrong: nvmlDeviceGetHandleByIndex, error: unknown}, {reload: 2}",
+    "{wrong: nvmlDeviceGetHandleByIndex, error: no_permission}, {reload: 3}",
+    "{wrong: nvmlDeviceGetUtilizationRates, error: lib_rm_version_mismatch}",
+    "{hang: nvmlDeviceGetComputeRunningProcesses}",
+    "{hang: nvmlDeviceGetMemoryInfo}",
+    "{hang: all}",
+];
+
+/// All faults of single devices.
+fn faults() -> Vec<String> {
+    let errors = CALLS.iter().flat_map(|call| {
+        let errors = ERRORS.iter();
+        errors.map(move |error| format!("{{wrong: {call}, error: {error}}}"))
+    });
+    let numbers = CALLS.iter().flat_map(|call| {
+        let numbers = NUMBERS.iter();
+        numbers.map(move |number| format!("{{wrong: {call}, number: {number}}}"))
+    });
+    let counts = LISTS.iter().flat_map(|call| {
+        let counts = COUNTS.iter();
+        counts.map(move |count| format!("{{wrong: {call}, count: {count}}}"))
+    });
+    errors.chain(numbers).chain(counts).collect()
+}
+
+/// Two devices for each fault: of each pair the first is held by an environment and kept busy by its process, the
+/// second used by a process outside of any environment.
+struct Stage {
+    faults: Vec<String>,
+    inside: Sleeper,
+    outside: Sleeper,
+    exporter: Exporter,
+    enforcer: Enforcer,
+}
+
+/// Memory in use on a busy device, and how much each user may use: more than all of that, less than any wrong number.
+const RULES: &str = "version: 1\nmode: dry-run\ninterval: 1s\nrules:\n\
+    - {kind: idle, over: 1s, action: detach, warn: []}\n\
+    - {kind: env-memory, action: terminate, warn: []}\n\
+    - {kind: max-memory-per-user, limit: 60gi, per: device, action: terminate, warn: []}\n";
+
+const BUSY: f64 = 0.9;
+
+impl Stage {
+    fn new(faults: Vec<String>) -> Result<Self> {
+        let member = sleeper(&[])?;
+        let inside = sleeper(&[("GENV_ENVIRONMENT_ID", "held")])?;
+        let outside = sleeper(&[("OUTSIDE", "1")])?;
+        let setup = enforcer::Setup::new("version: 1\n", RULES)?
+            .env("GENV_NVML_LIBRARY", &nvml_sim::library().to_string_lossy())
+            .flag("--gpu.source=nvml");
+        let held: Vec<usize> = (0..faults.len()).map(|fault| 2 * fault).collect();
+        let environment = Environment {
+            pids: vec![member.pid(), inside.pid()],
+            gpu_memory: Some("70gi"),
+            ..Environment::new("held", victim(), inside.pid(), &held)
+        };
+        state::write(&setup.genv_directory(), 2 * faults.len(), &[environment])?;
+        let scenario = setup.folder().join("scenario.yaml");
+        setup.rewrite_scenario(&scenario_of(&faults, "", false, [&inside, &outside]))?;
+        let exporter = exporter::Setup::new()?
+            .flag("--gpu.source=nvml")
+            .flag("--interval=500ms")
+            .flag("--snapshot.max-age=1s")
+            .env("GENV_NVML_LIBRARY", nvml_sim::library())
+            .env("GENV_SCENARIO", scenario)
+            .env("GENV_TMPDIR", setup.genv_directory())
+            .start()?;
+        Ok(Self {
+            enforcer: setup.start()?,
+            faults,
+            inside,
+            outside,
+            exporter,
+        })
+    }
+
+    fn play(&self, of_host: &str, faults: bool) -> Result<()> {
+        let processes = [&self.inside, &self.outside];
+        let scenario = scenario_of(&self.faults, of_host, faults, processes);
+        self.enforcer.setup().rewrite_scenario(&scenario)
+    }
+
+    fn devices(&self) -> usize {
+        2 * self.faults.len()
+    }
+
+    /// Waits until everything is told and true.
+    fn works(&self) -> Result<Scrape> {
+        let all = self.devices() as f64;
+        let number = |scrape: &Scrape, state| {
+            let labels = [("state", state)];
+            scrape
+                .all("genv_device_processes", &labels)
+                .iter()
+                .map(|(_, it)| it)
+                .sum::<f64>()
+        };
+        self.exporter.wait_for("the truth", |scrape| {
+            let up = scrape.all("genv_device_up", &[]);
+            up.iter().map(|(_, up)| up).sum::<f64>() == all
+                && number(scrape, "environment") == all / 2.0
+                && number(scrape, "outside") == all / 2.0
+                && scrape.all("genv_device_utilization_ratio", &[]).len() == self.devices()
+                && scrape.all("genv_device_memory_used_bytes", &[]).len() == self.devices()
+                && scrape.all("genv_environment_utilization_ratio", &[]).len() == self.devices() / 2
+        })
+    }
+
+    fn fault_of(&self, index: &str) -> String {
+        let index: usize = index.parse().unwrap_or_default();
+        let role = if index % 2 == 0 { "held" } else { "used" };
+        format!("device {index}, {role}, {}", self.faults[index / 2])
+    }
+
+    /// No device is free, no holder idle, and no value beyond what there is.
+    fn is_honest(&self, scrape: &Scrape) -> Result<()> {
+        for (labels, available) in scrape.all("genv_device_available", &[]) {
+            ensure!(
+                available == 0.0,
+                "free: {}",
+                self.fault_of(&labels["index"])
+            );
+        }
+        let mut processes = std::collections::BTreeMap::new();
+        for (labels, number) in scrape.all("genv_device_processes", &[]) {
+            *processes.entry(labels["index"].clone()).or_insert(0.0) += number;
+        }
+        for (index, number) in processes {
+            ensure!(
+                number == 1.0,
+                "{number} processes: {}",
+                self.fault_of(&index)
+            );
+        }
+        for (labels, ratio) in scrape.all("genv_environment_utilization_ratio", &[]) {
+            let at = || self.fault_of(&labels["index"]);
+            ensure!(ratio == BUSY || ratio == 0.45, "used at {ratio}: {}", at());
+        }
+        for (name, most) in [
+            ("genv_device_utilization_ratio", 1.0),
+            ("genv_device_memory_controller_busy_ratio", 1.0),
+            ("genv_device_encoder_utilization_ratio", 1.0),
+            ("genv_device_decoder_utilization_ratio", 1.0),
+            ("genv_process_utilization_ratio", 1.0),
+            ("genv_device_temperature_celsius", 200.0),
+            ("genv_device_temperature_limit_celsius", 255.0),
+            ("genv_device_power_watts", 1000.0),
+            ("genv_device_power_limit_watts", 30_000.0),
+            ("genv_device_clock_hertz", 1e11),
+            ("genv_device_fan_speed_ratio", 1.5),
+            ("genv_device_memory_total_bytes", 90e9),
+            ("genv_device_memory_used_bytes", 90e9),
+            ("genv_device_memory_free_bytes", 90e9),
+            ("genv_device_memory_reserved_bytes", 90e9),
+            ("genv_process_memory_used_bytes", 90e9),
+            ("genv_environment_memory_used_bytes", 90e9),
+            ("genv_user_memory_used_bytes", 90e9),
+            ("genv_device_ecc_errors_total", 1e6),
+            ("genv_device_pcie_replays_total", 1e6),
+            // Ten minutes of 600 W.
+            ("genv_device_energy_joules_total", 360_000.0),
+            ("genv_user_energy_joules_total", 360_000.0),
+        ] {
+            for (labels, value) in scrape.all(name, &[]) {
+                let at = || labels.get("index").map(|index| self.fault_of(index));
+                ensure!((0.0..=most).contains(&value), "{name} {value}: {:?}", at());
+            }
+        }
+        let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
+        for (labels, seconds) in idle {
+            ensure!(
+                seconds == 0.0,
+                "idle for {seconds} s: {}",
+                self.fault_of(&labels["index"])
+            );
+        }
+        Ok(())
+    }
+
+    /// The enforcer finds nobody who breaks a rule.
+    fn plans_nothing(&self) -> Result<()> {
+        self.enforcer.wait_for_cycles(3)?;
+        let status = self.enforcer.status()?;
+        let violations = status["violations"].as_array().context("no violations")?;
+        ensure!(violations.is_empty(), "{violations:?}");
+        let audit = self.enforcer.audit()?;
+        let done = |line: &&serde_json::Value| line.get("rule").is_some();
+        ensure!(!audit.iter().any(|line| done(&line)), "{audit:?}");
+        Ok(())
+    }
+
+    fn genv(&self, words: &[&str]) -> Result<(String, String)> {
+        let mut command: Command = self.enforcer.setup().program("genv", words)?;
+        let output = patience::output(&mut command)?;
+        let text = |bytes| String::from_utf8(bytes);
+        Ok((text(output.stdout)?, text(output.stderr)?))
+    }
+
+    /// `genv free` calls no device free, and `genv who` none unused.
+    fn commands_are_honest(&self, indices: &[usize]) -> Result<()> {
+        let (free, _) = self.genv(&["free", "--no-header"])?;
+        for line in free
+            .lines()
+            .filter(|line| line.split_whitespace().count() > 4)
+        {
+            let index = line.split_whitespace().next().unwrap_or_default();
+            ensure!(!line.ends_with(" free"), "{line}: {}", self.fault_of(index));
+        }
+        for index in indices {
+            let index = index.to_string();
+            let (who, _) = self.genv(&["who", &index])?;
+            ensure!(
+                !who.contains("No process uses it"),
+                "{who}: {}",
+                self.fault_of(&index)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Two devices of 80 GiB for each fault.
+fn scenario_of(
+    faults: &[String],
+    of_host: &str,
+    in_force: bool,
+    [inside, outside]: [&Sleeper; 2],
+) -> String {
+    let mut devices = String::new();
+    let mut uses = [String::new(), String::new()];
+    for (position, fault) in faults.iter().enumerate() {
+        let fault = if in_force { fault } else { "" };
+        for of in 0..2 {
+            devices.push_str(&format!(
+                "  - {{memory: 80gi, power: {{idle: 60, max: 600}}, fans: [0.5], ecc: {{corrected: 1}}, faults: [{fault}]}}\n"
+            ));
+            uses[of].push_str(&format!(
+                "{{index: {}, memory: 20gi, utilization: {BUSY}}}, ",
+                2 * position + of
+            ));
+        }
+    }
+    format!(
+        "version: 1\nhosts:\n- devices:\n{devices}  processes:\n\
+         \x20 - {{pid: {}, devices: [{}]}}\n  - {{pid: {}, devices: [{}]}}\n  faults: [{of_host}]\n",
+        inside.pid(),
+        uses[0],
+        outside.pid(),
+        uses[1]
+    )
+}
+
+#[test]
+fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done() -> Result<()> {
+    let stage = Stage::new(faults())?;
+    stage.is_honest(&stage.works()?)?;
+    stage.plans_nothing()?;
+
+    stage.play("", true)?;
+    let wrong = stage.exporter.wait_for("distrusted readings", |scrape| {
+        let readings = scrape.all("genv_device_distrusted_readings_total", &[]);
+        readings.iter().any(|(_, number)| *number > 2.0)
+    })?;
+    stage.is_honest(&wrong)?;
+    // Of those whose list of computing processes fails nobody knows who uses them.
+    for (position, fault) in stage.faults.iter().enumerate() {
+        if fault.contains("ComputeRunningProcesses, error") && !fault.contains("is_lost") {
+            let index = (2 * position).to_string();
+            let told = wrong.all("genv_device_processes", &[("index", &index)]);
+            ensure!(told.is_empty(), "{told:?}: {fault}");
+        }
+    }
+    let sample: Vec<usize> = (0..stage.devices()).step_by(41).collect();
+    stage.commands_are_honest(&sample)?;
+    stage.plans_nothing()?;
+    stage.is_honest(&stage.exporter.scrape()?)?;
+
+    stage.play("", false)?;
+    stage.is_honest(&stage.works()?)?;
+    stage.plans_nothing()
+}
+
+#[test]
+fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothing_is_done()
+-> Result<()> {
+    let stage = Stage::new(vec![String::new()])?;
+    stage.works()?;
+    for fault in OF_THE_HOST {
+        stage.play(fault, false)?;
+        let success = [("collector", "gpu")];
+        let two_more = || {
+            stage.exporter.next_collection("processes")?;
+            stage.exporter.next_collection("processes")
+        };
+        let scrape = two_more()?;
+        stage.is_honest(&scrape).context(*fault)?;
+        stage.commands_are_honest(&[0, 1]).context(*fault)?;
+        stage.plans_nothing().context(*fault)?;
+        let told = scrape.value("genv_collector_success", &success)?;
+        ensure!(told == 0.0 || told == 1.0, "{fault}: {told}");
+        stage.play("", false)?;
+        stage
+            .is_honest(&stage.works().context(*fault)?)
+            .context(*fault)?;
+    }
+    stage.plans_nothing()
+}
