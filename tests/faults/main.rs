@@ -2,6 +2,7 @@
 
 mod devices;
 mod driver;
+mod evidence;
 mod matrix;
 
 use anyhow::Result;

@@ -1,0 +1,204 @@
+//! What a driver says that cannot be true, or not all of it.
+
+use anyhow::{Result, ensure};
+use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::{Simulation, library};
+use genv_tests::patience;
+use genv_tests::process::{self, Sleeper};
+use genv_tests::state::{self, Environment};
+use rustix::process::getuid;
+use serde_json::Value;
+
+use crate::{started, two_devices};
+
+/// Two devices, of which an environment's process uses the first, with these faults of that.
+fn used(pid: u32, faults: &str) -> String {
+    format!(
+        "version: 1\nhosts:\n- devices: [{{faults: [{faults}]}}, {{}}]\n\
+         \x20 processes: [{{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.5}}]}}]\n"
+    )
+}
+
+/// An exporter of a machine whose environment 7 holds device 0.
+fn with_a_holder(simulation: &Simulation, pid: u32) -> Result<Exporter> {
+    let setup = Setup::with_driver(simulation)?;
+    let environment = Environment::new("7", getuid().as_raw(), pid, &[0]);
+    state::write(&setup.folder().join("state"), 2, &[environment])?;
+    setup.start()
+}
+
+/// What a command of genv prints about the same machine.
+fn genv(simulation: &Simulation, exporter: &Exporter, words: &[&str]) -> Result<String> {
+    let mut command = simulation.command(&process::program("genv")?);
+    command.args(words).env_remove("GENV_DEVICES");
+    command.env("GENV_NVML_LIBRARY", library());
+    command.env("GENV_TMPDIR", exporter.folder().join("state"));
+    let output = patience::output(&mut command)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr))
+}
+
+const COUNTS: [&str; 3] = [
+    "genv_processes",
+    "genv_user_processes",
+    "genv_environment_processes",
+];
+
+#[test]
+fn processes_are_not_known_while_the_list_of_those_that_compute_fails() -> Result<()> {
+    let process = Sleeper::start(&[("PATH", "/bin")])?;
+    let simulation = Simulation::new(&used(process.pid(), ""));
+    let exporter = with_a_holder(&simulation, process.pid())?;
+    let seen = |scrape: &Scrape| scrape.all("genv_device_processes", &[]).len() == 6;
+    exporter.wait_for("all processes", seen)?;
+    let utilized = [("index", "0"), ("state", "idle")];
+    let idle = |scrape: &Scrape| scrape.value("genv_user_device_seconds_total", &utilized);
+
+    for error in ["unknown", "timeout", "no_permission", "not_supported"] {
+        let fault = format!("{{wrong: nvmlDeviceGetComputeRunningProcesses, error: {error}}}");
+        simulation.rewrite(&used(process.pid(), &fault));
+        let untold = |scrape: &Scrape| scrape.all("genv_device_processes", &[]).len() == 3;
+        let scrape = exporter.wait_for("an unknown device", untold)?;
+        let success = scrape.value("genv_collector_success", &[("collector", "gpu")])?;
+        ensure!(success == 1.0, "the driver answers otherwise");
+        ensure!(scrape.value("genv_device_available", &[("index", "1")])? == 1.0);
+        // Its holder could have processes there; the other device is counted.
+        ensure!(scrape.all("genv_environment_processes", &[]).is_empty());
+        ensure!(scrape.all("genv_user_processes", &[]).is_empty());
+        let before = idle(&scrape)?;
+        let later = exporter.next_collection("gpu")?;
+        ensure!(idle(&later)? == before, "{error}: a holder is idle");
+        let who = genv(&simulation, &exporter, &["who", "0"])?;
+        ensure!(who.contains("it is not known who uses it"), "{who}");
+        ensure!(!who.contains("No process"), "{who}");
+        let who = genv(&simulation, &exporter, &["who", "0", "--json"])?;
+        let who: Value = serde_json::from_str(&who)?;
+        ensure!(who["processes"].is_null(), "{who}");
+
+        simulation.rewrite(&used(process.pid(), ""));
+        exporter.wait_for("all processes again", seen)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn no_count_is_told_and_no_device_is_free_while_no_list_can_be_read() -> Result<()> {
+    let process = Sleeper::start(&[("PATH", "/bin")])?;
+    let simulation = Simulation::new(&used(process.pid(), ""));
+    let exporter = with_a_holder(&simulation, process.pid())?;
+    let told = |scrape: &Scrape| COUNTS.iter().all(|name| !scrape.all(name, &[]).is_empty());
+    exporter.wait_for("counts", told)?;
+    let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
+    ensure!(free.trim_end().ends_with(" free"), "{free}");
+
+    let lists = "{wrong: [nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, \
+        nvmlDeviceGetMPSComputeRunningProcesses], error: unknown}";
+    simulation.rewrite(&format!("{}  faults: [{lists}]\n", used(process.pid(), "")));
+    let scrape = exporter.wait_for("no count", |scrape| {
+        COUNTS.iter().all(|name| scrape.all(name, &[]).is_empty())
+    })?;
+    ensure!(scrape.all("genv_users", &[]).is_empty());
+    ensure!(
+        scrape
+            .all("genv_device_available", &[("index", "1")])
+            .is_empty()
+    );
+    let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
+    ensure!(
+        free.contains("not known") && !free.contains(" free"),
+        "{free}"
+    );
+    // It can be attached all the same.
+    let json: Value = serde_json::from_str(&genv(&simulation, &exporter, &["free", "--json"])?)?;
+    ensure!(json["devices"][0]["available"] == true, "{json}");
+    ensure!(json["devices"][0]["processes"].is_null(), "{json}");
+
+    simulation.rewrite(&used(process.pid(), ""));
+    exporter.wait_for("counts again", told)?;
+    Ok(())
+}
+
+#[test]
+fn a_value_that_cannot_be_is_absent_counted_and_logged_once_and_charged_to_nobody() -> Result<()> {
+    let all_bits = ", faults: [{wrong: all, number: 18446744073709551615}]";
+    let simulation = Simulation::new(&two_devices("", ""));
+    let exporter = started(&simulation)?;
+    let joules = |scrape: &Scrape| {
+        let first = [("index", "0")];
+        scrape.value("genv_device_energy_joules_total", &first)
+    };
+    let rises = |from: f64| move |scrape: &Scrape| joules(scrape).is_ok_and(|now| now > from);
+    exporter.wait_for("energy", rises(0.0))?;
+
+    simulation.rewrite(&two_devices("", all_bits));
+    let wrong = exporter.wait_for("distrusted readings", |scrape| {
+        let readings = scrape.all("genv_device_distrusted_readings_total", &[("index", "0")]);
+        readings.len() >= 9 && readings.iter().all(|(_, number)| *number > 2.0)
+    })?;
+    for measurement in [
+        "utilization_ratio",
+        "memory_controller_busy_ratio",
+        "encoder_utilization_ratio",
+        "decoder_utilization_ratio",
+        "memory_used_bytes",
+        "memory_free_bytes",
+        "temperature_celsius",
+        "power_watts",
+        "power_limit_watts",
+        "clock_hertz",
+        "throttled",
+        "pcie_replays_total",
+    ] {
+        let told = wrong.all(&format!("genv_device_{measurement}"), &[("index", "0")]);
+        ensure!(told.is_empty(), "{measurement}: {told:?}");
+    }
+    ensure!(
+        wrong
+            .all("genv_device_distrusted_readings_total", &[("index", "1")])
+            .is_empty()
+    );
+
+    simulation.rewrite(&two_devices("", ""));
+    let back = exporter.wait_for("energy again", rises(joules(&wrong)?))?;
+    // No device of 300 W used more since the test began.
+    ensure!(joules(&back)? < 300.0 * 600.0, "{} J", joules(&back)?);
+    let log = exporter.log();
+    let lines = log.lines().filter(|line| line.contains("cannot be"));
+    let of_energy = lines.filter(|line| line.contains("energy")).count();
+    ensure!(of_energy == 1, "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
+    let device = |used: &str| {
+        format!(
+            "version: 1\nhosts:\n- environments: []\n  devices: [{{memory: 40gi{used}}}, {{memory: 40gi}}]\n"
+        )
+    };
+    let simulation = Simulation::new(&device(", memory_used: 20gi"));
+    let exporter = started(&simulation)?;
+    let available = |scrape: &Scrape, index| {
+        let told = scrape.all("genv_device_available", &[("index", index)]);
+        told.first().map(|(_, available)| *available)
+    };
+    let unknown = exporter.wait_for("an unknown device", |scrape| {
+        scrape.all("genv_device_up", &[]).len() == 2
+            && available(scrape, "0").is_none()
+            && available(scrape, "1") == Some(1.0)
+    })?;
+    ensure!(
+        unknown
+            .all("genv_device_processes", &[("index", "0")])
+            .is_empty()
+    );
+    let log = exporter.log();
+    ensure!(log.matches("pid namespace").count() == 1, "{log}");
+
+    simulation.rewrite(&device(""));
+    exporter.wait_for("an empty device", |scrape| {
+        available(scrape, "0") == Some(1.0)
+    })?;
+    Ok(())
+}
