@@ -248,7 +248,6 @@ impl From<Flags> for Options {
                     processes: !collectors.no_processes,
                     state: !collectors.no_state,
                 },
-                ..CollectOptions::default()
             },
             usernames: flags.usernames,
             limits: Limits { processes },

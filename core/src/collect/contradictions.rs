@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
-use crate::model::DeviceIndex;
+use crate::model::{DeviceIndex, DeviceMeasurements};
 
 /// Memory that a driver keeps on an empty device at most: what it keeps is measured, the smallest amount that was seen
 /// without a process, and no more than this is believed of a device that was never seen with less.
@@ -16,10 +16,13 @@ const MOST_KEPT_BYTES: u64 = 1 << 30;
 /// By how much that changes without a process.
 const TOLERANCE_BYTES: u64 = 64 << 20;
 
+/// For how long answers may contradict each other, and in two samples at least: utilization is that of the last second,
+/// and a process may end between two calls.
+const PATIENCE_SECONDS: f64 = 10.0;
+
 /// What is remembered of the devices of a host.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Contradictions {
-    after_seconds: f64,
     devices: BTreeMap<DeviceIndex, Watched>,
     driver_version: Option<String>,
     /// Whether the driver ever listed a process.
@@ -38,17 +41,6 @@ struct Watched {
 }
 
 impl Contradictions {
-    /// Answers may contradict each other for so long: with 0 for no sample, else for one more than the time takes.
-    pub(super) fn new(after_seconds: f64) -> Self {
-        Self {
-            after_seconds,
-            devices: BTreeMap::new(),
-            driver_version: None,
-            listed: false,
-            logged: false,
-        }
-    }
-
     /// Marks the processes of devices as incomplete that contradict their lists, in a sample that was read at
     /// `read_seconds` of a clock that never goes back.
     pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
@@ -65,7 +57,7 @@ impl Contradictions {
             }
             self.listed |= device.processes.iter().flatten().next().is_some();
             let watched = self.devices.entry(device.index).or_default();
-            if watched.contradicts(device, read_seconds, self.after_seconds) {
+            if watched.contradicts(device, read_seconds) {
                 device.processes_incomplete = true;
                 contradicted.get_or_insert(device.index);
             }
@@ -88,13 +80,16 @@ impl Contradictions {
     }
 }
 
+/// Whether a device holds more memory than any driver keeps on one that no process uses: all that a single look at it
+/// can tell, where its utilization may still be that of a process that has just ended.
+#[must_use]
+pub fn holds_memory(measurements: &DeviceMeasurements) -> bool {
+    let memory = measurements.memory.as_ref();
+    memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES)
+}
+
 impl Watched {
-    fn contradicts(
-        &mut self,
-        device: &DeviceSample,
-        read_seconds: f64,
-        after_seconds: f64,
-    ) -> bool {
+    fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
         if self.uuid != device.uuid {
             *self = Self {
                 uuid: device.uuid.clone(),
@@ -123,7 +118,6 @@ impl Watched {
         }
         let since = *self.since_seconds.get_or_insert(read_seconds);
         self.samples = self.samples.saturating_add(1);
-        let at_once = after_seconds <= 0.0;
-        at_once || self.samples >= 2 && read_seconds - since >= after_seconds
+        self.samples >= 2 && read_seconds - since >= PATIENCE_SECONDS
     }
 }

@@ -29,6 +29,7 @@ use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
 use clock::Clock;
+pub use contradictions::holds_memory;
 pub use polled::{PolledHost, Told, ToldAt};
 pub use supervisor::Collection;
 
@@ -53,9 +54,6 @@ pub struct CollectOptions {
     pub max_age: Duration,
     /// Utilization, 0–1, from which a user's processes make held device time busy.
     pub busy_above: f64,
-    /// For how long a device that lists no process may be at work, or hold memory, before its processes count as not
-    /// known; for two samples at least. 0: not at all.
-    pub contradicted_for: Duration,
     /// Collectors that are switched on.
     pub collectors: Collectors,
 }
@@ -78,7 +76,6 @@ impl Default for CollectOptions {
             interval: Duration::from_secs(10),
             max_age: Duration::from_secs(30),
             busy_above: 0.05,
-            contradicted_for: Duration::from_secs(10),
             collectors: Collectors {
                 gpu: true,
                 processes: true,
@@ -98,8 +95,6 @@ pub fn once(hosts: Vec<HostSources>, patience: Duration) -> io::Result<Arc<Publi
     let options = CollectOptions {
         interval,
         max_age: interval,
-        // There is no second sample.
-        contradicted_for: Duration::ZERO,
         ..CollectOptions::default()
     };
     spawn(hosts, options)?

@@ -85,7 +85,7 @@ impl View {
             ledger: Ledger::new(options.busy_above),
             bounds: Bounds::default(),
             distrusted: Distrusted::default(),
-            contradictions: Contradictions::new(options.contradicted_for.as_secs_f64()),
+            contradictions: Contradictions::default(),
             previous: Observed::default(),
             previous_seconds: None,
         }

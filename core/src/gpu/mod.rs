@@ -85,8 +85,8 @@ pub struct DeviceSample {
     /// Processes that use the device, distinct by pid; of a MIG parent empty, since they are listed with its
     /// MIG devices. Absent: the driver named none, and could not name all.
     pub processes: Option<Vec<GpuProcess>>,
-    /// Whether there may be processes that the driver did not name: one of its lists could not be read, or its other
-    /// answers contradict the lists.
+    /// Whether these may not be all: one of the driver's lists could not be read, or its other answers contradict the
+    /// lists.
     pub processes_incomplete: bool,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
+use genv_core::collect::holds_memory;
 use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
 use genv_core::state::DeviceState;
 use serde::Serialize;
@@ -181,15 +182,16 @@ pub(super) fn told(snapshot: &Snapshot) -> BTreeMap<u32, &Device> {
 
 /// How many processes use a GPU or a part of it, if all of them are known.
 pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
-    if !snapshot.processes_known(index) {
-        return None;
-    }
     let gpu = DeviceIndex::gpu(index);
     let users = snapshot.processes.iter().filter(|process| {
         let mut devices = process.devices.iter();
         devices.any(|device| device.index.whole() == gpu)
     });
-    Some(users.count())
+    let users = users.count();
+    let mut parts = snapshot.devices.iter();
+    let contradicted =
+        users == 0 && parts.any(|it| it.index.whole() == gpu && holds_memory(&it.measurements));
+    (snapshot.processes_known(index) && !contradicted).then_some(users)
 }
 
 /// Bytes for people; `?` if it is not known.

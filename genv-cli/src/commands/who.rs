@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::devices::known;
 use super::envs::user;
-use super::free::{memory, told};
+use super::free::{memory, processes, told};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::local_snapshot;
@@ -161,8 +161,12 @@ impl Who {
         if answer.processes.is_none() {
             let besides = if processes.is_empty() { "" } else { " besides" };
             let why = answer.gpus_unknown.as_deref();
-            let why = why.unwrap_or("the driver did not name all its processes; 'nvidia-smi' tells more");
-            tell(&format!("it is not known who uses it{besides}: {}", harmless(why)));
+            let why =
+                why.unwrap_or("the driver did not name all its processes; 'nvidia-smi' tells more");
+            tell(&format!(
+                "it is not known who uses it{besides}: {}",
+                harmless(why)
+            ));
         }
         out.flush()
     }
@@ -193,7 +197,7 @@ impl Answer {
         let users = snapshot.processes.iter();
         let users = users.filter_map(|it| user_of(it, device, snapshot));
         let users: Vec<User> = users.collect();
-        let (processes, named) = if snapshot.processes_known(device.index) {
+        let (processes, named) = if processes(device.index, snapshot).is_some() {
             (Some(users), Vec::new())
         } else {
             (None, users)

@@ -2,7 +2,6 @@
 
 use super::lab::{Lab, alice_computes};
 use super::*;
-use crate::collect::CollectOptions;
 
 /// GPU 0 with this utilization and memory, and no process.
 fn unused(lab: &mut Lab, utilization: f64, used_mib: u64) {
@@ -100,14 +99,4 @@ fn the_time_of_a_holder_on_a_contradicted_device_is_unmeasured() {
     // Nothing is said of the first ten seconds, after which the second sample contradicts the list again.
     assert_eq!((seconds.busy, seconds.idle), (0.0, 0.0));
     assert!(seconds.unmeasured > 0.0);
-}
-
-#[test]
-fn a_single_look_waits_for_no_second_one() {
-    let mut lab = Lab::with(&CollectOptions {
-        contradicted_for: std::time::Duration::ZERO,
-        ..CollectOptions::default()
-    });
-    unused(&mut lab, 0.5, 100);
-    assert!(!known(&lab.after(0.0)));
 }

@@ -215,7 +215,6 @@ impl Slot {
             whole.mig_parent = false;
             whole.measurements.memory = None;
             whole.processes = None;
-            whole.processes_incomplete = true;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ const PIDS: RangeInclusive<u32> = 1..=1 << 22;
 pub(super) struct Processes {
     /// By pid; absent if the driver named none and could not name all.
     pub(super) named: Option<Vec<GpuProcess>>,
-    /// Whether a list is unknown, or one names what is no process.
+    /// Whether these are not all: a list is unknown, or one names what is no process.
     pub(super) incomplete: bool,
 }
 
@@ -94,7 +94,7 @@ impl ProcessReader {
         if incomplete && processes.is_empty() {
             return Ok(Processes {
                 named: None,
-                incomplete,
+                incomplete: false,
             });
         }
         if let Some(last_seen) = last_seen_timestamp {
