@@ -132,11 +132,13 @@ impl Stage {
         };
         state::write(&setup.genv_directory(), 2 * faults.len(), &[environment])?;
         let scenario = setup.folder().join("scenario.yaml");
-        setup.rewrite_scenario(&scenario_of(&faults, "", false, [&inside, &outside]))?;
+        setup.rewrite_scenario(&scenario_of(&faults, "", false, BUSY, [&inside, &outside]))?;
+        // A sweep of hundreds of devices takes its time.
+        let max_age = if faults.len() > 1 { "30s" } else { "1s" };
         let exporter = exporter::Setup::new()?
             .flag("--gpu.source=nvml")
             .flag("--interval=500ms")
-            .flag("--snapshot.max-age=1s")
+            .flag(&format!("--snapshot.max-age={max_age}"))
             .env("GENV_NVML_LIBRARY", nvml_sim::library())
             .env("GENV_SCENARIO", scenario)
             .env("GENV_TMPDIR", setup.genv_directory())
@@ -150,9 +152,9 @@ impl Stage {
         })
     }
 
-    fn play(&self, of_host: &str, faults: bool) -> Result<()> {
+    fn play(&self, of_host: &str, faults: bool, busy: f64) -> Result<()> {
         let processes = [&self.inside, &self.outside];
-        let scenario = scenario_of(&self.faults, of_host, faults, processes);
+        let scenario = scenario_of(&self.faults, of_host, faults, busy, processes);
         self.enforcer.setup().rewrite_scenario(&scenario)
     }
 
@@ -184,7 +186,11 @@ impl Stage {
 
     fn fault_of(&self, index: &str) -> String {
         let index: usize = index.parse().unwrap_or_default();
-        let role = if index % 2 == 0 { "held" } else { "used" };
+        let role = if index.is_multiple_of(2) {
+            "held"
+        } else {
+            "used"
+        };
         format!("device {index}, {role}, {}", self.faults[index / 2])
     }
 
@@ -300,18 +306,19 @@ fn scenario_of(
     faults: &[String],
     of_host: &str,
     in_force: bool,
+    busy: f64,
     [inside, outside]: [&Sleeper; 2],
 ) -> String {
     let mut devices = String::new();
     let mut uses = [String::new(), String::new()];
     for (position, fault) in faults.iter().enumerate() {
         let fault = if in_force { fault } else { "" };
-        for of in 0..2 {
+        for (of, uses) in uses.iter_mut().enumerate() {
             devices.push_str(&format!(
                 "  - {{memory: 80gi, power: {{idle: 60, max: 600}}, fans: [0.5], ecc: {{corrected: 1}}, faults: [{fault}]}}\n"
             ));
-            uses[of].push_str(&format!(
-                "{{index: {}, memory: 20gi, utilization: {BUSY}}}, ",
+            uses.push_str(&format!(
+                "{{index: {}, memory: 20gi, utilization: {busy}}}, ",
                 2 * position + of
             ));
         }
@@ -332,15 +339,16 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.is_honest(&stage.works()?)?;
     stage.plans_nothing()?;
 
-    stage.play("", true)?;
+    stage.play("", true, BUSY)?;
     let wrong = stage.exporter.wait_for("distrusted readings", |scrape| {
         let readings = scrape.all("genv_device_distrusted_readings_total", &[]);
         readings.iter().any(|(_, number)| *number > 2.0)
+            && scrape.all("genv_device_processes", &[]).len() > stage.devices()
     })?;
     stage.is_honest(&wrong)?;
     // Of those whose list of computing processes fails nobody knows who uses them.
     for (position, fault) in stage.faults.iter().enumerate() {
-        if fault.contains("ComputeRunningProcesses, error") && !fault.contains("is_lost") {
+        if fault.contains("GetComputeRunningProcesses, error") && !fault.contains("is_lost") {
             let index = (2 * position).to_string();
             let told = wrong.all("genv_device_processes", &[("index", &index)]);
             ensure!(told.is_empty(), "{told:?}: {fault}");
@@ -351,7 +359,7 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.plans_nothing()?;
     stage.is_honest(&stage.exporter.scrape()?)?;
 
-    stage.play("", false)?;
+    stage.play("", false, BUSY)?;
     stage.is_honest(&stage.works()?)?;
     stage.plans_nothing()
 }
@@ -362,7 +370,7 @@ fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothin
     let stage = Stage::new(vec![String::new()])?;
     stage.works()?;
     for fault in OF_THE_HOST {
-        stage.play(fault, false)?;
+        stage.play(fault, false, BUSY)?;
         let success = [("collector", "gpu")];
         let two_more = || {
             stage.exporter.next_collection("processes")?;
@@ -374,10 +382,16 @@ fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothin
         stage.plans_nothing().context(*fault)?;
         let told = scrape.value("genv_collector_success", &success)?;
         ensure!(told == 0.0 || told == 1.0, "{fault}: {told}");
-        stage.play("", false)?;
+        stage.play("", false, BUSY)?;
         stage
             .is_honest(&stage.works().context(*fault)?)
             .context(*fault)?;
     }
-    stage.plans_nothing()
+    stage.plans_nothing()?;
+
+    // The truth is acted upon.
+    stage.play("", false, 0.0)?;
+    let is_idle = |status: &serde_json::Value| status["violations"][0]["rule"] == "idle";
+    stage.enforcer.wait_for_status("an idle holder", is_idle)?;
+    Ok(())
 }
