@@ -223,9 +223,7 @@ pub const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: &["eid"],
         help: "Computing processes of the environment.",
-        samples: |host, out| {
-            of_environments(host, out, |held| processes_of(host, held))
-        },
+        samples: |host, out| of_environments(host, out, |held| processes_of(host, held)),
     },
     Family {
         name: "genv_is_installed",
@@ -308,8 +306,6 @@ pub const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: &["username"],
         help: "Computing processes in the user's environments.",
-        samples: |host, out| {
-            of_users(host, out, |held| processes_of(host, held))
-        },
+        samples: |host, out| of_users(host, out, |held| processes_of(host, held)),
     },
 ];

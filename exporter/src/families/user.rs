@@ -60,9 +60,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username"],
         help: "Processes of the user that use a device, inside and outside environments; absent if a GPU that the user holds does not tell all of its processes, or no GPU does.",
         samples: |host, out| {
-            let view = host
-                .view()
-                .filter(|view| view.owned_processes().is_some());
+            let view = host.view().filter(|view| view.owned_processes().is_some());
             for (name, user) in view.iter().flat_map(|view| &view.users) {
                 let held = user.devices.iter().copied();
                 let known = view.is_some_and(|view| view.tells_all_of(held));
