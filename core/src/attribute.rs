@@ -109,7 +109,8 @@ pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<Live
                 continue;
             };
             if liveness::is_member(recorded(pid), lineage, written) {
-                let borne_out = lineage.uid.is_none_or(|uid| uid == environment.uid);
+                let user = table.owner(environment.uid);
+                let borne_out = lineage.uid.is_none_or(|uid| table.owner(uid) == user);
                 let list = if borne_out {
                     &mut members
                 } else {
@@ -194,7 +195,8 @@ impl<'a> Attributor<'a> {
         let mut members = HashMap::with_capacity(environments.len());
         let mut foreign = HashSet::new();
         for live in environments {
-            let (eid, user) = (live.environment.eid.as_str(), live.environment.uid);
+            let eid = live.environment.eid.as_str();
+            let user = table.owner(live.environment.uid);
             users.insert(eid, user);
             for member in &live.members {
                 let lineage = table.lineage.get(&member.pid);
@@ -228,14 +230,15 @@ impl<'a> Attributor<'a> {
             && self
                 .users
                 .get(eid.as_str())
-                .is_some_and(|&user| credible(facts, user))
+                .is_some_and(|&user| self.is_credible(facts, user))
         {
             return inside(eid);
         }
-        if facts.users_differ() {
+        let user = self.table.user(facts);
+        if user.is_none() && facts.uid.is_some() {
             return unknown(reason::USERS_DIFFER);
         }
-        let descent = self.descent(pid, facts);
+        let descent = self.descent(pid, facts, user);
         match &facts.claim {
             Claim::Named(eid) => self.refute(pid, facts, eid, &descent),
             Claim::Absent => match descent {
@@ -296,12 +299,13 @@ impl<'a> Attributor<'a> {
     /// Whether an environment that was left out may live all the same, and be this process's then.
     fn may_live_for(&self, facts: &ProcessFacts, eid: &str) -> bool {
         let user = self.state.kernels_not_found.get(eid);
-        user.is_some_and(|&user| facts.uid.is_none() || credible(facts, user))
+        user.is_some_and(|&user| {
+            facts.uid.is_none() || self.is_credible(facts, self.table.owner(user))
+        })
     }
 
     /// The nearest member among a process and its ancestors.
-    fn descent(&self, pid: u32, facts: &ProcessFacts) -> Descent<'a> {
-        let uid = facts.uid;
+    fn descent(&self, pid: u32, facts: &ProcessFacts, user: Option<u32>) -> Descent<'a> {
         // Root of another container is not this machine's root.
         let roots_members_count =
             facts.container_id.is_none() || facts.container_id == self.table.own_container_id;
@@ -312,7 +316,7 @@ impl<'a> Attributor<'a> {
             let Some(&member) = self.members.get(&current) else {
                 continue;
             };
-            if uid == Some(member.user)
+            if user == Some(member.user)
                 && member.user_is_known
                 && (member.user != 0 || roots_members_count)
             {
@@ -325,7 +329,7 @@ impl<'a> Attributor<'a> {
             if member.user == 0 {
                 continue;
             }
-            return if uid.is_some() && member.user_is_known {
+            return if user.is_some() && member.user_is_known {
                 Descent::UserChanged
             } else {
                 Descent::UserUnreadable
@@ -355,6 +359,15 @@ impl<'a> Attributor<'a> {
         })
     }
 
+    /// Whether a process may claim an environment of this user.
+    fn is_credible(&self, facts: &ProcessFacts, user: u32) -> bool {
+        self.table.user(facts) == Some(user)
+            || facts.container_id.is_some()
+                && facts
+                    .container_owner
+                    .is_none_or(|owner| self.table.owner(owner) == user)
+    }
+
     fn outside(&self, reason: &str) -> Attribution {
         if self.state_is_whole {
             Attribution::Outside {
@@ -364,12 +377,6 @@ impl<'a> Attributor<'a> {
             unknown(reason::STATE_UNREADABLE)
         }
     }
-}
-
-/// Whether a process may claim an environment of this user.
-fn credible(facts: &ProcessFacts, user: u32) -> bool {
-    facts.uid == Some(user) && facts.real_uid == Some(user)
-        || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == user)
 }
 
 fn inside(eid: &str) -> Attribution {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::root::require_root;
+use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, users};
 use genv_tests::state::{self, Environment};
 
 use crate::stage::{ALICE, ANYTHING, BOB};
@@ -99,4 +99,56 @@ fn who_writes_his_uid_into_anothers_record_has_none_of_its_processes_ended() -> 
         ensure!(is_alive(job.child()), "{kind}");
     }
     Ok(())
+}
+
+#[test]
+fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result<()> {
+    require_root();
+    apart(|| {
+        own_mounts();
+        let folder = tempfile::tempdir()?;
+        users(
+            folder.path(),
+            &["alice", "bob"],
+            &[("students", &["alice"])],
+        )?;
+        let ranges = format!("alice:700000:1000\n{BOB}:800000:1000\nalice:{BOB}:1\n");
+        subordinate_uids(folder.path(), &ranges)?;
+        let claims = [("GENV_ENVIRONMENT_ID", "E")];
+        let inside = sleeper_of(700_007, &claims)?;
+        let below = ChangedUser::start(ALICE, 700_007, &ANYTHING)?;
+        let outside = sleeper_of(700_999, &ANYTHING)?;
+        // Bob's own uid is in a range, and those of the other range are his.
+        let bobs = [sleeper_of(BOB, &ANYTHING)?, sleeper_of(800_000, &claims)?];
+        let environment = Environment::new("E", ALICE, below.pid(), &[1]);
+        let pids = [
+            inside.pid(),
+            below.child(),
+            outside.pid(),
+            bobs[0].pid(),
+            bobs[1].pid(),
+        ];
+        let config = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
+            - {kind: non-env-processes, action: terminate, for: 0s, warn: [], match: {groups: [students]}}\n\
+            - {kind: non-env-processes, name: bobs, action: report, for: 0s, match: {users: [bob]}}\n";
+        let enforcer = enforce(config, &pids, &[environment])?;
+        ends(outside.pid())?;
+        let status = enforcer.wait_for_status("bob's are reported", |status| {
+            let violations = status["violations"].as_array();
+            violations.is_some_and(|it| it.iter().filter(|it| it["username"] == "bob").count() == 2)
+        })?;
+        let ended = enforcer.audit()?;
+        let ended = ended.iter().find(|line| line["result"] == "done");
+        let ended = ended.expect("the audit has what was done");
+        ensure!(
+            ended["username"] == "alice" && ended["uid"] == ALICE,
+            "{ended}"
+        );
+        ensure!(
+            is_alive(inside.pid()) && is_alive(below.child()),
+            "{status:#}"
+        );
+        ensure!(bobs.iter().all(|process| is_alive(process.pid())));
+        Ok(())
+    })
 }

@@ -86,3 +86,14 @@ pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Resul
     }
     Ok(())
 }
+
+/// Ranges of subordinate uids, as lines of subuid(5), for a thread with [`own_mounts`] and what it starts.
+///
+/// # Errors
+/// They cannot be shown, as where there is no `/etc/subuid` (of the Debian package passwd).
+pub fn subordinate_uids(folder: &Path, lines: &str) -> Result<()> {
+    let own = folder.join("subuid");
+    fs::write(&own, lines)?;
+    mount_bind(&own, "/etc/subuid")
+        .context("showing another /etc/subuid, of the Debian package passwd")
+}

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::view::Usernames;
 use crate::attribute::LiveEnvironment;
 use crate::model::{Device, DeviceIndex, Environment, EnvironmentDevice, MemoryAmount, Process};
+use crate::proc::ProcessTable;
 use crate::state::State;
 
 /// Environments that live, by eid.
@@ -16,6 +17,7 @@ pub(super) fn environments(
     devices: &[Device],
     processes: &[Process],
     attributed: bool,
+    table: &ProcessTable,
     usernames: &Usernames,
 ) -> Vec<Environment> {
     let mut live: Vec<_> = live.iter().collect();
@@ -29,8 +31,8 @@ pub(super) fn environments(
             let environment = live.environment;
             Environment {
                 eid: environment.eid.clone(),
-                uid: Some(environment.uid),
-                username: usernames.of(environment.uid),
+                uid: Some(table.owner(environment.uid)),
+                username: usernames.of(table.owner(environment.uid)),
                 name: environment.name.clone(),
                 created_timestamp_seconds: environment.created_timestamp_seconds,
                 gpus: environment.gpus,

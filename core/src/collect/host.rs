@@ -1,6 +1,6 @@
 //! One host: its three sources on their threads, and what they last said.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::time::Instant;
 
@@ -184,19 +184,30 @@ fn question(evidence: &Evidence) -> ProcessQuestion {
             processes,
             members: environments().flat_map(|e| &e.pids).copied().collect(),
         },
-        uids: environments().map(|environment| environment.uid).collect(),
+        uids: environments()
+            .map(|environment| environment.uid)
+            .collect::<BTreeSet<u32>>()
+            .into_iter()
+            .collect(),
     }
 }
 
 /// Names are looked up here, since a user database on the network may hang.
 fn read_processes(source: &mut dyn ProcessSource, question: &ProcessQuestion) -> ProcessAnswer {
-    let table = source.read(&question.request);
+    let mut table = source.read(&question.request);
+    for &uid in &question.uids {
+        let owner = source.owner(uid);
+        if owner != uid {
+            table.owners.insert(uid, owner);
+        }
+    }
     let of_processes = table.processes.values().filter_map(|read| match read {
         ProcessRead::Present(facts) => facts.uid,
         ProcessRead::Vanished | ProcessRead::Unreadable => None,
     });
     let mut usernames = HashMap::new();
     for uid in of_processes.chain(question.uids.iter().copied()) {
+        let uid = table.owner(uid);
         usernames.entry(uid).or_insert_with(|| source.username(uid));
     }
     ProcessAnswer { table, usernames }

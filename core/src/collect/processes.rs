@@ -31,7 +31,9 @@ pub(super) fn processes<'a>(
                 Some(ProcessRead::Present(facts)) => Some(facts),
                 Some(ProcessRead::Vanished | ProcessRead::Unreadable) | None => None,
             };
-            let uid = facts.and_then(|facts| facts.uid);
+            let uid = facts
+                .and_then(|facts| facts.uid)
+                .map(|uid| table.owner(uid));
             Process {
                 pid,
                 start_time_ticks: facts.map(|facts| facts.start_time_ticks),

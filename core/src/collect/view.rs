@@ -170,6 +170,7 @@ impl View {
             &devices,
             &processes,
             answer.is_some(),
+            table,
             &self.usernames,
         );
 

@@ -13,7 +13,7 @@ pub struct Process {
     /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if it vanished before it was read.
     #[serde(default)]
     pub start_time_ticks: Option<u64>,
-    /// Effective uid, from `/proc/PID/status`; absent too where users are shown by hashes of their names.
+    /// Effective uid, from `/proc/PID/status`, or the user who has it as a subordinate uid (subuid(5)); absent too where users are shown by hashes of their names.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Name of `uid`, else `uid:1234`.

@@ -7,6 +7,7 @@ mod lineage;
 mod namespace;
 mod reader;
 mod stat;
+mod subordinate;
 mod usernames;
 
 pub(crate) use namespace::UserNamespace;
@@ -24,6 +25,11 @@ pub trait ProcessSource: Send {
     /// which this source cannot tell could.
     fn can_act(&mut self, _pid: u32) -> bool {
         true
+    }
+
+    /// The user to whom a uid belongs: itself, unless it is a subordinate uid (subuid(5)) without an account of its own.
+    fn owner(&mut self, uid: u32) -> u32 {
+        uid
     }
 
     /// What a user is called in snapshots: the passwd name of a uid, else `uid:1234`.
@@ -53,6 +59,8 @@ pub struct ProcessTable {
     pub own_container_id: Option<String>,
     /// Those of `lineage` that ended, and for which nobody has waited.
     pub zombies: HashSet<u32>,
+    /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
+    pub owners: HashMap<u32, u32>,
 }
 
 impl ProcessTable {
@@ -62,6 +70,20 @@ impl ProcessTable {
         self.lineage
             .get(&pid)
             .filter(|_| !self.zombies.contains(&pid))
+    }
+
+    /// The user to whom a uid of this table belongs: itself, or the one who has it as a subordinate uid (subuid(5)).
+    #[must_use]
+    pub fn owner(&self, uid: u32) -> u32 {
+        self.owners.get(&uid).copied().unwrap_or(uid)
+    }
+
+    /// The user for whom a process runs; absent if that could not be read, or if its real and effective uids belong to
+    /// two users.
+    #[must_use]
+    pub fn user(&self, facts: &ProcessFacts) -> Option<u32> {
+        let user = self.owner(facts.uid?);
+        (facts.real_uid.map(|uid| self.owner(uid)) == Some(user)).then_some(user)
     }
 }
 
@@ -108,14 +130,6 @@ pub struct ProcessFacts {
     pub container_owner: Option<u32>,
     /// What `/proc/PID/environ` says of an environment.
     pub claim: Claim,
-}
-
-impl ProcessFacts {
-    /// Whether the process runs as one user with the rights of another: then it is not known which of the two it works for.
-    #[must_use]
-    pub fn users_differ(&self) -> bool {
-        self.uid != self.real_uid
-    }
 }
 
 /// What a process claims about its environment by `GENV_ENVIRONMENT_ID`.

@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::cgroup::{self, Container};
 use super::files::{Absence, Content, Root, absence, open, read, read_from, read_stat};
 use super::lineage::Lineages;
+use super::subordinate::Subordinates;
 use super::usernames::Usernames;
 use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
@@ -54,6 +55,7 @@ pub struct ProcReader {
     lineages: Lineages,
     cycle: u32,
     usernames: Usernames,
+    subordinates: Subordinates,
     /// The container that this program itself runs in.
     own_container_id: Option<String>,
 }
@@ -141,6 +143,7 @@ impl ProcReader {
             lineages: Lineages::new(live),
             cycle: 0,
             usernames: Usernames::default(),
+            subordinates: Subordinates::default(),
             own_container_id: live.then(own_container_id).flatten(),
         }
     }
@@ -307,6 +310,26 @@ impl ProcReader {
         seconds
     }
 
+    /// Learns which uids of the table are subordinate ones.
+    fn find_owners(&mut self, table: &mut ProcessTable) {
+        self.subordinates.refresh();
+        if !self.live || self.subordinates.is_empty() {
+            return;
+        }
+        let of_processes = table.processes.values().filter_map(|read| match read {
+            ProcessRead::Present(facts) => Some([facts.uid, facts.real_uid]),
+            ProcessRead::Vanished | ProcessRead::Unreadable => None,
+        });
+        let of_lineage = table.lineage.values().map(|lineage| lineage.uid);
+        let uids: HashSet<u32> = of_processes.flatten().chain(of_lineage).flatten().collect();
+        for uid in uids {
+            let owner = self.owner(uid);
+            if owner != uid {
+                table.owners.insert(uid, owner);
+            }
+        }
+    }
+
     fn fill(&mut self, root: &Root<'_>, request: &ProcessRequest, table: &mut ProcessTable) {
         for &pid in &request.processes {
             if table.processes.contains_key(&pid) {
@@ -359,6 +382,7 @@ impl ProcessSource for ProcReader {
         };
         self.cycle = self.cycle.wrapping_add(1);
         self.fill(&root, request, &mut table);
+        self.find_owners(&mut table);
         let present: HashSet<(u32, u64)> = table
             .processes
             .iter()
@@ -377,6 +401,18 @@ impl ProcessSource for ProcReader {
         match read_stat(CWD, path, &mut self.buffer) {
             Ok(stat) => !stat.is_zombie() && !stat.is_stopped(),
             Err(errno) => matches!(absence(self.live, pid, errno), Absence::Hidden),
+        }
+    }
+
+    fn owner(&mut self, uid: u32) -> u32 {
+        if self.cycle == 0 {
+            self.subordinates.refresh();
+        }
+        let uid_of = |name: &str| uzers::get_user_by_name(name).map(|user| user.uid());
+        match self.subordinates.owner(uid, uid_of) {
+            // A uid that a directory gave to a person is that person's, whatever the ranges say.
+            Some(owner) if !self.usernames.is_named(uid) => owner,
+            _ => uid,
         }
     }
 

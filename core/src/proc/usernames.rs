@@ -35,6 +35,12 @@ impl Usernames {
         })
     }
 
+    /// Whether there is a user of this uid by name.
+    pub(super) fn is_named(&mut self, uid: u32) -> bool {
+        let look_up = |uid| uzers::get_user_by_uid(uid).map(|user| user.name().to_owned());
+        self.name(uid, Instant::now(), look_up).is_some()
+    }
+
     fn username_at(
         &mut self,
         uid: u32,

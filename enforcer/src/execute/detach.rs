@@ -96,7 +96,8 @@ fn still_attached(
     let Some(environment) = environment else {
         return Err(later("the environment has ended".to_owned()));
     };
-    if processes.username(environment.uid) != target.username {
+    let owner = processes.owner(environment.uid);
+    if processes.username(owner) != target.username {
         return Err(later("the environment is another user's now".to_owned()));
     }
     let attachment = devices
@@ -120,6 +121,6 @@ fn still_attached(
         (Some(now), Some(then)) if now != then => Err(later(
             "the environment was attached to it anew since".to_owned(),
         )),
-        _ => Ok(environment.uid),
+        _ => Ok(owner),
     }
 }

@@ -46,6 +46,8 @@ pub fn gpu_use(snapshot: &Snapshot) -> GpuUse {
 /// A process as it is now.
 pub(super) struct Witnessed {
     pub(super) facts: ProcessFacts,
+    /// The user for whom it runs: that of its uid, or the owner of that as a subordinate one.
+    pub(super) user: Option<u32>,
     pub(super) username: String,
     pub(super) attribution: Attribution,
     /// The GPUs that it uses, if any.
@@ -67,10 +69,14 @@ impl Evidence {
         let mut gpu_use = (self.gpu_use)().map_err(later)?;
         let state = self.state()?;
         let members = state.environments.iter().flat_map(|it| &it.pids).copied();
-        let table = self.processes.read(&ProcessRequest {
+        let mut table = self.processes.read(&ProcessRequest {
             processes: vec![pid],
             members: members.collect(),
         });
+        for environment in &state.environments {
+            let owner = self.processes.owner(environment.uid);
+            table.owners.insert(environment.uid, owner);
+        }
         let live = live_environments(&state, &table);
         let attribution = Attributor::new(&state, &live, true, &table).attribute(pid);
         // A new reader remembers nothing.
@@ -92,10 +98,12 @@ impl Evidence {
                 "it is not the process that uses the device".to_owned(),
             ));
         }
-        let username = facts.uid.map(|uid| self.processes.username(uid));
+        let user = facts.uid.map(|uid| self.processes.owner(uid));
+        let username = user.map(|uid| self.processes.username(uid));
         Ok(Witnessed {
             username: username.unwrap_or_default(),
             facts,
+            user,
             attribution,
             gpus: gpu_use.remove(&pid).unwrap_or_default(),
             table: real,
@@ -110,7 +118,7 @@ impl Witnessed {
         target: &ProcessTarget,
         gpus: Option<&BTreeSet<u32>>,
     ) -> Result<(), Outcome> {
-        if self.facts.uid != Some(target.uid) {
+        if self.user != Some(target.uid) {
             return Err(later("it runs as another user now".to_owned()));
         }
         match (&self.attribution, &target.eid) {

@@ -55,8 +55,10 @@ pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Re
         }
         None => return Err(later("its user cannot be read".to_owned())),
         Some(uid) => {
-            if let Some(why) = user_out_of_reach(uid, &witnessed.username, never) {
-                return Err(refused(&why));
+            for uid in [Some(uid), witnessed.user].into_iter().flatten() {
+                if let Some(why) = user_out_of_reach(uid, &witnessed.username, never) {
+                    return Err(refused(&why));
+                }
             }
         }
     }
@@ -149,6 +151,7 @@ mod tests {
             claim: Claim::Absent,
         };
         let witnessed = Witnessed {
+            user: facts.uid,
             facts,
             username: "root".to_owned(),
             attribution: Attribution::Outside {

@@ -120,7 +120,11 @@ impl Executor {
             .map(|(gpu, environment)| AttachmentTarget {
                 hostname: self.hostname.clone(),
                 eid: environment.eid.clone(),
-                username: self.evidence.processes.username(environment.uid),
+                username: {
+                    let processes = &mut self.evidence.processes;
+                    let owner = processes.owner(environment.uid);
+                    processes.username(owner)
+                },
                 gpu,
                 attached_seconds: None,
                 processes: Vec::new(),
@@ -158,7 +162,7 @@ impl Executor {
             container_id: None,
         };
         let outcome = match self.evidence.of(process.pid) {
-            Ok(witnessed) => match witnessed.facts.uid {
+            Ok(witnessed) => match witnessed.user {
                 Some(uid) => {
                     target.start_time_ticks = witnessed.facts.start_time_ticks;
                     target.uid = uid;

@@ -75,6 +75,10 @@ impl ProcessSource for SimulatedProcesses {
         table
     }
 
+    fn owner(&mut self, uid: u32) -> u32 {
+        self.real.owner(uid)
+    }
+
     fn username(&mut self, uid: u32) -> String {
         match self.stage.engine.scenario().users.get(&uid) {
             Some(name) => name.clone(),
