@@ -1,8 +1,9 @@
 //! What the executor of the enforcer does as root: to other users' processes, under forced reuse of pids, on a full disk,
-//! and without its rights.
+//! without its rights, and against a user who does all that he can.
 
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
+mod campaign;
 mod identity;
 mod pacing;
 mod recycled;

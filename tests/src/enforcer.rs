@@ -31,6 +31,7 @@ pub fn ends_outsiders(mode: &str, when: &str) -> String {
 pub struct Setup {
     folder: tempfile::TempDir,
     port: u16,
+    interval: &'static str,
     flags: Vec<String>,
     variables: Vec<(String, String)>,
 }
@@ -53,6 +54,7 @@ impl Setup {
         let setup = Self {
             folder,
             port: free_port()?,
+            interval: "100ms",
             flags: Vec::new(),
             variables: Vec::new(),
         };
@@ -62,6 +64,13 @@ impl Setup {
         setup.rewrite_scenario(scenario)?;
         setup.rewrite_config(config)?;
         Ok(setup)
+    }
+
+    /// Sets the time between two cycles.
+    #[must_use]
+    pub fn interval(mut self, interval: &'static str) -> Self {
+        self.interval = interval;
+        self
     }
 
     /// Adds a flag of `run`.
@@ -195,7 +204,8 @@ impl Setup {
             .append(true)
             .open(self.folder.path().join("log"))?;
         let listen = format!("--web.listen-address=127.0.0.1:{}", self.port);
-        let mut command = self.command(&["run", &listen, "--interval=100ms"])?;
+        let interval = format!("--interval={}", self.interval);
+        let mut command = self.command(&["run", &listen, &interval])?;
         command
             .args(flags)
             .args(&self.flags)
