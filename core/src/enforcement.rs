@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use jiff::tz::TimeZone;
@@ -19,6 +20,13 @@ pub const ENFORCER_DIRECTORY: &str = "/var/lib/genv-enforcer";
 
 /// The file in it.
 pub const ENFORCEMENT_FILE: &str = "status.json";
+
+/// What was done to users of late, in the same form.
+pub const DONE_FILE: &str = "done.json";
+
+/// A datagram socket in the directory: users who read what is held against them send when the status was written that they
+/// read, a Unix time as text. The kernel says whose the datagram is.
+pub const READ_SOCKET: &str = "read.sock";
 
 /// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
 const MISSED_INTERVALS: f64 = 3.0;
@@ -76,12 +84,19 @@ impl Enforcement {
     /// # Errors
     /// What could not be done, why, and what to do.
     pub fn read(directory: &Path) -> Result<Option<Self>, String> {
-        let path = directory.join(ENFORCEMENT_FILE);
+        Self::read_file(&directory.join(ENFORCEMENT_FILE))
+    }
+
+    /// As [`Enforcement::read`], of one of its files.
+    ///
+    /// # Errors
+    /// As [`Enforcement::read`].
+    pub fn read_file(path: &Path) -> Result<Option<Self>, String> {
         let cannot = |why: String, remedy: &str| {
             let path = path.display();
             Err(format!("cannot read {path}: {why}: {remedy}"))
         };
-        match fs::read(&path) {
+        match fs::read(path) {
             Ok(content) => match serde_json::from_slice(&content) {
                 Ok(enforcement) => Ok(Some(enforcement)),
                 Err(error) => cannot(
@@ -95,6 +110,18 @@ impl Enforcement {
                 "the administrator can see what is wrong with it",
             ),
         }
+    }
+
+    /// Tells the enforcer with this directory that the calling user has read this status, so that a warning in it counts as
+    /// delivered. Where no enforcer listens, nothing comes of it.
+    pub fn confirm_read(&self, directory: &Path) {
+        let written = self.updated_timestamp_seconds.to_string();
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(written.as_bytes(), directory.join(READ_SOCKET))
+        });
+        // The user asks again, or a terminal takes the warning.
+        drop(sent);
     }
 
     /// Whether the enforcer should have told more by now: it has ended, or hangs. One that had a single cycle to do
@@ -195,6 +222,8 @@ pub struct HeldViolation {
     pub username: String,
     /// The uid, where it is known.
     pub uid: Option<u32>,
+    /// Uids of processes that would end or were ended, where they are others'.
+    pub victim_uids: Vec<u32>,
     /// The host; absent where all hosts count together.
     pub hostname: Option<String>,
     /// What breaks it: `process 4711`, `environment e1 on device 0`.
@@ -220,6 +249,13 @@ pub struct HeldViolation {
 }
 
 impl HeldViolation {
+    /// Whether a user breaks the rule, or loses a process by it.
+    #[must_use]
+    pub fn concerns(&self, username: &str, uid: Option<u32>) -> bool {
+        let is_victim = uid.is_some_and(|uid| self.victim_uids.contains(&uid));
+        self.username == username || (uid.is_some() && self.uid == uid) || is_victim
+    }
+
     /// What comes of it, in one clause.
     #[must_use]
     pub fn outlook(&self, mode: &str, now_seconds: f64, zone: &TimeZone) -> String {

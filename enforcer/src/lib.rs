@@ -43,6 +43,7 @@ mod rule_test;
 mod run;
 pub mod status;
 pub mod tell;
+mod told;
 
 use flags::{Command, CommandLine};
 

@@ -26,6 +26,10 @@ pub fn held(violation: &Violation) -> HeldViolation {
         rule: violation.key.rule.clone(),
         username: violation.username.clone(),
         uid: violation.uid,
+        victim_uids: words::victims(&violation.targets)
+            .into_iter()
+            .filter(|uid| Some(*uid) != violation.uid)
+            .collect(),
         hostname: violation.hostname.clone(),
         subject: words::subject(&violation.key.subject),
         action: violation.action.word().to_owned(),

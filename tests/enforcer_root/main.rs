@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test prepares must not fail")]
 
 mod campaign;
+mod delivery;
 mod identity;
 mod pacing;
 mod recycled;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
+use genv_tests::patience::until;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
@@ -50,7 +51,10 @@ fn a_job_of_many_processes_ends_over_cycles_and_stops_nothing() -> Result<()> {
     for pid in &pids {
         ends(*pid)?;
     }
-    ensure!(signalled(&enforcer)?.len() == JOB);
+    // The audit has how it went a moment after the process ended.
+    until("all are in the audit", || {
+        Ok(signalled(&enforcer)?.len() == JOB)
+    })?;
     let paced = enforcer.audit()?.into_iter().filter(is_paced).count();
     // 12 are what one user may lose in a cycle.
     ensure!(paced == JOB - 12, "{paced}");
@@ -75,7 +79,10 @@ rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []
     for pid in &pids {
         ends(*pid)?;
     }
-    ensure!(signalled(&enforcer)?.len() == JOB);
+    // The audit has how it went a moment after the process ended.
+    until("all are in the audit", || {
+        Ok(signalled(&enforcer)?.len() == JOB)
+    })?;
     ensure!(is_alive(member.pid()));
     let devices = std::fs::read_to_string(enforcer.setup().genv_directory().join("devices.json"))?;
     ensure!(!devices.contains("\"E\""), "{devices}");

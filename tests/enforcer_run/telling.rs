@@ -4,10 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, ends_outsiders};
+use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{Lines, until};
-use genv_tests::process::{Running, signal};
+use genv_tests::process::{Running, Sleeper, signal};
 
 /// A process in a terminal of its own that belongs to the victim; it ends with the value.
 struct InTerminal {
@@ -118,7 +118,8 @@ const TAKES: &str = "chmod g+w $(tty)";
 #[test]
 fn a_user_reads_the_warning_and_then_what_was_done() -> Result<()> {
     let process = InTerminal::start(TAKES, true)?;
-    let _enforcer = enforcer(&process, "enforce", "for: 0s, warn: [1s]")?;
+    let when = "for: 0s, warn: [1s], undelivered: hold";
+    let _enforcer = enforcer(&process, "enforce", when)?;
     let warning = process.notice(process.pid)?;
     for part in [
         "GPU rule non-env-processes".to_owned(),
@@ -130,6 +131,24 @@ fn a_user_reads_the_warning_and_then_what_was_done() -> Result<()> {
     }
     let ended = process.notice(process.pid)?;
     ensure!(ended.contains("was told to end"), "{ended}");
+    Ok(())
+}
+
+#[test]
+fn many_notices_are_one_text() -> Result<()> {
+    let terminal = InTerminal::start(TAKES, true)?;
+    let others: Vec<_> = (0..7).map(|_| sleeper(&[])).collect::<Result<_>>()?;
+    let mut pids: Vec<u32> = others.iter().map(Sleeper::pid).collect();
+    pids.push(terminal.pid);
+    let config = ends_outsiders("enforce", "for: 0s, warn: [1s], undelivered: hold");
+    let _enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
+    let warned = terminal.read_up_to("* and 5 more: genv why")?;
+    let about_these = pids.iter().filter(|pid| warned.contains(&about(**pid)));
+    assert_eq!(about_these.count(), 3, "{warned}");
+    for pid in &pids {
+        ends(*pid)?;
+    }
+    terminal.read_up_to("* and 5 more: genv why")?;
     Ok(())
 }
 

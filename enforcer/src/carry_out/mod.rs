@@ -30,8 +30,7 @@ use crate::host::{Latest, executor_called, own_sources, users_of_devices};
 use crate::intents::{Intent, Intents, Outcomes, Rules, VERSION};
 use crate::plan::{Outcome, Plan, StepKind, Violation};
 use crate::reload::Written;
-use crate::tell::notice::notice;
-use crate::tell::terminals::Terminals;
+use crate::tell::post::{Notice, Post};
 use judgement::{Agreed, Judgement, later};
 
 /// More cannot come through a session.
@@ -110,25 +109,45 @@ impl Machine {
                 "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
             ));
         }
+        let agreed: Vec<Result<Agreed, Outcome>> = intents
+            .steps
+            .iter()
+            .map(|intent| match began.elapsed() > LONGEST {
+                true => Err(later("the host was too slow to come to it")),
+                false => judgement.of(intent),
+            })
+            .collect();
+        let violations: Vec<Option<Violation>> = intents
+            .steps
+            .iter()
+            .zip(&agreed)
+            .map(|(intent, agreed)| Some(violation(intents, intent, agreed.as_ref().ok()?)))
+            .collect();
+        let mut post = Post::of_terminals();
+        let mut warned = warn(&mut post, intents, &violations, &config).into_iter();
         let mut outcomes = Vec::with_capacity(intents.steps.len());
-        let mut told = Vec::new();
-        for intent in &intents.steps {
-            let agreed = if began.elapsed() > LONGEST {
-                Err(later("the host was too slow to come to it"))
-            } else {
-                judgement.of(intent)
-            };
-            outcomes.push(match agreed {
-                Ok(agreed) => {
-                    let outcome = act(&mut executor, intents, intent, &agreed, &config);
-                    if outcome == Outcome::Done {
-                        told.extend(published::of(intents, intent, &agreed, now_seconds()));
-                    }
-                    outcome
+        let (mut told, mut done) = (Vec::new(), Vec::new());
+        for ((intent, agreed), violation) in intents.steps.iter().zip(&agreed).zip(&violations) {
+            let outcome = match (agreed, &intent.step.kind) {
+                (Err(outcome), _) => executor.refuse(&intent.step, &intent.why(), outcome.clone()),
+                (Ok(_), StepKind::Report) => Outcome::Done,
+                (Ok(_), StepKind::Warn { .. }) => warned.next().unwrap_or(Outcome::Done),
+                (Ok(_), _) if began.elapsed() > LONGEST => {
+                    let outcome = later("the host was too slow to come to it");
+                    executor.refuse(&intent.step, &intent.why(), outcome)
                 }
-                Err(outcome) => executor.refuse(&intent.step, &intent.why(), outcome),
-            });
+                (Ok(agreed), _) => executor.carry_out(&agreed.step, &intent.why()),
+            };
+            if let (Outcome::Done, Ok(agreed), Some(violation)) = (&outcome, agreed, violation) {
+                told.extend(published::of(intents, intent, agreed, now_seconds()));
+                if !matches!(agreed.step.kind, StepKind::Report | StepKind::Warn { .. }) {
+                    let step = &agreed.step.kind;
+                    done.push(Notice { violation, step });
+                }
+            }
+            outcomes.push(outcome);
         }
+        post.tell(&done, intents.now_seconds, &config.timezone);
         // What was done was done, whether or not it can be told.
         if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds())
         {
@@ -157,30 +176,26 @@ impl Machine {
     }
 }
 
-/// Does what this host agrees to, and tells the user.
-fn act(
-    executor: &mut Executor,
+/// Delivers the warnings that this host agrees to. Returns how each went, in their order.
+fn warn(
+    post: &mut Post,
     intents: &Intents,
-    intent: &Intent,
-    agreed: &Agreed,
+    violations: &[Option<Violation>],
     config: &Config,
-) -> Outcome {
-    let outcome = match &intent.step.kind {
-        StepKind::Report | StepKind::Warn { .. } => Outcome::Done,
-        _ => executor.carry_out(&agreed.step, &intent.why()),
-    };
-    if outcome == Outcome::Done
-        && let Some(uid) = agreed.uid
-        && let Some(text) = notice(
-            &violation(intents, intent, agreed),
-            &agreed.step.kind,
-            intents.now_seconds,
-            &config.timezone,
-        )
-    {
-        Terminals::default().tell(uid, &text);
-    }
-    outcome
+) -> Vec<Outcome> {
+    let steps = intents.steps.iter().zip(violations);
+    let warnings: Vec<Notice<'_>> = steps
+        .filter_map(|(intent, violation)| {
+            let step = &intent.step.kind;
+            let violation = violation.as_ref()?;
+            matches!(step, StepKind::Warn { .. }).then_some(Notice { violation, step })
+        })
+        .collect();
+    let (now, zone) = (intents.now_seconds, &config.timezone);
+    let delivered = post.warn(&warnings, config.interval, now, zone);
+    let outcomes = warnings.iter().zip(delivered);
+    let outcomes = outcomes.map(|(warning, delivered)| warning.outcome(delivered, config));
+    outcomes.collect()
 }
 
 /// What the user is told of.

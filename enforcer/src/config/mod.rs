@@ -135,6 +135,8 @@ pub struct Rule {
     /// How long before the end each warning is given, the longest first. Empty for [`Action::Report`], which tells
     /// nobody, and [`Action::Warn`], which nothing follows.
     pub warn: Vec<Duration>,
+    /// What follows from a warning that reached nobody.
+    pub undelivered: Undelivered,
     /// From SIGTERM to SIGKILL, for [`Action::Kill`].
     pub grace: Duration,
     /// What detaching does to the environment's processes on the device.
@@ -375,6 +377,17 @@ impl Action {
     pub const fn acts(self) -> bool {
         matches!(self, Self::Detach | Self::Terminate | Self::Kill)
     }
+}
+
+/// What follows from a warning that did not reach its user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Undelivered {
+    /// The violation waits; the time of the warning runs from its delivery.
+    Hold,
+    /// The warning counts as given.
+    #[default]
+    Act,
 }
 
 /// What detaching does to the environment's processes on the device.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::load::hash;
 use super::{
     Action, BreakerLimits, Config, DetachedProcesses, Limit, Limits, Mode, Never, Rule, RuleKind,
-    Scope, Selector,
+    Scope, Selector, Undelivered,
 };
 
 /// What the flags of genv 1.4.3 say; its defaults.
@@ -88,6 +88,7 @@ impl Config {
             action,
             for_duration: Duration::ZERO,
             warn: Vec::new(),
+            undelivered: Undelivered::Act,
             grace: Duration::ZERO,
             processes: DetachedProcesses::Terminate,
             selector: Selector::default(),

@@ -8,7 +8,7 @@ use genv_core::model::MemoryAmount;
 
 use super::{
     Action, Config, DetachedProcesses, HostSet, Limit, MemoryPer, Mode, OutsideSchedule, Rule,
-    RuleKind, Schedule, Scope, Selector,
+    RuleKind, Schedule, Scope, Selector, Undelivered,
 };
 
 /// A configuration as it will work, for people: one paragraph for all, and one for each rule.
@@ -258,7 +258,11 @@ fn ladder(rule: &Rule) -> String {
             .iter()
             .map(|span| format_duration(*span))
             .collect();
-        text += &format!(" warnings {} before the end, then", spans.join(" and "));
+        text += &format!(" warnings {} before the end", spans.join(" and "));
+        text += match rule.undelivered {
+            Undelivered::Hold => ", each counted from its delivery, then",
+            Undelivered::Act => ", then",
+        };
     }
     let takes_devices = matches!(
         rule.kind,

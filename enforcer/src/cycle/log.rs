@@ -19,7 +19,7 @@ pub(super) struct Said {
     disputes: BTreeSet<(String, String, String)>,
     /// Why the breaker is open.
     breaker: Option<String>,
-    /// Why each deed was refused that is planned again, by what breaks which rule, the deed and its target.
+    /// Why each step was refused that is planned again, by what breaks which rule, the step and its target.
     refusals: BTreeMap<(Key, &'static str, String), String>,
 }
 
@@ -42,8 +42,10 @@ impl Said {
 
     /// Whether a step was refused in the last cycle too, and for the same reason: one refusal, however long it lasts.
     pub(super) fn is_refused_still(&mut self, step: &Step, outcome: &Outcome) -> bool {
-        let Some((deed, target)) = words::deed(&step.kind) else {
-            return false;
+        let (deed, target) = match (&step.kind, words::deed(&step.kind)) {
+            (_, Some(deed)) => deed,
+            (StepKind::Warn { number, .. }, None) => ("warn", number.to_string()),
+            _ => return false,
         };
         let deed = (step.key.clone(), deed, target);
         match outcome {
@@ -179,6 +181,7 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
             end_timestamp_seconds = end_seconds,
             mode,
             result,
+            reason,
             "a user is warned"
         ),
         _ => {

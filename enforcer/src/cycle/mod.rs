@@ -33,7 +33,7 @@ use crate::records::{Counting, Here, Records};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
-use crate::tell::terminals::Terminals;
+use crate::tell::post::Post;
 use log::Said;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
@@ -54,7 +54,7 @@ pub(crate) struct Cycle {
     /// Whether it is known what an earlier daemon was in the middle of.
     recovered: bool,
     groups: Groups,
-    terminals: Terminals,
+    post: Post,
     counters: Counters,
     /// What was due in the last cycle.
     expected: Expected,
@@ -69,6 +69,8 @@ pub(crate) struct Cycle {
     lasting_faults: Vec<String>,
     /// What this process may not do, which is of importance where facts are of this host.
     missing_capabilities: Vec<String>,
+    /// Why what was done is not kept for users.
+    not_kept: Option<FileError>,
     health: HealthLog,
 }
 
@@ -101,6 +103,7 @@ impl Cycle {
         })?;
         Ok(Self {
             hostname,
+            post: Post::open(&directory),
             directory,
             executor,
             asking: None,
@@ -110,7 +113,6 @@ impl Cycle {
             here: None,
             recovered: false,
             groups,
-            terminals: Terminals::default(),
             counters: Counters::default(),
             expected: Expected::default(),
             started_seconds: now_seconds,
@@ -119,6 +121,7 @@ impl Cycle {
             said: Said::default(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
+            not_kept: None,
             health: HealthLog::default(),
         })
     }
@@ -180,6 +183,7 @@ impl Cycle {
                 self.asking = Some(asking);
             }
         }
+        faults.extend(self.not_kept.iter().map(FileError::to_string));
         if let Err(error) = self.remember(&plan, now()) {
             faults.push(error.to_string());
         }

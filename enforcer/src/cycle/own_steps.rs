@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use genv_core::enforcement::DONE_FILE;
+
 use super::{Cycle, log};
 use crate::config::{Config, Mode};
 use crate::control::Control;
 use crate::directory::FileError;
 use crate::plan::words;
-use crate::plan::{Key, Outcome, Plan, Step, StepKind, Violation};
+use crate::plan::{Key, Outcome, Plan, Stage, StepKind, Violation};
 use crate::reload::InForce;
-use crate::tell::notice::notice;
+use crate::tell::post::Notice;
+use crate::{status, told};
 
 impl Cycle {
     /// Ends processes of which the device was taken in an earlier cycle, unless an administrator has them wait.
@@ -55,64 +58,107 @@ impl Cycle {
         self.said.keep(plan);
         let by_key: BTreeMap<&Key, &Violation> =
             plan.violations.iter().map(|it| (&it.key, it)).collect();
+        let mode = self.executor.mode();
+        let mut warned = match mode {
+            Mode::Enforce => self.warn(plan, &by_key, rules, now()).into_iter(),
+            Mode::DryRun => Vec::new().into_iter(),
+        };
+        let mut done = Vec::new();
         for step in &plan.steps {
-            let Some(violation) = by_key.get(&step.key) else {
+            let Some(&violation) = by_key.get(&step.key) else {
                 continue;
             };
             let is_deed = words::deed(&step.kind).is_some();
             if is_deed && stopping.load(Ordering::Relaxed) {
-                return;
+                break;
             }
-            let now_seconds = now();
-            // It may trip at any deed.
-            let mode = self.executor.mode();
             let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),
-                (StepKind::Warn { .. }, _) => {
-                    self.tell(violation, step, mode, rules, now_seconds);
-                    said(mode)
-                }
+                (StepKind::Warn { .. }, _) => warned.next().unwrap_or(said(mode)),
                 (_, Some(error)) => Outcome::Refused {
                     reason: format!("what was done could not be remembered: {error}"),
                     again: true,
                 },
                 (_, None) => {
                     let why = format!("{}; allowed: {}", violation.found, violation.allowed);
-                    let outcome = self.executor.carry_out(step, &why);
-                    if outcome == Outcome::Done {
-                        self.tell(violation, step, mode, rules, now_seconds);
-                    }
-                    outcome
+                    self.executor.carry_out(step, &why)
                 }
             };
+            if is_deed && outcome == Outcome::Done {
+                done.push(Notice {
+                    violation,
+                    step: &step.kind,
+                });
+            }
             if !self.said.is_refused_still(step, &outcome) {
                 log::step(violation, step, &outcome, mode);
                 self.counters.count(violation, &step.kind, &outcome, mode);
             }
-            self.history.settle(step, &outcome, now_seconds);
+            self.history.settle(step, &outcome, now());
         }
+        self.tell(&done, rules, now());
     }
 
-    /// Tells the user, where a violation is on this host, and not in dry-run.
-    fn tell(
-        &self,
-        violation: &Violation,
-        step: &Step,
-        mode: Mode,
+    /// Delivers the warnings of a plan. Returns how each went, in their order.
+    fn warn(
+        &mut self,
+        plan: &Plan,
+        by_key: &BTreeMap<&Key, &Violation>,
         rules: &InForce,
         now_seconds: f64,
-    ) {
-        let here = violation
-            .hostname
-            .as_ref()
-            .is_none_or(|it| *it == self.hostname);
-        let Some(uid) = violation.uid.filter(|_| here && mode == Mode::Enforce) else {
+    ) -> Vec<Outcome> {
+        let config = &*rules.config;
+        let warnings = plan.steps.iter().filter_map(|step| {
+            let violation = *by_key.get(&step.key)?;
+            let is_warning = matches!(step.kind, StepKind::Warn { .. });
+            is_warning.then_some(Notice {
+                violation,
+                step: &step.kind,
+            })
+        });
+        let warnings: Vec<Notice<'_>> = warnings.collect();
+        let here: Vec<_> = warnings
+            .iter()
+            .filter(|it| self.is_here(it))
+            .copied()
+            .collect();
+        let zone = &config.timezone;
+        let mut delivered = self
+            .post
+            .warn(&here, config.interval, now_seconds, zone)
+            .into_iter();
+        let outcomes = warnings.iter().map(|warning| match self.is_here(warning) {
+            true => warning.outcome(delivered.next().unwrap_or(Ok(())), config),
+            false => Outcome::Done,
+        });
+        outcomes.collect()
+    }
+
+    /// Tells users what was done to them, and keeps it for them.
+    fn tell(&mut self, done: &[Notice<'_>], rules: &InForce, now_seconds: f64) {
+        self.post.tell(done, now_seconds, &rules.config.timezone);
+        let kept = done.iter().map(|notice| {
+            let targets = Vec::from_iter(words::step_target(notice.step));
+            status::held(&Violation {
+                stage: Stage::Acted {
+                    at_seconds: now_seconds,
+                },
+                targets,
+                ..notice.violation.clone()
+            })
+        });
+        let kept: Vec<_> = kept.collect();
+        if kept.is_empty() {
             return;
-        };
-        if let Some(text) = notice(violation, &step.kind, now_seconds, &rules.config.timezone) {
-            let terminals = self.terminals.tell(uid, &text);
-            tracing::debug!(uid, terminals, "a user is told");
         }
+        let source = rules.source.clone();
+        self.not_kept = told::add(&self.directory, DONE_FILE, source, kept, now_seconds).err();
+    }
+
+    /// Whether a violation is on this host.
+    fn is_here(&self, notice: &Notice<'_>) -> bool {
+        let hostname = notice.violation.hostname.as_ref();
+        hostname.is_none_or(|it| *it == self.hostname)
     }
 }
 

@@ -1,5 +1,7 @@
 //! From what breaks a rule to what is done about it now.
 
+use genv_core::duration::format_span;
+
 use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
 use super::history::{ProcessHistory, ViolationHistory, wants_new_round};
@@ -9,7 +11,7 @@ use super::reach::Reach;
 use super::rules::{self, Finding, Piece, Unit};
 use super::selector::View;
 use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, hold, words};
-use crate::config::{Action, Rule};
+use crate::config::{Action, Rule, Undelivered};
 
 /// See [`super::plan`].
 pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
@@ -155,10 +157,14 @@ impl Judge<'_, '_> {
                 given,
                 end_seconds,
             } => {
+                let why = at.undelivered(&step, end_seconds, now);
                 if at.is_new {
                     self.step(at.key, step);
                 }
-                Stage::Warned { given, end_seconds }
+                match why {
+                    Some(why) => Stage::Held { why },
+                    None => Stage::Warned { given, end_seconds },
+                }
             }
             Rung::Warned { given, end_seconds } => Stage::Warned { given, end_seconds },
             Rung::End if !ends => Stage::Acted {
@@ -290,6 +296,27 @@ struct Position<'p> {
 }
 
 impl Position<'_> {
+    /// Why a warning that is tried again has not reached its user, and what follows once it has.
+    fn undelivered(&self, step: &StepKind, end_seconds: f64, now: f64) -> Option<String> {
+        let rule = self.view.rule;
+        let why = self.known?.undelivered.as_ref()?;
+        let (StepKind::Warn { number, of, .. }, Undelivered::Hold) = (step, rule.undelivered)
+        else {
+            return None;
+        };
+        let follows = match rule.action.acts() {
+            true => format!(
+                "; {} follows {} after delivery",
+                rule.action.word(),
+                format_span(end_seconds - now)
+            ),
+            false => String::new(),
+        };
+        Some(format!(
+            "warning {number} of {of} is not delivered: {why}{follows}"
+        ))
+    }
+
     fn acted_seconds(&self) -> Option<f64> {
         self.known.and_then(|known| known.acted_seconds)
     }

@@ -3,6 +3,8 @@
 //! What users chose (names of environments and commands) is made harmless here, once, so that no log, terminal or
 //! status can be broken by it.
 
+use std::collections::BTreeSet;
+
 use genv_core::text::{harmless, shortened};
 
 use super::{ProcessTarget, Stage, StepKind, Subject, Target};
@@ -125,6 +127,27 @@ pub(crate) fn target(target: &Target) -> String {
                     format!("{taken}, with {}", processes.join(", "))
                 }
             }
+        }
+    }
+}
+
+/// Owners of processes that end. A uid inside a container may be nobody's outside, and is left out.
+pub(crate) fn victims<'t>(targets: impl IntoIterator<Item = &'t Target>) -> BTreeSet<u32> {
+    let processes = targets.into_iter().flat_map(|target| match target {
+        Target::Process(process) => std::slice::from_ref(process),
+        Target::Attachment(attachment) => &attachment.processes[..],
+    });
+    let outside = processes.filter(|process| process.container_id.is_none());
+    outside.map(|process| process.uid).collect()
+}
+
+/// The target of a step; nothing if it only says something.
+pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
+    match step {
+        StepKind::Report | StepKind::Warn { .. } => None,
+        StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
+        StepKind::Terminate(target) | StepKind::Kill(target) => {
+            Some(Target::Process(target.clone()))
         }
     }
 }

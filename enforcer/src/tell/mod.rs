@@ -2,4 +2,6 @@
 
 pub mod journal;
 pub mod notice;
+pub(crate) mod post;
+mod readers;
 pub mod terminals;

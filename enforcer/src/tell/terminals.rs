@@ -43,6 +43,15 @@ impl Default for Terminals {
 }
 
 impl Terminals {
+    /// None at all.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self {
+            proc: "/nonexistent".into(),
+            dev: "/nonexistent".into(),
+        }
+    }
+
     /// Writes the text to every terminal that a user's processes run in, that belongs to that user, and that takes
     /// messages (`mesg y`). Returns to how many it was written whole. Never waits: a terminal that takes no more now,
     /// because nobody reads from it or it was stopped, gets no more of it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement, HeldViolation};
+use genv_core::enforcement::{DONE_FILE, ENFORCER_DIRECTORY, Enforcement, HeldViolation};
 use genv_core::model::local_time_zone;
 use genv_core::text::moment;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::output::{JsonFlag, harmless, print, print_json};
 const EXAMPLE: &str = "Example: why is my process going to be ended, and what can I do
   genv why";
 
-/// Tell which rules of this machine you break, what comes of it, and how to comply.
+/// Tell which rules of this machine you break, what comes of it, how to comply, and what was done in the last 7 days.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Why {
@@ -42,6 +42,8 @@ struct Answer<'a> {
     abandoned: bool,
     paused_until_seconds: Option<f64>,
     violations: Vec<&'a HeldViolation>,
+    /// What was done in the last days.
+    done: Vec<&'a HeldViolation>,
     /// What an enforcer on another machine has warned of or done here.
     elsewhere: Option<Elsewhere<'a>>,
 }
@@ -52,11 +54,15 @@ struct Elsewhere<'a> {
     violations: Vec<&'a HeldViolation>,
 }
 
+/// What was done is shown for so long.
+const SHOWN_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
+
 /// Where enforcers of other machines leave what they warn of and do here, below the directory of the one here.
 const ELSEWHERE: &str = "elsewhere";
 
 impl Why {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        let is_asked_by_user = self.user.is_none();
         let (user, uid) = match self.user {
             Some(user) => {
                 let uid = user.strip_prefix("uid:").and_then(|uid| uid.parse().ok());
@@ -71,6 +77,8 @@ impl Why {
         };
         let read = |directory: &Path| Enforcement::read(directory).map_err(|error| anyhow!(error));
         let elsewhere = read(&self.state_directory.join(ELSEWHERE))?;
+        let done = Enforcement::read_file(&self.state_directory.join(DONE_FILE));
+        let done = done.map_err(|error| anyhow!(error))?.unwrap_or_default();
         let enforcement = match (read(&self.state_directory)?, &elsewhere) {
             // None runs here.
             (None, Some(elsewhere)) => Some(Enforcement {
@@ -88,8 +96,9 @@ impl Why {
         if abandoned {
             tell("the enforcer has told nothing new for a while: it has ended, or hangs");
         }
-        let is_meant =
-            |it: &&HeldViolation| it.username == user || (uid.is_some() && it.uid == uid);
+        let is_meant = |it: &&HeldViolation| it.concerns(&user, uid);
+        let is_recent =
+            |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
         let answer = Answer {
             user: &user,
             mode: &enforcement.mode,
@@ -97,15 +106,27 @@ impl Why {
             abandoned,
             paused_until_seconds: enforcement.paused_until_seconds,
             violations: enforcement.violations.iter().filter(is_meant).collect(),
+            done: done
+                .violations
+                .iter()
+                .filter(is_meant)
+                .filter(is_recent)
+                .collect(),
             elsewhere: elsewhere.as_ref().map(|it| Elsewhere {
                 enforcer: &it.config.source,
                 violations: it.violations.iter().filter(is_meant).collect(),
             }),
         };
         if self.json.json {
-            return Ok(print_json(&answer)?);
+            print_json(&answer)?;
+        } else {
+            print(answer.text(now).as_bytes())?;
         }
-        Ok(print(answer.text(now).as_bytes())?)
+        // Now the user has read it.
+        if is_asked_by_user && !answer.violations.is_empty() {
+            enforcement.confirm_read(&self.state_directory);
+        }
+        Ok(())
     }
 }
 
@@ -117,11 +138,12 @@ impl Answer<'_> {
             held.map(|held| (*held, Some(elsewhere.enforcer)))
         });
         let all: Vec<_> = here.chain(elsewhere).collect();
-        if all.is_empty() {
-            return format!("Nothing is held against {}.\n", harmless(self.user));
-        }
+        let all_is_empty = all.is_empty();
         let zone = local_time_zone();
         let mut text = String::new();
+        if all_is_empty {
+            text = format!("Nothing is held against {}.\n", harmless(self.user));
+        }
         for (it, enforcer) in all {
             let mode = if enforcer.is_some() {
                 "enforce"
@@ -147,9 +169,31 @@ impl Answer<'_> {
                 let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
             }
         }
-        if self.mode != "enforce" {
+        self.describe_done(&mut text, now_seconds);
+        if self.mode != "enforce" && !all_is_empty {
             text.push_str("The enforcer only says what it would do.\n");
         }
         text
+    }
+
+    /// The newest first.
+    fn describe_done(&self, text: &mut String, now_seconds: f64) {
+        let zone = local_time_zone();
+        if !self.done.is_empty() {
+            text.push_str("\nDone in the last 7 days:\n");
+        }
+        for it in self.done.iter().rev() {
+            let host = it.hostname.as_deref().map(harmless);
+            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "  {}{host}: {}; {}; allowed: {}",
+                harmless(&it.rule),
+                harmless(&it.outlook("enforce", now_seconds, &zone)),
+                harmless(&it.found),
+                harmless(&it.allowed)
+            );
+        }
     }
 }

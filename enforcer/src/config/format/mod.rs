@@ -4,7 +4,7 @@ mod values;
 
 use serde::Deserialize;
 
-use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope};
+use super::{Action, DetachedProcesses, MemoryPer, Mode, OutsideSchedule, Scope, Undelivered};
 use genv_core::yaml::Located;
 
 pub(crate) use values::{Count, Pairs, Span, Text, given};
@@ -66,6 +66,8 @@ pub(super) struct DefaultsEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) warn: Option<Vec<Located<Span>>>,
     #[serde(default, deserialize_with = "given")]
+    pub(super) undelivered: Option<Undelivered>,
+    #[serde(default, deserialize_with = "given")]
     pub(super) grace: Option<Located<Span>>,
 }
 
@@ -102,6 +104,8 @@ pub(super) struct RuleEntry {
     pub(super) for_duration: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) warn: Option<Located<Vec<Located<Span>>>>,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) undelivered: Option<Located<Undelivered>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) grace: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]

@@ -69,6 +69,12 @@ impl Resolver<'_> {
             action,
             for_duration: for_duration.map_or(kind.default_for(), |span| span.value.0),
             warn: self.warn(entry, &name, action)?,
+            undelivered: entry
+                .undelivered
+                .as_ref()
+                .map(|undelivered| undelivered.value)
+                .or(self.defaults.undelivered)
+                .unwrap_or_default(),
             grace: self.grace(entry, action)?,
             processes: entry
                 .processes

@@ -107,6 +107,7 @@ fn the_contracts_example_means_what_it_says() {
             action: Action::Terminate,
             for_duration: MINUTE,
             warn: vec![10 * MINUTE],
+            undelivered: Undelivered::Act,
             grace: MINUTE,
             processes: DetachedProcesses::Terminate,
             selector: Selector::default(),
@@ -155,6 +156,7 @@ fn the_contracts_example_means_what_it_says() {
             action: Action::Detach,
             for_duration: Duration::ZERO,
             warn: vec![30 * MINUTE, 5 * MINUTE],
+            undelivered: Undelivered::Act,
             grace: MINUTE,
             processes: DetachedProcesses::Terminate,
             selector: Selector {

@@ -39,7 +39,7 @@ fn a_configuration_that_is_meant_as_it_stands_gives_no_warning() {
         r#"mode: enforce
 timezone: UTC
 host_groups: {teaching: ["gpu[01-08]"]}
-defaults: {action: report, for: 5m, warn: [30m, 5m], grace: 60s}
+defaults: {action: report, for: 5m, warn: [30m, 5m], undelivered: hold, grace: 60s}
 maintenance: [{hosts: [gpu07], from: "2026-12-01T08:00", until: "2026-12-01T18:00"}]
 waivers: [{users: [alice], rules: [idle], until: "2026-12-15", reason: deadline}]
 rules:

@@ -32,12 +32,39 @@ pub(super) fn find(file: &File, config: &Config, now_seconds: f64, found: &mut F
     if let Some(defaults) = &file.defaults.for_duration {
         shorter_than_a_cycle(defaults, config.interval, found);
     }
+    undelivered(file, config, found);
     for (entry, rule) in file.rules.iter().zip(&config.rules) {
         times(&entry.value, rule, config.interval, found);
         default_for_left_out(file, &entry.value, rule, found);
         without_effect(&entry.value, rule, found);
         limits(&entry.value, rule, found);
     }
+}
+
+/// Rules that end something after warnings which may reach nobody, in a file that does not say so.
+fn undelivered(file: &File, config: &Config, found: &mut Found<'_>) {
+    if file.defaults.undelivered.is_some() {
+        return;
+    }
+    let rules = file.rules.iter().zip(&config.rules);
+    let mut silent = rules.filter(|(entry, rule)| {
+        rule.action.acts() && !rule.warn.is_empty() && entry.value.undelivered.is_none()
+    });
+    let Some((first, rule)) = silent.next() else {
+        return;
+    };
+    let others = match silent.count() {
+        0 => String::new(),
+        1 => " and 1 other rule".to_owned(),
+        others => format!(" and {others} other rules"),
+    };
+    let message = format!(
+        "{}{others} will end something after warnings that may reach nobody: write 'undelivered: hold' under defaults, so \
+         that nothing ends before its user has read a warning, or 'undelivered: act' to keep it so. A later version holds \
+         where a file does not say",
+        rule.name
+    );
+    found.at(first.value.kind.referenced, message);
 }
 
 fn shorter_than_a_cycle(span: &Located<Span>, interval: Duration, found: &mut Found<'_>) {

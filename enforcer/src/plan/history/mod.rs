@@ -66,6 +66,9 @@ pub(super) struct ViolationHistory {
     /// Why the user could not be warned: without that nothing follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) not_warned: Option<String>,
+    /// Why the next warning has not reached its user yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) undelivered: Option<String>,
     /// When something was last done, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) acted_seconds: Option<f64>,
@@ -242,6 +245,7 @@ impl ViolationHistory {
             warnings_given: 0,
             end_seen_seconds: None,
             not_warned: None,
+            undelivered: None,
             acted_seconds: None,
             chosen: BTreeSet::new(),
             put_off: false,

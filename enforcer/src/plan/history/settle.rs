@@ -8,7 +8,17 @@ impl History {
     pub fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
         let result = match outcome {
             // It will be planned again.
-            Outcome::Refused { again: true, .. } => return,
+            Outcome::Refused {
+                reason,
+                again: true,
+            } => {
+                if let (StepKind::Warn { .. }, Some(violation)) =
+                    (&step.kind, self.violations.get_mut(&step.key))
+                {
+                    violation.undelivered = Some(reason.clone());
+                }
+                return;
+            }
             Outcome::Done => Ok(false),
             Outcome::Would => Ok(true),
             Outcome::Refused { reason, .. } | Outcome::Failed { reason } => Err(reason),
@@ -38,6 +48,7 @@ impl History {
                     violation.rehearsed = rehearsed;
                 }
                 violation.warnings_given = *number;
+                violation.undelivered = None;
                 let seen = violation.seen;
                 violation.end_seen_seconds = end_seconds.map(|end| seen.when(end, now_seconds));
                 if end_seconds.is_none() {

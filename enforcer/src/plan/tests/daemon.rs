@@ -19,6 +19,7 @@ pub(super) fn rule(kind: RuleKind, action: Action) -> Rule {
         action,
         for_duration: Duration::ZERO,
         warn: Vec::new(),
+        undelivered: Undelivered::Act,
         grace: Duration::from_secs(60),
         processes: DetachedProcesses::Terminate,
         selector: Selector::default(),

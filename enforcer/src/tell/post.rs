@@ -1,0 +1,373 @@
+//! Delivers notices to users, and knows whom each reached: a terminal took it, or `genv why` showed it.
+//!
+//! A user gets one text in a cycle, however many notices there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::notice::notice;
+use super::readers::Readers;
+use super::terminals::Terminals;
+use crate::config::{Config, Undelivered};
+use crate::directory::RuntimeDirectory;
+use crate::plan::words;
+use crate::plan::{Key, Outcome, StepKind, Violation};
+
+/// Notices in one text; the others are counted.
+const MOST_NOTICES: usize = 3;
+
+/// A text that reached nobody is written again after so many intervals, or so long.
+const RETRY_INTERVALS: u32 = 6;
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// Delivers notices.
+#[derive(Debug)]
+pub(crate) struct Post {
+    terminals: Terminals,
+    /// Without it nobody can tell who reads the status.
+    readers: Option<Readers>,
+    /// Warnings that did not reach all their recipients.
+    pending: BTreeMap<Letter, Pending>,
+}
+
+/// What a user is to be told about a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notice<'a> {
+    pub(crate) violation: &'a Violation,
+    pub(crate) step: &'a StepKind,
+}
+
+/// One warning to one user.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Letter {
+    uid: u32,
+    key: Key,
+    number: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    /// Since when the status shows it, Unix time.
+    shown_seconds: f64,
+    /// When it was written to terminals last, Unix time.
+    tried_seconds: f64,
+    is_delivered: bool,
+}
+
+impl Post {
+    /// Delivers for an enforcer with this directory.
+    pub(crate) fn open(directory: &RuntimeDirectory) -> Self {
+        let readers = Readers::listen(directory).inspect_err(|error| {
+            tracing::error!(event = "fault", %error, "what users read by 'genv why' does not count as delivered");
+        });
+        Self {
+            readers: readers.ok(),
+            ..Self::of_terminals()
+        }
+    }
+
+    /// Delivers in terminals alone: nobody listens to users who read the status.
+    pub(crate) fn of_terminals() -> Self {
+        Self {
+            terminals: Terminals::default(),
+            readers: None,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// Delivers warnings, each until it has reached everybody whom it is for. Returns of each why it has not yet.
+    pub(crate) fn warn(
+        &mut self,
+        warnings: &[Notice<'_>],
+        interval: Duration,
+        now_seconds: f64,
+        zone: &TimeZone,
+    ) -> Vec<Result<(), String>> {
+        let letters: Vec<Vec<Letter>> = warnings.iter().map(Notice::letters).collect();
+        let uids: BTreeSet<u32> = letters.iter().flatten().map(|it| it.uid).collect();
+        if let Some(readers) = &mut self.readers {
+            readers.take(&uids);
+        }
+        let retry = (interval * RETRY_INTERVALS)
+            .min(LONGEST_RETRY)
+            .as_secs_f64();
+        let before = std::mem::take(&mut self.pending);
+        let mut to_write: BTreeMap<u32, (bool, Vec<usize>)> = BTreeMap::new();
+        for (position, letter) in letters
+            .iter()
+            .enumerate()
+            .flat_map(|(position, letters)| letters.iter().map(move |letter| (position, letter)))
+        {
+            let known = before.get(letter);
+            let mut state = known.copied().unwrap_or(Pending {
+                shown_seconds: now_seconds,
+                tried_seconds: now_seconds,
+                is_delivered: false,
+            });
+            let has_read = |readers: &Readers| readers.has_read(letter.uid, state.shown_seconds);
+            state.is_delivered |= known.is_some() && self.readers.as_ref().is_some_and(has_read);
+            if !state.is_delivered {
+                // What was tried in the future was tried before the clock was set back.
+                let waited = now_seconds - state.tried_seconds;
+                let (is_due, positions) = to_write.entry(letter.uid).or_default();
+                *is_due |= known.is_none() || !(0.0..retry).contains(&waited);
+                positions.push(position);
+            }
+            self.pending.insert(letter.clone(), state);
+        }
+        for (uid, (_, positions)) in to_write.into_iter().filter(|(_, (is_due, _))| *is_due) {
+            let notices = positions.iter().map(|position| warnings[*position]);
+            let took = self.write(uid, notices, now_seconds, zone);
+            for position in positions {
+                for letter in letters[position].iter().filter(|it| it.uid == uid) {
+                    if let Some(state) = self.pending.get_mut(letter) {
+                        state.tried_seconds = now_seconds;
+                        state.is_delivered |= took;
+                    }
+                }
+            }
+        }
+        letters
+            .iter()
+            .map(|letters| self.reached(letters))
+            .collect()
+    }
+
+    /// Tells users what was done.
+    pub(crate) fn tell(&self, done: &[Notice<'_>], now_seconds: f64, zone: &TimeZone) {
+        let mut by_user: BTreeMap<u32, Vec<Notice<'_>>> = BTreeMap::new();
+        for notice in done {
+            for uid in notice.recipients() {
+                by_user.entry(uid).or_default().push(*notice);
+            }
+        }
+        for (uid, notices) in by_user {
+            self.write(uid, notices.into_iter(), now_seconds, zone);
+        }
+    }
+
+    /// Whether a terminal of the user took one text of all these.
+    fn write<'a>(
+        &self,
+        uid: u32,
+        notices: impl ExactSizeIterator<Item = Notice<'a>>,
+        now_seconds: f64,
+        zone: &TimeZone,
+    ) -> bool {
+        let more = notices.len().saturating_sub(MOST_NOTICES);
+        let texts = notices
+            .take(MOST_NOTICES)
+            .filter_map(|it| notice(it.violation, it.step, now_seconds, zone));
+        let mut text: String = texts.collect();
+        if text.is_empty() {
+            return true;
+        }
+        if more > 0 {
+            text += &format!("\r\n* and {} more: genv why\r\n", thousands(more));
+        }
+        let terminals = self.terminals.tell(uid, &text);
+        tracing::debug!(uid, terminals, "a notice is written");
+        terminals > 0
+    }
+
+    /// Why a warning has not reached everybody whom it is for, if it has not; one that has is forgotten.
+    fn reached(&mut self, letters: &[Letter]) -> Result<(), String> {
+        if letters.is_empty() {
+            return Err("no uid is known".to_owned());
+        }
+        let missing = letters.iter().filter(|letter| {
+            let state = self.pending.get(letter);
+            !state.is_some_and(|state| state.is_delivered)
+        });
+        let missing = missing.map(|letter| letter.uid.to_string());
+        let missing: Vec<String> = missing.take(MOST_NOTICES).collect();
+        if missing.is_empty() {
+            for letter in letters {
+                self.pending.remove(letter);
+            }
+            return Ok(());
+        }
+        Err(format!(
+            "no terminal of uid {} takes it, and 'genv why' has not shown it there",
+            missing.join(", ")
+        ))
+    }
+}
+
+impl Notice<'_> {
+    /// What a warning that was delivered, or not, is to its rule.
+    pub(crate) fn outcome(&self, delivered: Result<(), String>, config: &Config) -> Outcome {
+        let mut rules = config.rules.iter();
+        let rule = rules.find(|rule| rule.name == self.violation.key.rule);
+        let holds = rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
+        match delivered {
+            Err(reason) if holds => Outcome::Refused {
+                reason,
+                again: true,
+            },
+            _ => Outcome::Done,
+        }
+    }
+
+    /// Whom it is for: who breaks the rule, and the owners of processes that end.
+    fn recipients(&self) -> BTreeSet<u32> {
+        let owners = match words::step_target(self.step) {
+            Some(target) => words::victims([&target]),
+            None => words::victims(&self.violation.targets),
+        };
+        owners.into_iter().chain(self.violation.uid).collect()
+    }
+
+    fn letters(&self) -> Vec<Letter> {
+        let number = match self.step {
+            StepKind::Warn { number, .. } => *number,
+            _ => 0,
+        };
+        let letters = self.recipients().into_iter().map(|uid| Letter {
+            uid,
+            key: self.violation.key.clone(),
+            number,
+        });
+        letters.collect()
+    }
+}
+
+/// `2,999`.
+fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use genv_core::enforcement::READ_SOCKET;
+
+    use super::*;
+    use crate::config::Action;
+    use crate::plan::{ProcessTarget, Stage, Subject, Target};
+
+    /// A user without a terminal.
+    const NOBODY: u32 = 3_000_000_000;
+
+    const WARNING: StepKind = StepKind::Warn {
+        number: 1,
+        of: 1,
+        end_seconds: Some(1000.0),
+    };
+
+    fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Violation {
+        let hostname = "gpu01".to_owned();
+        Violation {
+            key: Key {
+                rule: "rule".to_owned(),
+                subject: Subject::Process {
+                    hostname: hostname.clone(),
+                    pid,
+                    start_time_ticks: 1,
+                },
+            },
+            username: "alice".to_owned(),
+            uid: Some(uid),
+            hostname: Some(hostname.clone()),
+            action: Action::Terminate,
+            since_seconds: 0.0,
+            stage: Stage::Due,
+            found: String::new(),
+            allowed: String::new(),
+            remedy: String::new(),
+            targets: vec![Target::Process(ProcessTarget {
+                hostname,
+                pid,
+                start_time_ticks: 1,
+                uid: owner,
+                username: "bob".to_owned(),
+                comm: None,
+                eid: None,
+                container_id: container_id.map(str::to_owned),
+            })],
+        }
+    }
+
+    fn warn(
+        post: &mut Post,
+        violations: &[Violation],
+        now_seconds: f64,
+    ) -> Vec<Result<(), String>> {
+        let step = &WARNING;
+        let warnings = violations
+            .iter()
+            .map(|violation| Notice { violation, step });
+        let interval = Duration::from_secs(10);
+        post.warn(
+            &warnings.collect::<Vec<_>>(),
+            interval,
+            now_seconds,
+            &TimeZone::UTC,
+        )
+    }
+
+    #[test]
+    fn a_warning_is_delivered_once_everybody_whom_it_is_for_has_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let own = rustix::process::getuid().as_raw();
+        let mut post = Post::open(&directory);
+        // No terminal is looked for.
+        post.terminals = Terminals::nowhere();
+        let both = [violation(1, own, NOBODY, None)];
+        let one = [
+            violation(2, own, own, None),
+            violation(3, own, 0, Some("c")),
+        ];
+        let reader = UnixDatagram::unbound().unwrap();
+        let read = |seconds: f64| {
+            let path = folder.path().join(READ_SOCKET);
+            reader
+                .send_to(seconds.to_string().as_bytes(), path)
+                .unwrap();
+        };
+        // What was read before the status showed it was not read.
+        read(99.0);
+        for now in [100.0, 110.0] {
+            let warned = warn(&mut post, &[&both[..], &one[..]].concat(), now);
+            assert!(warned.iter().all(Result::is_err), "{warned:?}");
+        }
+        read(110.0);
+        let warned = warn(&mut post, &[&both[..], &one[..]].concat(), 120.0);
+        assert_eq!(
+            warned[1..],
+            [Ok(()), Ok(())],
+            "uids in containers are not waited for"
+        );
+        let missing = warned[0].as_ref().unwrap_err();
+        assert!(
+            missing.contains(&format!("uid {NOBODY} takes")),
+            "{missing}"
+        );
+        assert!(warn(&mut post, &both, 130.0)[0].is_err());
+        assert_eq!(post.pending.len(), 2);
+        warn(&mut post, &[], 140.0);
+        assert!(
+            post.pending.is_empty(),
+            "what is warned of no more is forgotten"
+        );
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(thousands(5), "5");
+        assert_eq!(thousands(2999), "2,999");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+    }
+}
