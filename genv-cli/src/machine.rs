@@ -1,6 +1,6 @@
 //! The machine that a command is about: genv's state there, and its GPUs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::gpu::{GpuError, GpuSample};
-use genv_core::proc::{ProcessRequest, ProcessSource};
+use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{
-    EditableState, Inventory, State, StateError, StateStore, StoreError, directory_path,
+    Contexts, EditableState, Inventory, ProcessId, State, StateError, StateStore, StoreError,
+    directory_path,
 };
 
 /// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
@@ -63,7 +64,8 @@ impl Machine {
         let options = SourceOptions::default().or_from_environment()?;
         let path = options.state_directory.clone();
         Ok(Self {
-            store: StateStore::new(path.unwrap_or_else(|| directory_path(None))),
+            store: StateStore::new(path.unwrap_or_else(|| directory_path(None)))
+                .contexts(ask_contexts(options.clone())),
             options,
             gpus: None,
         })
@@ -160,6 +162,52 @@ impl Machine {
         }
     }
 
+    /// Processes of an environment that have a context on a device that it holds; none where the GPUs do not tell.
+    pub(crate) fn jobs(&mut self, state: &State, eid: &str) -> Vec<Job> {
+        let held = state.attached(eid);
+        let Ok(gpus) = self.gpus() else {
+            return Vec::new();
+        };
+        let Ok(sample) = gpus.sample(USAGE_PATIENCE) else {
+            return Vec::new();
+        };
+        let devices = sample
+            .devices
+            .iter()
+            .filter(|it| held.contains(&it.index.gpu));
+        let rows = devices.flat_map(|device| {
+            let processes = device.processes.iter().flatten();
+            processes.map(|process| (process.pid, device.index.gpu))
+        });
+        let mut jobs: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (pid, device) in rows {
+            jobs.entry(pid).or_default().insert(device);
+        }
+        let members = state.environments.iter().flat_map(|it| &it.pids);
+        let table = gpus.processes.read(&ProcessRequest {
+            processes: jobs.keys().copied().collect(),
+            members: members.copied().collect(),
+        });
+        let live = live_environments(state, &table);
+        let attributor = Attributor::new(state, &live, true, &table);
+        let job = |(pid, devices): (u32, BTreeSet<u32>)| {
+            let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
+                return None;
+            };
+            let start_time_ticks = facts.start_time_ticks;
+            let own = attributor.attribute(pid).eid() == Some(eid);
+            own.then(|| Job {
+                process: ProcessId {
+                    pid,
+                    start_time_ticks,
+                },
+                comm: facts.comm.clone(),
+                devices: devices.into_iter().collect(),
+            })
+        };
+        jobs.into_iter().filter_map(job).collect()
+    }
+
     fn gpus(&mut self) -> Result<&mut Gpus, NoSample> {
         let opened = match self.gpus.take() {
             Some(gpus) => gpus,
@@ -167,6 +215,14 @@ impl Machine {
         };
         Ok(self.gpus.insert(opened))
     }
+}
+
+/// A process of an environment that works on its devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) process: ProcessId,
+    pub(crate) comm: String,
+    pub(crate) devices: Vec<u32>,
 }
 
 /// What GPUs told. Nothing, if they did not answer.
@@ -217,6 +273,35 @@ impl Gpus {
             }
         }
     }
+}
+
+/// Asks the GPUs who has a context on which of them, each time within [`USAGE_PATIENCE`].
+fn ask_contexts(options: SourceOptions) -> impl FnMut() -> Option<Contexts> + Send + 'static {
+    let mut gpus: Option<Gpus> = None;
+    move || {
+        let gpus = match &mut gpus {
+            Some(gpus) => gpus,
+            None => gpus.insert(Gpus::open(&options).ok()?),
+        };
+        Some(contexts(&gpus.sample(USAGE_PATIENCE).ok()?))
+    }
+}
+
+fn contexts(sample: &GpuSample) -> Contexts {
+    let mut contexts = Contexts::new();
+    for device in &sample.devices {
+        let pids = device.processes.iter().flatten().map(|process| process.pid);
+        contexts.entry(device.index.gpu).or_default().extend(pids);
+    }
+    // Where a part of a GPU does not tell, nobody knows of the whole.
+    let silent = sample
+        .devices
+        .iter()
+        .filter(|it| it.lost || it.processes.is_none());
+    for device in silent {
+        contexts.remove(&device.index.gpu);
+    }
+    contexts
 }
 
 /// Who uses which device, as seen from an environment.

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod devices;
+mod jobs;
 mod members;
 mod queue;
 mod running;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::jobs::{Fate, Fates};
 use super::kernels::EndedKernels;
-use super::members::{LostMember, Recorded};
+use super::members::{LostMember, Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{Lineage, ProcessTable};
 
@@ -37,22 +38,27 @@ pub(crate) fn may_be_member(recorded: Recorded) -> bool {
 }
 
 /// Removes members that ended, environments that have none left, and their attachments.
-pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels) {
+///
+/// What becomes of one that holds devices and has no member left, `fates` tell: it stays as it is where they do not.
+pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels, fates: &Fates) {
+    let without: HashSet<String> = without_members(state, table)
+        .into_iter()
+        .map(|it| it.eid)
+        .collect();
     let (recorded, written) = (&state.recorded, state.written_timestamp_seconds);
     for environment in &mut state.environments {
-        let EnvironmentState {
-            eid,
-            created_timestamp_seconds,
-            pids,
-            ..
-        } = environment;
-        pids.retain(|&pid| {
-            let recorded = recorded.of(eid, *created_timestamp_seconds, pid);
-            match table.living(pid) {
-                Some(process) => is_member(recorded, process, written),
-                None => table.hidden.contains(&pid) && may_be_member(recorded),
-            }
-        });
+        let left = living(environment, recorded, table, written);
+        if !without.contains(&environment.eid) {
+            environment.pids = left;
+            continue;
+        }
+        let lives_by_kernel = |id: &String| !ended.contains(&(environment.uid, id.clone()));
+        match fates.get(&environment.eid) {
+            Some(Fate::Continues(pids)) => environment.pids.clone_from(pids),
+            Some(Fate::Ends) => environment.pids.clear(),
+            _ if environment.kernel_ids.iter().any(lives_by_kernel) => environment.pids.clear(),
+            Some(Fate::Unknown) | None => {}
+        }
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
     state.recorded.lost.retain(|LostMember { process, .. }| {
@@ -67,6 +73,47 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
         &mut state.devices,
         &state.recorded.lost,
     );
+}
+
+/// The members that are left of an environment.
+fn living(
+    environment: &EnvironmentState,
+    recorded: &RecordedMembers,
+    table: &ProcessTable,
+    written_timestamp_seconds: Option<f64>,
+) -> Vec<u32> {
+    let is_left = |pid: &u32| {
+        let created = environment.created_timestamp_seconds;
+        let recorded = recorded.of(&environment.eid, created, *pid);
+        match table.living(*pid) {
+            Some(process) => is_member(recorded, process, written_timestamp_seconds),
+            None => table.hidden.contains(pid) && may_be_member(recorded),
+        }
+    };
+    environment.pids.iter().copied().filter(is_left).collect()
+}
+
+/// Environments that hold devices and have no process left.
+pub(super) fn without_members(state: &State, table: &ProcessTable) -> Vec<EnvironmentState> {
+    let attachments = state.devices.iter().flat_map(|device| &device.attachments);
+    let holding: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
+    let has_none = |environment: &&EnvironmentState| {
+        !environment.pids.is_empty()
+            && holding.contains(environment.eid.as_str())
+            && living(
+                environment,
+                &state.recorded,
+                table,
+                state.written_timestamp_seconds,
+            )
+            .is_empty()
+    };
+    state
+        .environments
+        .iter()
+        .filter(has_none)
+        .cloned()
+        .collect()
 }
 
 /// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.

@@ -10,6 +10,7 @@ use super::atomic::{self, Disk, RealDisk};
 use super::commit::{self, Files, Loaded};
 use super::confirmed;
 use super::editable::EditableState;
+use super::jobs::{self, Contexts, Fates};
 use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
@@ -61,6 +62,7 @@ pub struct StateStore {
 struct Machine {
     processes: Box<dyn ProcessSource>,
     kernels: Kernels,
+    contexts: Box<dyn FnMut() -> Option<Contexts> + Send>,
     clock: Box<dyn Fn() -> SystemTime + Send>,
 }
 
@@ -83,6 +85,7 @@ impl StateStore {
             machine: Machine {
                 processes: Box::new(ProcReader::new()),
                 kernels: Kernels::default().limiting_starts(),
+                contexts: Box::new(|| None),
                 clock: Box::new(SystemTime::now),
             },
             disk: Box::new(RealDisk),
@@ -108,6 +111,13 @@ impl StateStore {
     #[must_use]
     pub fn processes(mut self, processes: impl ProcessSource + 'static) -> Self {
         self.machine.processes = Box::new(processes);
+        self
+    }
+
+    /// Asks who has a context on which device, where an environment's last member ended. Without it nobody knows.
+    #[must_use]
+    pub fn contexts(mut self, ask: impl FnMut() -> Option<Contexts> + Send + 'static) -> Self {
+        self.machine.contexts = Box::new(ask);
         self
     }
 
@@ -166,7 +176,8 @@ impl StateStore {
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
-            liveness::clean(&mut state, &table, &ended);
+            let fates = self.machine.fates(&state, &table);
+            liveness::clean(&mut state, &table, &ended, &fates);
         }
         Ok(state)
     }
@@ -195,14 +206,9 @@ impl StateStore {
         let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
         let directory = directory.as_fd();
         self.refuse_foreign(directory)?;
-        let (lock, mut loaded, ended) = self.load(directory)?;
-        let processes = &mut self.machine.processes;
-        let queue = &mut loaded.state.recorded.queue;
-        queue.retain(|waiting| processes.can_act(waiting.pid));
-        let waiting: Vec<u32> = queue.iter().map(|it| it.pid).collect();
-        let table = self.machine.members(&loaded.state, &waiting);
+        let (lock, mut loaded, table, Asked { ended, fates }) = self.load(directory)?;
         if self.cleaning {
-            liveness::clean(&mut loaded.state, &table, &ended);
+            liveness::clean(&mut loaded.state, &table, &ended, &fates);
         }
         let now = (self.machine.clock)().duration_since(UNIX_EPOCH);
         let now_seconds = now.unwrap_or_default().as_secs_f64();
@@ -279,35 +285,63 @@ impl StateStore {
         })
     }
 
-    /// Locks and reads; asks about kernels while nobody has to wait for it.
+    /// Locks and reads; asks what may take long while nobody has to wait for it.
     fn load(
         &mut self,
         directory: BorrowedFd<'_>,
-    ) -> Result<(FileLock, Loaded, EndedKernels), StoreError> {
-        let mut ended = None;
+    ) -> Result<(FileLock, Loaded, ProcessTable, Asked), StoreError> {
+        let mut asked = None;
         loop {
             let lock = self.lock(directory, self.patience)?;
             for name in commit::FILES {
                 atomic::remove_leftover(self.disk.as_ref(), directory, name);
             }
-            let loaded = Loaded::read(directory, &self.path)?;
-            let environments = &loaded.state.environments;
-            let none = environments.iter().all(|it| it.kernel_ids.is_empty());
-            match ended.take() {
-                Some(ended) => return Ok((lock, loaded, ended)),
-                None if none || !self.cleaning => {
-                    return Ok((lock, loaded, EndedKernels::new()));
+            let mut loaded = Loaded::read(directory, &self.path)?;
+            let processes = &mut self.machine.processes;
+            let queue = &mut loaded.state.recorded.queue;
+            queue.retain(|waiting| processes.can_act(waiting.pid));
+            let waiting: Vec<u32> = queue.iter().map(|it| it.pid).collect();
+            let table = self.machine.members(&loaded.state, &waiting);
+            let state = &loaded.state;
+            let kernels = state
+                .environments
+                .iter()
+                .any(|it| !it.kernel_ids.is_empty());
+            let questions = kernels || !liveness::without_members(state, &table).is_empty();
+            match asked.take() {
+                Some(asked) => return Ok((lock, loaded, table, asked)),
+                None if !questions || !self.cleaning => {
+                    return Ok((lock, loaded, table, Asked::default()));
                 }
                 None => {
                     drop(lock);
-                    ended = Some(self.machine.kernels.ended(environments));
+                    asked = Some(Asked {
+                        ended: self.machine.kernels.ended(&state.environments),
+                        fates: self.machine.fates(state, &table),
+                    });
                 }
             }
         }
     }
 }
 
+/// What was asked while the state was not locked.
+#[derive(Default)]
+struct Asked {
+    ended: EndedKernels,
+    fates: Fates,
+}
+
 impl Machine {
+    fn fates(&mut self, state: &State, table: &ProcessTable) -> Fates {
+        let ended = liveness::without_members(state, table);
+        let mut evidence = jobs::Evidence {
+            processes: self.processes.as_mut(),
+            contexts: self.contexts.as_mut(),
+        };
+        jobs::fates(state, &ended, &mut evidence)
+    }
+
     fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {
         let members = state.environments.iter().flat_map(|it| it.pids.iter());
         let lost = state.recorded.lost.iter().map(|it| &it.process.pid);

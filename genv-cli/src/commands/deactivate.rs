@@ -1,25 +1,130 @@
 //! `genv deactivate`
 
-use clap::Args;
-use genv_core::state::{MemberId, StoreError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::machine::Machine;
+use clap::Args;
+use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
+use genv_core::state::{MemberId, ProcessId, StoreError};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::devices::indices;
+use crate::machine::{Job, Machine, tell};
+use crate::output::harmless;
 use crate::own_environment;
 use crate::shell::Caller;
 
+/// How often those who wait for a job look again.
+const POLL: Duration = Duration::from_millis(300);
+
+/// How long a job may take to end after SIGTERM.
+const END: Duration = Duration::from_secs(10);
+
 /// Let this shell leave its environment. With its last member the environment ends, and its devices become free.
+///
+/// A job that works on them goes on without them, unless it is waited for or ended.
 #[derive(Debug, Args)]
-pub(crate) struct Deactivate {}
+pub(crate) struct Deactivate {
+    /// End the jobs that work on the devices first (SIGTERM).
+    #[arg(long, conflicts_with = "wait")]
+    end: bool,
+
+    /// Wait first until no job works on the devices.
+    #[arg(long)]
+    wait: bool,
+}
 
 impl Deactivate {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let eid = own_environment::active("deactivate")?;
         let caller = Caller::from_environment()?;
+        let mut machine = Machine::here()?;
+        let mut jobs = jobs(&mut machine, &eid, caller.pid());
+        if self.end {
+            end(&jobs);
+        } else if self.wait && !jobs.is_empty() {
+            tell(&format!(
+                "waiting for {}. Ctrl-C stops waiting",
+                named(&jobs)
+            ));
+            while !jobs.is_empty() {
+                thread::sleep(POLL);
+                jobs = self::jobs(&mut machine, &eid, caller.pid());
+            }
+        } else if !jobs.is_empty() {
+            tell(&format!(
+                "environment {} ends, and others may get its devices, but {}. 'genv deactivate --wait' would have waited \
+                 for that, '--end' would have ended it",
+                harmless(&eid),
+                named(&jobs)
+            ));
+        }
         let member = MemberId::Process(caller.pid());
-        Machine::here()?.update(|state| {
+        machine.update(|state| {
             state.leave(&eid, &member);
             Ok::<_, StoreError>(())
         })?;
         Ok(caller.leave()?)
     }
+}
+
+/// Jobs that lose their devices when this member leaves: none if it is not the last.
+fn jobs(machine: &mut Machine, eid: &str, member: u32) -> Vec<Job> {
+    // What cannot be read now fails below, where it matters.
+    let state = machine.state().unwrap_or_default();
+    let environment = state.environments.iter().find(|it| it.eid == eid);
+    let is_last = environment.is_some_and(|it| it.pids == [member] && it.kernel_ids.is_empty());
+    if !is_last || state.attached(eid).is_empty() {
+        return Vec::new();
+    }
+    let jobs = machine.jobs(&state, eid).into_iter();
+    jobs.filter(|job| job.process.pid != member).collect()
+}
+
+fn named(jobs: &[Job]) -> String {
+    let named = |job: &Job| {
+        let (pid, comm) = (job.process.pid, harmless(&job.comm));
+        format!(
+            "process {pid} ({comm}) works on device {}",
+            indices(&job.devices)
+        )
+    };
+    jobs.iter().map(named).collect::<Vec<_>>().join(", ")
+}
+
+/// Ends jobs, and waits until they have ended.
+fn end(jobs: &[Job]) {
+    for job in jobs {
+        let pid = i32::try_from(job.process.pid).ok().and_then(Pid::from_raw);
+        let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // What was opened is the job if the job is still there.
+        if let Some(opened) = opened.filter(|_| lives(job.process))
+            && let Err(error) = pidfd_send_signal(&opened, Signal::TERM)
+        {
+            tell(&format!("cannot end process {}: {error}", job.process.pid));
+        }
+    }
+    let deadline = Instant::now() + END;
+    while jobs.iter().any(|job| lives(job.process)) {
+        if Instant::now() >= deadline {
+            let left: Vec<Job> = jobs
+                .iter()
+                .filter(|job| lives(job.process))
+                .cloned()
+                .collect();
+            tell(&format!("{}, and has not ended by SIGTERM", named(&left)));
+            return;
+        }
+        thread::sleep(POLL / 10);
+    }
+}
+
+fn lives(process: ProcessId) -> bool {
+    let request = ProcessRequest {
+        processes: Vec::new(),
+        members: vec![process.pid],
+    };
+    let table = ProcReader::new().read(&request);
+    let found = table.living(process.pid);
+    found.is_some_and(|found| found.start_time_ticks == process.start_time_ticks)
 }

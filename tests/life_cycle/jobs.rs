@@ -1,0 +1,209 @@
+//! Jobs that outlive the shell that started them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::{Lines, ended, output, until};
+use genv_tests::process::{Running, signal};
+use genv_tests::shell::{Account, Shell};
+use rustix::process::Signal;
+
+/// A process of a shell that has ended; it ends with the value.
+struct Job(u32);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = signal(self.0, Signal::KILL);
+    }
+}
+
+/// A machine with four devices, of which these processes use the first.
+fn driver(account: &Account, pids: &[u32]) -> Result<()> {
+    let lines = pids.iter().map(|pid| {
+        format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n")
+    });
+    let devices = "version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes:\n";
+    let processes: String = lines.collect();
+    let text = if pids.is_empty() {
+        devices.replace("  processes:\n", "")
+    } else {
+        devices.to_owned()
+    };
+    let path = account.home().join("driver.yaml");
+    fs::write(account.home().join("driver.new"), text + &processes)?;
+    Ok(fs::rename(account.home().join("driver.new"), path)?)
+}
+
+fn bash(account: &Account, script: &str) -> Result<Command> {
+    let mut command = account.command("bash")?;
+    command.args(["--norc", "--noprofile", "-c", script]);
+    command.env("GENV_SCENARIO", account.home().join("driver.yaml"));
+    Ok(command)
+}
+
+/// What a line of a shell prints; fails unless it ends with this code.
+fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
+    let done = output(&mut bash(account, script)?)?;
+    let said = String::from_utf8(done.stderr)?;
+    ensure!(
+        done.status.code() == Some(code),
+        "{script}: {:?} {said}",
+        done.status
+    );
+    Ok(String::from_utf8(done.stdout)?)
+}
+
+/// Activates an environment with a device, starts a job there, and ends the shell.
+fn leave_behind(account: &Account, start: &str) -> Result<Job> {
+    fs::write(
+        account.home().join("run"),
+        "echo $$ > ~/job; exec sleep 1000\n",
+    )?;
+    let _ = fs::remove_file(account.home().join("job"));
+    let script = format!(
+        "{}\ngenv activate --id e1 --gpus 1\n{}\nuntil [ -s ~/job ]; do sleep 0.01; done",
+        Shell::Bash.setup(),
+        start.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null")
+    );
+    printed(account, &script, 0)?;
+    let pid = fs::read_to_string(account.home().join("job"))?;
+    Ok(Job(pid.trim().parse().context("a pid")?))
+}
+
+/// How people start what shall go on without them.
+const STARTS: [&str; 7] = [
+    "nohup JOB &",
+    "setsid JOB &",
+    "JOB & disown",
+    "(setsid JOB &)",
+    "trap '' HUP; JOB &",
+    "tmux -S ~/tmux -f /dev/null new-session -d 'sh ~/run'",
+    "mkdir -m 700 ~/screens; SCREENDIR=~/screens screen -dmS job sh ~/run",
+];
+
+#[test]
+fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
+    for start in STARTS {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, start)?;
+        driver(&account, &[job.0])?;
+        for _ in 0..2 {
+            let found = printed(&account, "genv devices find --eid e1", 0)?;
+            ensure!(found == "0\n", "{start}: {found}");
+            let others = "genv exec --gpus 3 -- printenv CUDA_VISIBLE_DEVICES";
+            ensure!(printed(&account, others, 0)? == "1,2,3\n", "{start}");
+        }
+        printed(&account, "genv exec --gpus 4 -- true", 4)?;
+        // It is a member, as genv 1.x has to find one.
+        let envs = fs::read_to_string(account.state().join("envs.json"))?;
+        ensure!(envs.contains(&format!("        {}\n", job.0)), "{envs}");
+        signal(job.0, Signal::KILL)?;
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        until("the devices are free", || {
+            Ok(printed(&account, all, 0).is_ok())
+        })?;
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_without_a_context_keeps_no_device() -> Result<()> {
+    for start in STARTS {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let agent = leave_behind(&account, start)?;
+        ensure!(
+            printed(&account, "genv envs --no-header", 0)?.is_empty(),
+            "{start}"
+        );
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{start}");
+        drop(agent);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_driver_does_not_tell_ends_no_job() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let job = leave_behind(&account, "nohup JOB &")?;
+    fs::write(
+        account.home().join("driver.yaml"),
+        "version: 1\nhosts: [{faults: [{kind: nonsense}]}]\n",
+    )?;
+    for _ in 0..2 {
+        let found = printed(
+            &account,
+            "genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
+            0,
+        )?;
+        ensure!(found == "0\n", "{found}");
+    }
+    driver(&account, &[job.0])?;
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    Ok(())
+}
+
+#[test]
+fn exec_ends_its_environment_with_its_command() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let script = "genv exec --eid e1 --gpus 1 -- sh -c 'sleep 1000 > /dev/null 2>&1 & echo $!'";
+    let job = Job(printed(&account, script, 0)?.trim().parse()?);
+    driver(&account, &[job.0])?;
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
+    for (flag, said, ends) in [
+        ("", "works on device 0", false),
+        ("--end", "", true),
+        ("--wait", "waiting for process", true),
+    ] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        fs::write(account.home().join("run"), "exec sleep 1000\n")?;
+        let script = format!(
+            "{}\ngenv activate --id e1 --gpus 1\nsh ~/run > /dev/null 2>&1 < /dev/null & echo $!\nread line; sleep 1\ngenv deactivate {flag}",
+            Shell::Bash.setup()
+        );
+        let mut shell = bash(&account, &script)?;
+        shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut shell = Running::spawn(&mut shell)?;
+        let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+        let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
+        let job = Job(lines.next_line()?.trim().parse()?);
+        driver(&account, &[job.0])?;
+        drop(shell.stdin.take());
+        if flag == "--wait" {
+            ensure!(complaints.next_line()?.contains(said));
+            ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+            driver(&account, &[])?;
+        }
+        ensure!(ended(&mut shell)?.success(), "{flag}");
+        if flag.is_empty() {
+            let line = complaints.next_line()?;
+            ensure!(
+                line.contains(&format!("process {} (sleep) {said}", job.0)),
+                "{line}"
+            );
+        }
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+        let lives = std::path::Path::new(&format!("/proc/{}/environ", job.0)).exists();
+        ensure!(
+            flag != "--end" || !lives || fs::read(format!("/proc/{}/environ", job.0))?.is_empty()
+        );
+        ensure!(ends || lives);
+    }
+    Ok(())
+}
