@@ -8,6 +8,7 @@ use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::{Running, signal};
 use genv_tests::shell::{Account, Shell};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// A process of a shell that has ended; it ends with the value.
 struct Job(u32);
@@ -205,5 +206,27 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
         );
         ensure!(ends || lives);
     }
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_has_an_environment_whose_job_outlived_its_shell() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let job = leave_behind(&account, "nohup JOB &")?;
+    let snapshot = |pids: &[u32]| -> Result<Value> {
+        driver(&account, pids)?;
+        Ok(serde_json::from_str(&printed(
+            &account,
+            "genv snapshot",
+            0,
+        )?)?)
+    };
+    let found = snapshot(&[job.0])?;
+    let text = found.to_string();
+    ensure!(text.contains("\"eid\":\"e1\""), "{found:#}");
+    ensure!(!text.contains("no_such_environment"), "{found:#}");
+    // Without a context it has ended, as far as one look can tell.
+    ensure!(!snapshot(&[])?.to_string().contains("\"eid\":\"e1\""));
     Ok(())
 }

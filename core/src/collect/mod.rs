@@ -11,6 +11,7 @@ mod devices;
 mod distrusted;
 mod environments;
 mod host;
+mod lingering;
 mod polled;
 mod processes;
 mod supervisor;

@@ -11,6 +11,7 @@ use super::contradictions::Contradictions;
 use super::devices::Devices;
 use super::distrusted::Distrusted;
 use super::environments::{self, LastActive};
+use super::lingering::Lingering;
 use super::processes;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{Ledger, Observed, Reading};
@@ -61,6 +62,7 @@ pub(super) struct View {
     devices: Devices,
     usernames: Usernames,
     last_active: LastActive,
+    lingering: Lingering,
     ledger: Ledger,
     bounds: Bounds,
     distrusted: Distrusted,
@@ -82,6 +84,7 @@ impl View {
             devices: Devices::default(),
             usernames: Usernames::default(),
             last_active: LastActive::default(),
+            lingering: Lingering::new(),
             ledger: Ledger::new(options.busy_above),
             bounds: Bounds::default(),
             distrusted: Distrusted::default(),
@@ -142,10 +145,14 @@ impl View {
         let no_table = ProcessTable::default();
         let table = answer.map_or(&no_table, |answer| &answer.table);
         // Who lives cannot be told without processes.
-        let live: Vec<LiveEnvironment<'_>> = match (state, answer) {
+        let mut live: Vec<LiveEnvironment<'_>> = match (state, answer) {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
+        if let (Some(state), Some(_)) = (state, answer) {
+            self.lingering
+                .extend(&mut live, state, table, sample, now.seconds);
+        }
         let no_state = State::default();
         let attributor = Attributor::new(
             state.unwrap_or(&no_state),

@@ -1,0 +1,211 @@
+//! Environments whose last member ended while a process of theirs is at work on a device that they hold.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::attribute::LiveEnvironment;
+use crate::duration::parse_duration;
+use crate::gpu::GpuSample;
+use crate::proc::{Claim, ProcessFacts, ProcessRead, ProcessTable};
+use crate::state::{EnvironmentState, State};
+
+/// How long an environment without a member goes on after its last context, unless `GENV_LINGER` says otherwise.
+const LINGER: Duration = Duration::from_secs(15 * 60);
+
+/// When a process of an environment last had a context on a device that it holds.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    linger_seconds: f64,
+    /// By eid: when the environment was made, Unix time, and when that was, by the clock of the cycles.
+    last: HashMap<String, (Option<f64>, f64)>,
+}
+
+impl Lingering {
+    /// Goes by `GENV_LINGER`; by 15 minutes where that is no duration.
+    pub(super) fn new() -> Self {
+        let set = std::env::var("GENV_LINGER").ok();
+        let linger = set.and_then(|text| parse_duration(&text).ok());
+        Self {
+            linger_seconds: linger.unwrap_or(LINGER).as_secs_f64(),
+            last: HashMap::new(),
+        }
+    }
+
+    /// Adds to those that live those of the state that have no member left and go on all the same.
+    pub(super) fn extend<'a>(
+        &mut self,
+        live: &mut Vec<LiveEnvironment<'a>>,
+        state: &'a State,
+        table: &ProcessTable,
+        sample: Option<&GpuSample>,
+        now_seconds: f64,
+    ) {
+        let unclear = self.note(state, table, sample, now_seconds);
+        let oldest = now_seconds - self.linger_seconds;
+        self.last.retain(|_, (_, last)| *last >= oldest);
+        if self.last.is_empty() && unclear.is_empty() || live.len() == state.environments.len() {
+            return;
+        }
+        let living: HashSet<&str> = live.iter().map(|it| it.environment.eid.as_str()).collect();
+        let goes_on = |environment: &&EnvironmentState| {
+            let eid = environment.eid.as_str();
+            let last = self.last.get(eid);
+            let known =
+                last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
+            !living.contains(eid)
+                && (known || unclear.contains(eid))
+                && !state.attached(eid).is_empty()
+        };
+        let more: Vec<_> = state.environments.iter().filter(goes_on).collect();
+        live.extend(more.into_iter().map(|environment| LiveEnvironment {
+            environment,
+            members: Vec::new(),
+            foreign: Vec::new(),
+            oldest_member_started_timestamp_seconds: None,
+        }));
+    }
+
+    /// Notes who has a context now. Returns the environments of which that is not known, since a process of their user
+    /// does not show what it is in.
+    fn note<'a>(
+        &mut self,
+        state: &'a State,
+        table: &ProcessTable,
+        sample: Option<&GpuSample>,
+        now_seconds: f64,
+    ) -> HashSet<&'a str> {
+        let mut unclear = HashSet::new();
+        let environments: HashMap<&str, &EnvironmentState> = state
+            .environments
+            .iter()
+            .map(|it| (it.eid.as_str(), it))
+            .collect();
+        for device in sample.iter().flat_map(|sample| &sample.devices) {
+            let held = state.devices.iter().find(|it| it.index == device.index.gpu);
+            let holders: Vec<&EnvironmentState> = held
+                .iter()
+                .flat_map(|held| &held.attachments)
+                .filter_map(|attachment| environments.get(attachment.eid.as_str()).copied())
+                .collect();
+            if holders.is_empty() {
+                continue;
+            }
+            for process in device.processes.iter().flatten() {
+                let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
+                    continue;
+                };
+                for holder in holders.iter().filter(|it| may_be_of(facts, it.uid)) {
+                    match &facts.claim {
+                        Claim::Named(eid) if *eid == holder.eid => self.touch(holder, now_seconds),
+                        Claim::Missing(_) => drop(unclear.insert(holder.eid.as_str())),
+                        Claim::Named(_) | Claim::Absent => {}
+                    }
+                }
+            }
+        }
+        unclear
+    }
+
+    fn touch(&mut self, environment: &EnvironmentState, now_seconds: f64) {
+        let created = environment.created_timestamp_seconds;
+        match self.last.get_mut(&environment.eid) {
+            Some(last) => *last = (created, now_seconds),
+            None => drop(
+                self.last
+                    .insert(environment.eid.clone(), (created, now_seconds)),
+            ),
+        }
+    }
+}
+
+fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
+    facts.uid == Some(uid)
+        || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{DeviceSample, GpuProcess};
+    use crate::model::{DeviceIndex, ProcessType};
+    use crate::state::{AttachmentState, DeviceState};
+
+    /// An environment of user 1 that holds device 0, and a process of that user on a device.
+    fn lives(
+        lingering: &mut Lingering,
+        device: u32,
+        uid: u32,
+        claim: Claim,
+        now_seconds: f64,
+    ) -> bool {
+        let environment = EnvironmentState {
+            eid: "e".to_owned(),
+            uid: 1,
+            username: None,
+            created_timestamp_seconds: Some(5.0),
+            name: None,
+            gpus: None,
+            gpu_memory: None,
+            pids: vec![7],
+            kernel_ids: Vec::new(),
+        };
+        let attachment = AttachmentState {
+            eid: "e".to_owned(),
+            gpu_memory: None,
+            attached_timestamp_seconds: None,
+        };
+        let held = DeviceState {
+            attachments: vec![attachment],
+            ..DeviceState::default()
+        };
+        let state = State {
+            environments: vec![environment],
+            devices: vec![held],
+            ..State::default()
+        };
+        let process = GpuProcess {
+            pid: 9,
+            process_type: ProcessType::Compute,
+            memory_used_bytes: None,
+            utilization_ratio: None,
+        };
+        let mut sampled = DeviceSample::lost(DeviceIndex::gpu(device), String::new());
+        sampled.processes = Some(vec![process]);
+        let sample = GpuSample {
+            devices: vec![sampled],
+            ..GpuSample::default()
+        };
+        let facts = ProcessFacts {
+            start_time_ticks: 1,
+            uid: Some(uid),
+            real_uid: Some(uid),
+            comm: String::new(),
+            container_id: None,
+            container_owner: None,
+            claim,
+        };
+        let mut table = ProcessTable::default();
+        table.processes.insert(9, ProcessRead::Present(facts));
+        let mut live = Vec::new();
+        lingering.extend(&mut live, &state, &table, Some(&sample), now_seconds);
+        !live.is_empty()
+    }
+
+    #[test]
+    fn a_context_on_a_held_device_counts_and_for_as_long_as_is_set() {
+        let named = || Claim::Named("e".to_owned());
+        let mut lingering = Lingering {
+            linger_seconds: 60.0,
+            last: HashMap::new(),
+        };
+        assert!(!lives(&mut lingering, 1, 1, named(), 0.0));
+        assert!(!lives(&mut lingering, 0, 2, named(), 0.0));
+        assert!(!lives(&mut lingering, 0, 1, Claim::Absent, 0.0));
+        assert!(lives(&mut lingering, 0, 1, named(), 0.0));
+        assert!(lives(&mut lingering, 1, 1, named(), 60.0));
+        assert!(!lives(&mut lingering, 1, 1, named(), 61.0));
+        let overwritten = Claim::Missing(crate::proc::MissingEvidence::EnvironOverwritten);
+        assert!(lives(&mut lingering, 0, 1, overwritten, 100.0));
+        assert!(lingering.last.is_empty());
+    }
+}
