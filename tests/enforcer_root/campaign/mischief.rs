@@ -225,7 +225,7 @@ fn odd_files(by: &mut Adversary<'_>) -> Result<()> {
             3 => fs::create_dir(&path)?,
             _ => {
                 fs::write(&path, "{}")?;
-                fs::set_permissions(&path, fs::Permissions::from_mode(0))?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o000))?;
             }
         }
         Ok(())
