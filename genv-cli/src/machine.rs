@@ -5,9 +5,10 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use genv_core::attribute::{Attributor, live_environments};
+use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::sources::{SourceError, SourceOptions};
@@ -240,13 +241,17 @@ impl Gpus {
         let (questions, asked) = channel::<()>();
         let (answered, answers) = channel();
         let mut source = host.gpu;
+        let mut bounds = Bounds::default();
+        let began = Instant::now();
+        // What cannot be is not written into the state either.
+        let mut sample = move || {
+            let mut sample = source.sample()?;
+            bounds.apply(&mut sample, began.elapsed().as_secs_f64());
+            Ok(sample)
+        };
         let thread = thread::Builder::new().name("gpu".to_owned());
         let spawned =
-            thread.spawn(
-                move || {
-                    while asked.recv().is_ok() && answered.send(source.sample()).is_ok() {}
-                },
-            );
+            thread.spawn(move || while asked.recv().is_ok() && answered.send(sample()).is_ok() {});
         spawned.map_err(|error| SourceError::Failed(format!("cannot ask the GPUs: {error}")))?;
         Ok(Self {
             processes: host.processes,

@@ -202,3 +202,67 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     })?;
     Ok(())
 }
+
+#[test]
+fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() -> Result<()> {
+    let process = Sleeper::start(&[("PATH", "/bin")])?;
+    let split = |fault: &str| {
+        format!(
+            "version: 1\nhosts:\n- environments: []\n\
+             \x20 devices: [{{mig: [{{profile: 3g.40gb, memory: 40gi}}], faults: [{fault}]}}]\n\
+             \x20 processes: [{{pid: {}, devices: [{{index: \"0:0\", memory: 1gi}}]}}]\n",
+            process.pid()
+        )
+    };
+    let simulation = Simulation::new(&split(""));
+    let exporter = started(&simulation)?;
+    let used = |scrape: &Scrape| {
+        let parts = scrape.all("genv_device_processes", &[("index", "0:0")]);
+        parts.len() == 3
+            && scrape
+                .value("genv_device_available", &[])
+                .is_ok_and(|it| it == 0.0)
+    };
+    for (call, wrong) in [
+        ("nvmlDeviceGetMigMode", "error: unknown"),
+        ("nvmlDeviceGetMaxMigDeviceCount", "error: unknown"),
+        ("nvmlDeviceGetMaxMigDeviceCount", "number: 4000000000"),
+        ("nvmlDeviceGetMigDeviceHandleByIndex", "error: unknown"),
+        (
+            "nvmlDeviceGetMigDeviceHandleByIndex",
+            "error: invalid_argument",
+        ),
+        (
+            "nvmlDeviceGetComputeRunningProcesses",
+            "error: no_permission",
+        ),
+        ("nvmlDeviceGetGraphicsRunningProcesses", "count: 4000000000"),
+    ] {
+        exporter.wait_for("a process on a part", used)?;
+        simulation.rewrite(&split(&format!("{{wrong: {call}, {wrong}}}")));
+        for _ in 0..2 {
+            let scrape = exporter.next_collection("gpu")?;
+            let available = scrape.all("genv_device_available", &[]);
+            ensure!(
+                available.iter().all(|(_, it)| *it == 0.0),
+                "{call}, {wrong}: {available:?}"
+            );
+        }
+        simulation.rewrite(&split(""));
+    }
+    exporter.wait_for("a process on a part again", used)?;
+    Ok(())
+}
+
+#[test]
+fn memory_that_cannot_be_is_not_written_into_the_state() -> Result<()> {
+    let wrong = "version: 1\nhosts:\n- devices: [{faults: [{wrong: nvmlDeviceGetMemoryInfo, \
+        number: 18446744073709551615}]}]\n";
+    let simulation = Simulation::new(wrong);
+    let exporter = started(&simulation)?;
+    genv(&simulation, &exporter, &["devices"])?;
+    let text = std::fs::read_to_string(exporter.folder().join("state/devices.json"))?;
+    let devices: Value = serde_json::from_str(&text)?;
+    ensure!(devices["devices"][0]["total_memory"].is_null(), "{devices}");
+    Ok(())
+}

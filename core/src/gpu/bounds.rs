@@ -36,6 +36,9 @@ const MOST_HERTZ: f64 = 1e11;
 /// 64 TiB: hundreds of times today's largest GPU.
 const MOST_BYTES: u64 = 1 << 46;
 
+/// Minor numbers of Linux have 20 bits.
+const MOST_MINOR: u32 = (1 << 20) - 1;
+
 /// Errors and replays since the driver was loaded: a device is replaced long before.
 const MOST_ERRORS: u64 = 1 << 31;
 
@@ -45,7 +48,7 @@ pub struct Distrusted {
     /// Device of the value.
     pub index: DeviceIndex,
     /// Kind of the value: `utilization`, `memory_controller`, `encoder`, `decoder`, `memory`, `temperature`,
-    /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`, `pcie_replays`,
+    /// `temperature_limit`, `power`, `power_limit`, `energy`, `clock`, `fan`, `throttled`, `ecc_errors`, `pcie_replays`, `minor`,
     /// `process_memory` or `process_utilization`.
     pub reading: &'static str,
     /// The value as it was read, in the unit of its field.
@@ -216,6 +219,9 @@ impl Known {
         out.check_count("ecc_errors", &mut ecc_errors.uncorrected, MOST_ERRORS);
         out.check_count("pcie_replays", pcie_replays, MOST_ERRORS);
 
+        if let Some(wrong) = device.minor.take_if(|minor| *minor > MOST_MINOR) {
+            out.note("minor", wrong.into());
+        }
         let most_bytes = self.memory_total_bytes.unwrap_or(MOST_BYTES);
         for process in device.processes.iter_mut().flatten() {
             out.check_count("process_memory", &mut process.memory_used_bytes, most_bytes);

@@ -92,7 +92,7 @@ device_calls! {
 gpu_calls! {
     fn nvmlDeviceGetMinorNumber(device, out: Out<'_, c_uint>) {
         device.require(Measurement::Minor)?;
-        put(out, device.gpu().device().minor)
+        device.put(out, device.gpu().device().minor)
     }
 
     fn nvmlDeviceGetSerial(_device, _buffer: *mut c_char, _length: c_uint) {

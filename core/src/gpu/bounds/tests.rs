@@ -98,8 +98,11 @@ fn every_value_with_all_bits_set_is_taken_out() {
         pcie_replays: Some(u64::from(u32::MAX)),
         ..memory(u64::MAX, u64::MAX, u64::MAX)
     };
-    let (told, readings) = apply(&mut Bounds::default(), device(measurements), 0.0);
+    let mut given = device(measurements);
+    given.minor = Some(u32::MAX);
+    let (told, readings) = apply(&mut Bounds::default(), given, 0.0);
     assert_eq!(told.measurements, DeviceMeasurements::default());
+    assert_eq!(told.minor, None);
     assert_eq!(
         readings,
         [
@@ -119,6 +122,7 @@ fn every_value_with_all_bits_set_is_taken_out() {
             "ecc_errors",
             "ecc_errors",
             "pcie_replays",
+            "minor",
         ]
     );
 }
