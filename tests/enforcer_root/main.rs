@@ -7,13 +7,13 @@ mod campaign;
 mod delivery;
 mod identity;
 mod pacing;
+mod protected;
 mod recycled;
 mod rotated;
 mod stage;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,8 @@ use anyhow::Result;
 use genv_enforcer::config::BreakerLimits;
 use genv_enforcer::execute::Policy;
 use genv_enforcer::plan::{Outcome, Step};
-use genv_tests::enforcer::{copy_of_sleep, ends, is_alive, sleeper_of, terminate};
+use genv_tests::enforcer::{ends, is_alive, sleeper_of, terminate};
 use genv_tests::patience::PATIENCE;
-use genv_tests::process::Sleeper;
 use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 use rustix::io::Errno;
@@ -81,53 +80,6 @@ fn promise_06_root_outside_of_containers_and_kernel_threads_are_out_of_reach() -
     let results = stage.results();
     assert!(!results.is_empty() && results.iter().all(|result| result == "refused"));
     Ok(())
-}
-
-#[test]
-fn promise_06_sshd_is_out_of_reach_by_its_file_and_not_by_its_name() -> Result<()> {
-    require_root();
-    apart(|| {
-        own_mounts();
-        let folder = Path::new("/usr/local/sbin");
-        mount("tmpfs", folder, "tmpfs", MountFlags::empty(), c"mode=755")?;
-        let (sshd, named) = (folder.join("sshd"), folder.join("home/sshd"));
-        fs::create_dir(folder.join("home"))?;
-        for path in [&sshd, &named] {
-            // By another process: one that this process had open could not be run.
-            let mut install = std::process::Command::new("install");
-            assert!(
-                install
-                    .arg("--mode=755")
-                    .arg("/bin/sleep")
-                    .arg(path)
-                    .status()?
-                    .success()
-            );
-        }
-        let stage = Stage::new();
-        let mut executor = stage.executor();
-        let sshd = copy_of_sleep(&sshd, ALICE, &ANYTHING)?;
-        let named = copy_of_sleep(&named, ALICE, &ANYTHING)?;
-        stage.uses_gpu(sshd.pid());
-        stage.uses_gpu(named.pid());
-        let attempt = |executor: &mut genv_enforcer::execute::Executor, process: &Sleeper| {
-            anyhow::Ok(executor.carry_out(&terminate(&target(process.pid())?), "why"))
-        };
-        refused(
-            &attempt(&mut executor, &sshd)?,
-            "/usr/local/sbin/sshd, which is never ended",
-        );
-        assert_eq!(attempt(&mut executor, &named)?, Outcome::Done);
-        ends(named.pid())?;
-        // An update replaces the file, and the one that runs has no name any more.
-        fs::remove_file(folder.join("sshd"))?;
-        refused(
-            &attempt(&mut executor, &sshd)?,
-            "/usr/local/sbin/sshd, which is never ended",
-        );
-        assert!(is_alive(sshd.pid()));
-        Ok(())
-    })
 }
 
 #[test]

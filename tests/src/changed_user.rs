@@ -46,8 +46,29 @@ impl ChangedUser {
         real_uid_of_child: u32,
         environment: &[(&str, &str)],
     ) -> Result<Self> {
-        let users = [uid, uid_of_child, real_uid_of_child].map(|uid| uid.to_string());
-        let mut parent = Command::new("/usr/bin/perl")
+        Self::run(
+            "/usr/bin/perl",
+            [uid, uid_of_child, real_uid_of_child],
+            environment,
+        )
+    }
+
+    /// As [`ChangedUser::start`], by a copy of perl.
+    ///
+    /// # Errors
+    /// As [`ChangedUser::start`].
+    pub fn of_program(
+        perl: &str,
+        uid: u32,
+        uid_of_child: u32,
+        environment: &[(&str, &str)],
+    ) -> Result<Self> {
+        Self::run(perl, [uid, uid_of_child, uid_of_child], environment)
+    }
+
+    fn run(perl: &str, users: [u32; 3], environment: &[(&str, &str)]) -> Result<Self> {
+        let users = users.map(|uid| uid.to_string());
+        let mut parent = Command::new(perl)
             .args(["-e", SCRIPT])
             .args(users)
             .env_clear()

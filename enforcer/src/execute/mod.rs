@@ -20,6 +20,7 @@ mod signal;
 pub(crate) mod surprise;
 #[cfg(test)]
 mod tests;
+mod trusted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;

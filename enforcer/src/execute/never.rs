@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use genv_core::proc::ProcessTable;
 
 use super::evidence::{Witnessed, later, never as refused};
+use super::trusted;
 use crate::config::Never;
 use crate::plan::Outcome;
 
@@ -71,14 +72,22 @@ pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Re
     }
 }
 
-/// Why the program that a process runs, as far as that can be read, is out of reach of every rule.
+/// Why the program that a process runs, as far as that can be read, is out of reach of every rule. It is so only where
+/// its user is trusted with what runs by its name.
 pub(crate) fn program_out_of_reach(pid: u32, never: &Never) -> Option<String> {
+    let path = protected_path(pid, never)?;
+    let trust = trusted::of(pid)?;
+    let is_protected = |parent| protected_path(parent, never).is_some();
+    let counts = trust.user || trust.roots_child_of.is_some_and(is_protected);
+    counts.then(|| format!("it runs {}, which is never ended", path.display()))
+}
+
+/// Which of the protected programs a process runs, as far as that can be read.
+fn protected_path(pid: u32, never: &Never) -> Option<PathBuf> {
     let executable = Executable::of(pid)?;
-    let ssh_servers = SSH_SERVERS.iter().map(Path::new);
-    let configured = never.executables.iter().map(PathBuf::as_path);
-    let mut protected = configured.chain(ssh_servers);
-    let path = protected.find(|path| executable.is(path))?;
-    Some(format!("it runs {}, which is never ended", path.display()))
+    let configured = never.executables.iter().cloned();
+    let mut protected = configured.chain(SSH_SERVERS.iter().map(PathBuf::from));
+    protected.find(|path| executable.is(path))
 }
 
 /// Why a user is out of reach.

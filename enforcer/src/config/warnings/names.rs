@@ -18,6 +18,8 @@ pub(super) fn find(file: &File, accounts: &dyn Accounts, found: &mut Found<'_>) 
     for path in file.never.executables.iter().flat_map(|paths| &paths.value) {
         if let Some(message) = unprotected(Path::new(&path.value)) {
             looker.found.at(path.referenced, message);
+        } else {
+            looker.found.at(path.referenced, protects_less(&path.value));
         }
     }
     for waiver in &file.waivers {
@@ -138,4 +140,12 @@ fn unprotected(path: &Path) -> Option<String> {
         ));
     }
     None
+}
+
+/// What an executable under `never` protects since its user counts besides its file.
+fn protects_less(path: &str) -> String {
+    format!(
+        "{path} protects less than before: whoever starts a program chooses what it loads, so that it is out of reach only as a process of root, of a user of the system, or of whoever sits at the machine, in that session. \
+         Name other users whom no rule may reach under never: users"
+    )
 }

@@ -34,8 +34,11 @@ fn promise_06_what_is_never_ended_is_not() {
     }
     stage.policy.never.users.clear();
     stage.policy.never.executables = [PathBuf::from("/bin/sleep")].into();
-    attempt(&stage, &target, "it runs /bin/sleep");
     assert!(victim.runs());
+    // Its user chose what it loads.
+    let outcome = stage.executor().carry_out(&terminate(&target), "why");
+    assert_eq!(outcome, Outcome::Done);
+    assert_eq!(victim.ended_by(), 15);
 }
 
 #[test]
