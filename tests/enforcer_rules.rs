@@ -271,3 +271,45 @@ fn who_clears_environment_variables_hides_his_own_idle_device_alone_and_is_found
     );
     Ok(())
 }
+
+#[test]
+fn who_takes_the_devices_again_after_each_end_has_them_for_a_moment() -> Result<()> {
+    // alice may have one of two devices, and begins a new environment with both every hour.
+    let environments: Vec<String> = (0..4)
+        .map(|hour| {
+            format!("{{eid: \"{hour}\", user: alice, devices: [0, 1], during: {{from: {hour}h, until: {hour}h59m}}}}")
+        })
+        .collect();
+    let test = |taken: &str| {
+        format!(
+            "config_file: enforcer.yaml\ntests:\n  - name: again\n    interval: 60s\n    scenario:\n      version: 1\n      \
+             users: {{alice: 2001}}\n      hosts: [{{name: a, devices: [{{count: 2}}], environments: [{}]}}]\n    expect:\n{taken}",
+            environments.join(", ")
+        )
+    };
+    let rules = |remember: &str| {
+        format!(
+            "version: 1\nrules: [{{kind: max-devices-per-user, limit: 1, action: detach, for: 5m, warn: [30m]{remember}}}]\n"
+        )
+    };
+    let remembered = test(
+        "      - {at: 40m, warnings: [{rule: max-devices-per-user}], actions: [{action: detach, rule: max-devices-per-user, eid: \"0\"}]}\n      \
+         - {at: 1h2m, actions: [{action: detach, rule: max-devices-per-user, eid: \"1\"}]}\n      \
+         - {at: 2h2m, warnings: [], actions: [{action: detach, rule: max-devices-per-user, eid: \"2\"}]}\n",
+    );
+    let folder = folder_with(&[
+        ("enforcer.yaml", &rules(", remember: 1h")),
+        ("test.yaml", &remembered),
+    ])?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    let anew = test(
+        "      - {at: 40m, warnings: [{rule: max-devices-per-user}], actions: [{action: detach, rule: max-devices-per-user, eid: \"0\"}]}\n      \
+         - {at: 1h40m, warnings: [{rule: max-devices-per-user}], actions: [{action: detach, rule: max-devices-per-user, eid: \"1\"}]}\n",
+    );
+    fs::write(folder.path().join("test.yaml"), anew)?;
+    fs::write(folder.path().join("enforcer.yaml"), rules(", remember: 0s"))?;
+    let said = run(folder.path(), &["test", "test.yaml"])?;
+    assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    Ok(())
+}

@@ -7,6 +7,7 @@ mod disputed;
 mod killed;
 mod left_behind;
 mod pacing;
+mod progress;
 mod surroundings;
 mod telling;
 mod trouble;

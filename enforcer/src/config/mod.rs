@@ -137,6 +137,8 @@ pub struct Rule {
     pub warn: Vec<Duration>,
     /// What follows from a warning that reached nobody.
     pub undelivered: Undelivered,
+    /// For how long the progress of a violation is remembered after it is over.
+    pub remember: Duration,
     /// From SIGTERM to SIGKILL, for [`Action::Kill`].
     pub grace: Duration,
     /// What detaching does to the environment's processes on the device.

@@ -93,6 +93,7 @@ impl Config {
             processes: DetachedProcesses::Terminate,
             selector: Selector::default(),
             schedule: None,
+            remember: Duration::ZERO,
         };
         let maximum = Limit {
             default: flags.max_devices_per_user.map(u64::from),

@@ -39,6 +39,8 @@ pub(super) struct Facts<'a> {
     never_uids: BTreeSet<u32>,
     user_ids: HashMap<&'a str, UserId>,
     host_ids: HashMap<&'a str, HostId>,
+    environment_ids: HashMap<(HostId, &'a str), EnvironmentId>,
+    process_ids: HashMap<(HostId, u32), ProcessId>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,18 @@ pub(super) struct HostFacts<'a> {
 }
 
 impl HostFacts<'_> {
+    /// Whether the host has a GPU by this index.
+    pub(super) fn lists_gpu(&self, gpu: u32) -> bool {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        devices.iter().any(|it| it.index == DeviceIndex::gpu(gpu))
+    }
+
+    /// Whether a record of the state is damaged, so that what is not there may exist all the same.
+    pub(super) fn state_is_damaged(&self) -> bool {
+        let status = self.snapshot.and_then(|it| it.collectors.get("state"));
+        status.is_some_and(|status| status.error.is_some())
+    }
+
     /// Whether a process of which it is not known where it belongs may be of this user and uses the GPU.
     pub(super) fn hides_use_of(&self, username: &str, gpu: u32) -> bool {
         let unknown = self.unknown_uses.get(&gpu);
@@ -139,6 +153,8 @@ pub(super) struct UseFacts {
     pub(super) gpu: u32,
     /// What was measured of it, on all MIG devices of the GPU.
     pub(super) memory_bytes: u64,
+    /// Whether the driver told the memory on all of them.
+    pub(super) memory_is_measured: bool,
     /// Absent if it was not measured on any of them.
     pub(super) utilization_ratio: Option<f64>,
 }
@@ -162,6 +178,8 @@ impl<'a> Facts<'a> {
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
+            environment_ids: HashMap::new(),
+            process_ids: HashMap::new(),
         };
         let mut told: HashMap<&str, u32> = HashMap::with_capacity(input.hosts.len());
         for host in input.hosts {
@@ -190,6 +208,49 @@ impl<'a> Facts<'a> {
     /// A host by its name.
     pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
         self.host_ids.get(hostname).copied()
+    }
+
+    /// A user by name.
+    pub(super) fn user(&self, username: &str) -> Option<UserId> {
+        self.user_ids.get(username).copied()
+    }
+
+    /// An environment of a host.
+    pub(super) fn environment(&self, hostname: &str, eid: &str) -> Option<EnvironmentId> {
+        let host = self.host(hostname)?;
+        self.environment_ids.get(&(host, eid)).copied()
+    }
+
+    /// A process of a host.
+    pub(super) fn process(&self, hostname: &str, pid: u32) -> Option<ProcessId> {
+        let host = self.host(hostname)?;
+        self.process_ids.get(&(host, pid)).copied()
+    }
+
+    /// What the processes of a user use on all hosts.
+    pub(super) fn uses_of_user(&self, username: &str) -> impl Iterator<Item = &UseFacts> {
+        let user = self.user(username);
+        let of = |position: usize| self.processes[self.uses[position].process].user;
+        let all = &self.uses_by_user;
+        let first = all.partition_point(|&position| of(position) < user);
+        let last = all.partition_point(|&position| of(position) <= user);
+        all[first..last]
+            .iter()
+            .filter(move |_| user.is_some())
+            .map(|&position| &self.uses[position])
+    }
+
+    /// The devices that the environments of a user are attached to, on all hosts.
+    pub(super) fn attachments_of_user(
+        &self,
+        username: &str,
+    ) -> impl Iterator<Item = &AttachmentFacts> {
+        let user = self.user(username);
+        let all = &self.attachments_by_user;
+        let of = |id: AttachmentId| Some(self.attachments[id].user);
+        let first = all.partition_point(|&id| of(id) < user);
+        let last = all.partition_point(|&id| of(id) <= user);
+        all[first..last].iter().map(|&id| &self.attachments[id])
     }
 
     /// The longest gap of a host, or of all.
@@ -237,6 +298,8 @@ impl<'a> Facts<'a> {
         for environment in &snapshot.environments {
             let id = self.add_environment(input, host, environment, &snapshot.devices);
             by_eid.insert(environment.eid.as_str(), id);
+            self.environment_ids
+                .insert((host, environment.eid.as_str()), id);
         }
         if freshness.gpu > Freshness::Missing {
             for process in &snapshot.processes {
@@ -305,6 +368,7 @@ impl<'a> Facts<'a> {
             Attribution::Unknown { .. } => (None, None),
         };
         let id = self.processes.len();
+        self.process_ids.insert((host, process.pid), id);
         let first = self.uses.len();
         for device in &process.devices {
             let gpu = device.index.gpu;
@@ -312,6 +376,7 @@ impl<'a> Facts<'a> {
             let utilization = device.utilization_ratio.filter(|ratio| ratio.is_finite());
             if let Some(known) = self.uses[first..].iter_mut().find(|known| known.gpu == gpu) {
                 known.memory_bytes = known.memory_bytes.saturating_add(memory_bytes);
+                known.memory_is_measured &= device.memory_used_bytes.is_some();
                 let both = known.utilization_ratio.zip(utilization);
                 known.utilization_ratio = both.map(|(a, b)| a + b);
             } else {
@@ -319,6 +384,7 @@ impl<'a> Facts<'a> {
                     process: id,
                     gpu,
                     memory_bytes,
+                    memory_is_measured: device.memory_used_bytes.is_some(),
                     utilization_ratio: utilization,
                 });
             }

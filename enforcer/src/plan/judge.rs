@@ -75,11 +75,21 @@ impl Judge<'_, '_> {
             .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
             .collect();
 
-        let known = self.history.violation(rule, &key);
-        let since_seconds = known.map_or(now, |known| known.since_seconds.min(now));
+        let known = self
+            .history
+            .progress(self.facts, rule, &key, user.name, now);
+        let since_seconds = known
+            .as_ref()
+            .map_or(now, |known| known.since_seconds.min(now));
         let freshness = view.freshness(finding.host);
         let is_open = |target: &Target| is_open(self.history, rule, target);
-        let known = known.filter(|known| !wants_new_round(rule, known, &targets, is_open));
+        let known = known.and_then(|mut known| {
+            if wants_new_round(rule, &known, &targets, is_open) {
+                known.may_resume(rule, now).then(|| known.resume())?;
+            }
+            Some(known)
+        });
+        let known = known.as_ref();
         let longest_gap = self.facts.longest_gap_seconds(finding.host);
         let seen_seconds = known.map_or(0.0, |known| match freshness {
             Freshness::New => known.seen.at(now, longest_gap),

@@ -54,6 +54,11 @@ impl<'f, 'a> View<'f, 'a> {
         }
     }
 
+    /// Whether the rule looks at more than environments and attachments.
+    pub(super) const fn needs_processes(&self) -> bool {
+        self.needs_processes
+    }
+
     pub(super) fn sees_user(&self, user: UserId) -> bool {
         self.users[user]
     }

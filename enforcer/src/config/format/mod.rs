@@ -107,6 +107,8 @@ pub(super) struct RuleEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) undelivered: Option<Located<Undelivered>>,
     #[serde(default, deserialize_with = "given")]
+    pub(super) remember: Option<Located<Span>>,
+    #[serde(default, deserialize_with = "given")]
     pub(super) grace: Option<Located<Span>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) processes: Option<Located<DetachedProcesses>>,

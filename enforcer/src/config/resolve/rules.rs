@@ -65,10 +65,16 @@ impl Resolver<'_> {
         let default_for = self.defaults.for_duration.as_ref();
         let default_for = default_for.filter(|_| !kind.measures_time());
         let for_duration = entry.for_duration.as_ref().or(default_for);
+        let for_duration = for_duration.map_or(kind.default_for(), |span| span.value.0);
+        let warn = self.warn(entry, &name, action)?;
+        // As long as a violation takes from its begin to its end.
+        let whole = for_duration + warn.first().copied().unwrap_or_default();
+        let remember = entry.remember.as_ref().map(|span| span.value.0);
         Ok(Rule {
             action,
-            for_duration: for_duration.map_or(kind.default_for(), |span| span.value.0),
-            warn: self.warn(entry, &name, action)?,
+            for_duration,
+            warn,
+            remember: remember.unwrap_or(whole),
             undelivered: entry
                 .undelivered
                 .as_ref()

@@ -53,7 +53,7 @@ fn promise_11_check_fails_on_an_unknown_key_with_line_and_column() {
     let (printed, error) = checked("version: 1\nrules:\n  - {kind: idle, belov: 0.1}\n");
     assert_eq!(printed, "");
     insta::assert_snapshot!(error.unwrap(), @r"
-    enforcer.yaml:3:18: unknown field `belov`, expected one of name, kind, action, for, warn, undelivered, grace, processes, limit, overrides, scope, per, below, over, only_if, match, when
+    enforcer.yaml:3:18: unknown field `belov`, expected one of name, kind, action, for, warn, undelivered, remember, grace, processes, limit, overrides, scope, per, below, over, only_if, match, when
      2 | rules:
      3 |   - {kind: idle, belov: 0.1}
        |                  ^

@@ -112,6 +112,7 @@ fn the_contracts_example_means_what_it_says() {
             processes: DetachedProcesses::Terminate,
             selector: Selector::default(),
             schedule: None,
+            remember: 11 * MINUTE,
         }
     );
     // From the defaults; what only reports warns nobody.
@@ -169,6 +170,7 @@ fn the_contracts_example_means_what_it_says() {
                 between_minutes: Some((480, 1200)),
                 outside: OutsideSchedule::Pause,
             }),
+            remember: 30 * MINUTE,
         }
     );
     assert_eq!(

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::evidence::{About, is_unknown};
 use super::{History, ViolationHistory};
-use crate::config::{Action, Rule, RuleKind};
+use crate::config::{Action, Rule};
 use crate::plan::facts::{Facts, HostId};
 use crate::plan::freshness::Freshness;
 use crate::plan::judge::is_open;
 use crate::plan::selector::View;
-use crate::plan::{Input, Key, Plan, Stage, Subject, Target, hold, rules};
+use crate::plan::{Input, Key, Plan, Stage, Subject, Target, hold};
+
+/// Violations that are kept at once though they are not found, because a part of the evidence is not known.
+const MOST_UNKNOWN: usize = 10_000;
 
 impl History {
     /// Notes what the plan of a cycle found: what is seen and since when, what is gone, and how busy attachments were. What
@@ -47,14 +51,20 @@ impl History {
                 continue;
             };
             let rule = view.rule;
-            let known = self.violations.remove(&violation.key);
-            let known = known.filter(|_| self.knows(rule));
+            let username = violation.username.as_str();
+            let known = self.progress(facts, rule, &violation.key, username, now);
+            self.violations.remove(&violation.key);
             let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
+            known.about = About::of(facts, &violation.key.subject, username);
             known.since_seconds = violation.since_seconds;
             let open = |target: &Target| is_open(self, rule, target);
             let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
             if acted_before && wants_new_round(rule, &known, &violation.targets, open) {
-                known.begin_round(now);
+                if known.may_resume(rule, now) {
+                    known.resume();
+                } else {
+                    known.begin_round(now);
+                }
             }
             let hostname = violation.hostname.as_deref();
             let host = hostname.and_then(|hostname| facts.host(hostname));
@@ -75,17 +85,30 @@ impl History {
             seen.insert(violation.key.clone(), known);
         }
         // The others are gone, unless nobody can tell.
-        for (key, known) in std::mem::take(&mut self.violations) {
-            let view = views.get(key.rule.as_str());
-            let is_silent = view.is_some_and(|view| match key.subject.hostname() {
+        let mut kept = 0;
+        for (key, mut known) in std::mem::take(&mut self.violations) {
+            let Some(view) = views.get(key.rule.as_str()) else {
+                continue;
+            };
+            if !self.knows(view.rule) {
+                continue;
+            }
+            let is_silent = match key.subject.hostname() {
                 Some(hostname) => view.missing_hosts.contains(&hostname),
                 None => !view.missing_hosts.is_empty(),
-            });
-            if is_silent && view.is_some_and(|view| self.knows(view.rule)) {
+            };
+            if is_silent {
                 seen.insert(key, known);
+            } else if kept < MOST_UNKNOWN && is_unknown(facts, view, &key.subject, &known) {
+                kept += 1;
+                known.seen.wait();
+                seen.insert(key, known);
+            } else {
+                self.remember(view.rule, &key, &known, now);
             }
         }
         self.violations = seen;
+        self.forget_old_progress(&input.config.rules, now);
         let rules = input.config.rules.iter();
         self.kinds = rules
             .map(|rule| (rule.name.clone(), rule.kind.word().to_owned()))
@@ -143,33 +166,7 @@ impl History {
         }
         known.follow_contexts(facts, id, input.now_seconds);
         known.follow_hidden(facts, id, input.now_seconds);
-        let mut idle = std::mem::take(&mut known.idle);
-        for (name, view) in views {
-            let RuleKind::Idle { over, .. } = &view.rule.kind else {
-                continue;
-            };
-            let mut last = idle.remove(*name).unwrap_or_default();
-            let mut windows: BTreeMap<String, BTreeMap<u32, super::IdleWindow>> = BTreeMap::new();
-            let attachments = environments
-                .iter()
-                .flat_map(|environment| &facts.attachments[environment.attachments.clone()]);
-            for attachment in attachments.filter(|attachment| view.sees_attachment(attachment)) {
-                let Some(sample) = rules::sample(facts, attachment) else {
-                    continue;
-                };
-                let eid = &facts.environments[attachment.environment].environment.eid;
-                let window = last
-                    .get_mut(eid)
-                    .and_then(|gpus| gpus.remove(&attachment.gpu));
-                let mut window = window.unwrap_or_default();
-                window.observe(sample, *over, freshness.longest_gap_seconds);
-                let gpus = windows.entry(eid.clone()).or_default();
-                gpus.insert(attachment.gpu, window);
-            }
-            if !windows.is_empty() {
-                known.idle.insert((*name).to_owned(), windows);
-            }
-        }
+        known.follow_idle(facts, id, views);
     }
 }
 

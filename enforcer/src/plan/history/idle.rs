@@ -14,10 +14,16 @@ const PARTS: f32 = 12.0;
 pub(in crate::plan) struct IdleWindow {
     /// When the environment was attached, Unix time: who attaches anew begins anew.
     attached_seconds: Option<i64>,
+    /// User of the environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    username: Option<String>,
     /// Its length: a rule that asks for another begins anew, or its average would be of a time that nobody asked for.
     over_milliseconds: u128,
     /// When the last sample was read, Unix time.
     sampled_seconds: Option<f64>,
+    /// Whether the last samples were not measured: the time until the next one does not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    waits: bool,
     /// Seconds, and utilization × seconds; the oldest first.
     buckets: VecDeque<(f32, f32)>,
 }
@@ -31,6 +37,42 @@ pub(in crate::plan) struct Sample {
 }
 
 impl IdleWindow {
+    /// Whether it is a user's; of one that an earlier version wrote this is not known.
+    pub(in crate::plan) fn is_of(&self, username: &str) -> bool {
+        self.username().is_none_or(|own| own == username)
+    }
+
+    pub(in crate::plan) fn username(&self) -> Option<&str> {
+        self.username.as_deref()
+    }
+
+    /// Whether its last sample is at most so old.
+    pub(in crate::plan) fn is_younger(&self, seconds: f64, now_seconds: Option<f64>) -> bool {
+        let age = now_seconds.zip(self.sampled_seconds);
+        age.is_some_and(|(now, at)| (now - at).abs() < seconds)
+    }
+
+    /// It is of this attachment now. One that was made since goes on with the window, if that `is_remembered`.
+    pub(in crate::plan) fn follow(
+        &mut self,
+        username: &str,
+        attached_seconds: Option<i64>,
+        is_remembered: bool,
+    ) {
+        if self.username() != Some(username) {
+            self.username = Some(username.to_owned());
+        }
+        if is_remembered && self.attached_seconds != attached_seconds {
+            self.attached_seconds = attached_seconds;
+            self.wait();
+        }
+    }
+
+    /// Nothing was measured: what follows within the length of the window goes on with it.
+    pub(in crate::plan) const fn wait(&mut self) {
+        self.waits = true;
+    }
+
     /// Adds a sample; after a gap, or on a clock that was set back, the window begins anew.
     pub(in crate::plan) fn observe(
         &mut self,
@@ -44,6 +86,7 @@ impl IdleWindow {
         {
             *self = Self {
                 attached_seconds: sample.attached_seconds,
+                username: self.username.take(),
                 over_milliseconds,
                 ..Self::default()
             };
@@ -51,6 +94,9 @@ impl IdleWindow {
         let before = self.sampled_seconds.replace(sample.sampled_seconds);
         let Some(before) = before else { return };
         let seconds = sample.sampled_seconds - before;
+        if std::mem::take(&mut self.waits) && (0.0..=over.as_secs_f64()).contains(&seconds) {
+            return;
+        }
         if !(seconds > 0.0 && seconds <= longest_gap_seconds) {
             self.buckets.clear();
             return;

@@ -2,10 +2,13 @@
 //! detached, and how busy each attachment was.
 
 mod contexts;
+mod evidence;
 mod follow;
 mod hidden;
 mod idle;
+mod progress;
 mod settle;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +18,7 @@ use super::freshness::{LastRead, ObservedTime};
 use super::{Key, Subject};
 use crate::config::Rule;
 pub(super) use contexts::ContextHistory;
+use evidence::About;
 pub(super) use follow::wants_new_round;
 pub(super) use idle::{IdleWindow, Sample};
 
@@ -34,6 +38,9 @@ pub struct History {
     /// What each rule forbade, by its name: one that forbids something else now is another rule.
     kinds: BTreeMap<String, String>,
     pub(super) hosts: BTreeMap<String, HostHistory>,
+    /// Progress of violations that are over.
+    #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
+    remembered: BTreeMap<progress::Place, progress::Remembered>,
 }
 
 /// [`History::version`] of what is written.
@@ -80,6 +87,9 @@ pub(super) struct ViolationHistory {
     pub(super) put_off: bool,
     /// Whether any of this was only rehearsed.
     pub(super) rehearsed: bool,
+    /// What it was concluded from when it was last seen.
+    #[serde(default)]
+    pub(super) about: About,
 }
 
 /// What is remembered of one host.
@@ -102,6 +112,9 @@ pub(super) struct HostHistory {
     /// By rule, eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
+    /// By rule, user and GPU: windows of attachments that are gone, for as long as the rule remembers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    idle_left: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
 }
 
 /// A process that was signalled, or may not be.
@@ -145,6 +158,7 @@ impl Default for History {
             violations: BTreeMap::new(),
             kinds: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            remembered: BTreeMap::new(),
         }
     }
 }
@@ -184,6 +198,7 @@ impl History {
                 violation.seen.wait();
             }
         }
+        self.remembered.retain(|_, it| !it.is_rehearsed());
         for host in self.hosts.values_mut() {
             host.processes.retain(|_, process| !process.rehearsed);
             for attachments in host.attachments.values_mut() {
@@ -250,6 +265,7 @@ impl ViolationHistory {
             chosen: BTreeSet::new(),
             put_off: false,
             rehearsed: false,
+            about: About::new(),
         }
     }
 
@@ -258,6 +274,7 @@ impl ViolationHistory {
         *self = Self {
             since_seconds: self.since_seconds,
             reported: self.reported,
+            about: std::mem::take(&mut self.about),
             ..Self::begin(now_seconds)
         };
     }

@@ -24,6 +24,7 @@ pub(super) fn rule(kind: RuleKind, action: Action) -> Rule {
         processes: DetachedProcesses::Terminate,
         selector: Selector::default(),
         schedule: None,
+        remember: Duration::ZERO,
     }
 }
 

@@ -236,22 +236,25 @@ pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
         kinds(),
         selector,
         warn,
-        select(vec![0_u64, 10, 40]),
+        select(vec![(0_u64, 0_u64), (10, 0), (40, 0), (0, 50), (40, 90)]),
         any::<prop::sample::Index>(),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(kind, selector, warn, for_seconds, action, keep)| Rule {
-            for_duration: seconds(for_seconds),
-            warn,
-            selector,
-            grace: seconds(30),
-            processes: if keep {
-                DetachedProcesses::Keep
-            } else {
-                DetachedProcesses::Terminate
+        .prop_map(
+            |(kind, selector, warn, (for_seconds, remember), action, keep)| Rule {
+                for_duration: seconds(for_seconds),
+                remember: seconds(remember),
+                warn,
+                selector,
+                grace: seconds(30),
+                processes: if keep {
+                    DetachedProcesses::Keep
+                } else {
+                    DetachedProcesses::Terminate
+                },
+                ..rule(kind.clone(), *action.get(ending(&kind)))
             },
-            ..rule(kind.clone(), *action.get(ending(&kind)))
-        });
+        );
     prop::collection::vec(rule, 1..5).prop_map(|mut rules| {
         for (number, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("rule-{number}");

@@ -116,13 +116,26 @@ fn unmeasured_is_never_idle() {
             None,
             "{number}"
         );
-        // One such moment, and the window begins anew.
+        // One such moment stops the time, and forgets nothing.
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         assert_eq!(first_action(&mut daemon, &lab(0.0), 590), None);
         assert_eq!(first_action(&mut daemon, &unmeasured, 10), None, "{number}");
         assert_eq!(
             first_action(&mut daemon, &lab(0.0), 2000),
-            Some(1200.0),
+            Some(620.0),
+            "{number}"
+        );
+        // After a time as long as the window nothing of it is left.
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        assert_eq!(first_action(&mut daemon, &lab(0.0), 590), None);
+        assert_eq!(
+            first_action(&mut daemon, &unmeasured, 610),
+            None,
+            "{number}"
+        );
+        assert_eq!(
+            first_action(&mut daemon, &lab(0.0), 2000),
+            Some(1800.0),
             "{number}"
         );
     }

@@ -10,6 +10,7 @@ pub(crate) mod lab;
 mod ladder;
 mod left_behind;
 mod limits;
+mod progress;
 mod promises;
 mod properties;
 mod reload;

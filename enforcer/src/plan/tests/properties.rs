@@ -74,7 +74,9 @@ proptest! {
         rules in rules(),
         steps in prop::collection::vec(select(vec![10.0, 10.0, 10.0, 10.0, 30.0, 0.0, 0.5, -1.0, -3600.0, 31.0, 3600.0]), 25),
     ) {
-        let mut daemon = Daemon::new(rules);
+        // What is remembered of others of the same user has a property of its own.
+        let forgetful = rules.into_iter().map(|rule| Rule { remember: seconds(0), ..rule });
+        let mut daemon = Daemon::new(forgetful.collect());
         let mut observed = 0.0;
         let (mut shown_seconds, mut counted_until) = (f64::MIN, daemon.now_seconds);
         let mut lasting: BTreeMap<Key, Seen> = BTreeMap::new();
@@ -89,10 +91,8 @@ proptest! {
             shown_seconds = daemon.now_seconds;
             let plan = daemon.cycle(&lab);
             lasting.retain(|key, _| {
-                // While a host is missing, nobody can tell that what it showed is gone.
-                let missing = &plan.missing_hosts;
-                let hostname = key.subject.hostname();
-                hostname.map_or(!missing.is_empty(), |hostname| missing.contains(hostname))
+                // While a host is missing or a part of the evidence is not known, nobody can tell that what it showed is gone.
+                daemon.history.remembers(key)
                     || plan.violations.iter().any(|violation| violation.key == *key)
             });
             for violation in &plan.violations {

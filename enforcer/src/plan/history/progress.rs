@@ -1,0 +1,205 @@
+//! How far a user is with a rule on a device, for a time after a violation is over: whoever leaves and returns, attaches
+//! again or starts another process goes on where the violation was.
+
+use std::collections::BTreeSet;
+
+use genv_core::model::DeviceIndex;
+use serde::{Deserialize, Serialize};
+
+use super::{History, ViolationHistory};
+use crate::config::Rule;
+use crate::plan::facts::Facts;
+use crate::plan::{Key, Subject};
+
+/// Places of which progress is remembered at once: whoever may write genv's state may invent any number of users.
+const MOST_REMEMBERED: usize = 10_000;
+
+/// Whose progress it is, and where. Progress of one user is never another's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::plan) struct Place {
+    rule: String,
+    username: String,
+    /// Absent where all hosts count together.
+    hostname: Option<String>,
+    /// Absent where a rule counts over devices.
+    gpu: Option<u32>,
+}
+
+/// Progress of a violation that is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::plan) struct Remembered {
+    progress: ViolationHistory,
+    /// When it was last seen to be over, Unix time.
+    over_seconds: f64,
+}
+
+impl History {
+    /// How far a violation of a user is: what is known of it, or of one that is over, whichever is farther.
+    pub(in crate::plan) fn progress(
+        &self,
+        facts: &Facts<'_>,
+        rule: &Rule,
+        key: &Key,
+        username: &str,
+        now_seconds: f64,
+    ) -> Option<ViolationHistory> {
+        let known = self.violation(rule, key);
+        if self.remembered.is_empty() || !self.knows(rule) {
+            return known.cloned();
+        }
+        let remembered = places(facts, rule, &key.subject, username)
+            .into_iter()
+            .filter_map(|place| self.remembered.get(&place))
+            .filter(|it| it.lasts(rule, now_seconds))
+            .map(|it| &it.progress)
+            .max_by(|a, b| a.cmp_progress(b));
+        match (known, remembered) {
+            (Some(known), Some(other)) if other.cmp_progress(known).is_gt() => {
+                Some(known.with_progress_of(other))
+            }
+            (Some(known), _) => Some(known.clone()),
+            (None, Some(other)) => {
+                Some(ViolationHistory::begin(now_seconds).with_progress_of(other))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Keeps the progress of a violation that is over, for as long as its rule says.
+    pub(super) fn remember(
+        &mut self,
+        rule: &Rule,
+        key: &Key,
+        known: &ViolationHistory,
+        now_seconds: f64,
+    ) {
+        let Some(username) = &known.about.username else {
+            return;
+        };
+        if rule.remember.is_zero() || self.remembered.len() >= MOST_REMEMBERED {
+            return;
+        }
+        let gpus: Vec<Option<u32>> = match &key.subject {
+            Subject::Process { .. } => known.about.gpus.iter().copied().map(Some).collect(),
+            subject => vec![device(subject)],
+        };
+        for gpu in gpus {
+            let place = place(rule, &key.subject, username, gpu);
+            let progress = known.to_remember();
+            let before = self.remembered.get(&place);
+            let before = before.filter(|before| before.progress.cmp_progress(&progress).is_gt());
+            let progress = before.map_or(progress, |before| before.progress.clone());
+            let over_seconds = now_seconds;
+            self.remembered.insert(
+                place,
+                Remembered {
+                    progress,
+                    over_seconds,
+                },
+            );
+        }
+    }
+
+    /// Forgets what is over for longer than its rule says, and what is of rules that are not there any more.
+    pub(super) fn forget_old_progress(&mut self, rules: &[Rule], now_seconds: f64) {
+        if self.remembered.is_empty() {
+            return;
+        }
+        self.remembered.retain(|place, remembered| {
+            let mut rules = rules.iter().filter(|rule| rule.name == place.rule);
+            rules.any(|rule| remembered.lasts(rule, now_seconds))
+        });
+    }
+}
+
+impl Remembered {
+    fn lasts(&self, rule: &Rule, now_seconds: f64) -> bool {
+        (now_seconds - self.over_seconds).abs() <= rule.remember.as_secs_f64()
+    }
+
+    pub(super) const fn is_rehearsed(&self) -> bool {
+        self.progress.rehearsed
+    }
+}
+
+impl ViolationHistory {
+    /// More warnings are farther, and of as many, more time.
+    fn cmp_progress(&self, other: &Self) -> std::cmp::Ordering {
+        let seconds = self.seen.seconds.total_cmp(&other.seen.seconds);
+        self.warnings_given.cmp(&other.warnings_given).then(seconds)
+    }
+
+    fn with_progress_of(&self, other: &Self) -> Self {
+        Self {
+            since_seconds: self.since_seconds,
+            reported: self.reported,
+            acted_seconds: self.acted_seconds,
+            chosen: self.chosen.clone(),
+            about: self.about.clone(),
+            ..other.clone()
+        }
+    }
+
+    /// The time that was seen and the warnings that were given, without what was done.
+    fn to_remember(&self) -> Self {
+        let mut progress = Self {
+            reported: false,
+            not_warned: None,
+            acted_seconds: None,
+            chosen: BTreeSet::new(),
+            about: super::About::default(),
+            ..self.clone()
+        };
+        progress.seen.wait();
+        progress
+    }
+
+    /// Goes on with what came after the action, by the warnings that were given.
+    pub(in crate::plan) fn resume(&mut self) {
+        self.acted_seconds = None;
+        self.chosen.clear();
+    }
+
+    /// Whether what came after the action is of the same progress: within the time for which the rule remembers it.
+    pub(in crate::plan) fn may_resume(&self, rule: &Rule, now_seconds: f64) -> bool {
+        let within = |acted: f64| now_seconds - acted <= rule.remember.as_secs_f64();
+        !rule.remember.is_zero() && self.acted_seconds.is_some_and(within)
+    }
+}
+
+const fn device(subject: &Subject) -> Option<u32> {
+    match subject {
+        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => {
+            Some(DeviceIndex::whole(*index).gpu)
+        }
+        Subject::Process { .. } | Subject::Environment { .. } | Subject::User { .. } => None,
+    }
+}
+
+fn place(rule: &Rule, subject: &Subject, username: &str, gpu: Option<u32>) -> Place {
+    Place {
+        rule: rule.name.clone(),
+        username: username.to_owned(),
+        hostname: subject.hostname().map(str::to_owned),
+        gpu,
+    }
+}
+
+/// Where progress with a violation may come from.
+fn places(facts: &Facts<'_>, rule: &Rule, subject: &Subject, username: &str) -> Vec<Place> {
+    let gpus = match subject {
+        Subject::Process { hostname, pid, .. } => {
+            let process = facts.process(hostname, *pid);
+            let uses = process.map(|id| facts.processes[id].uses.clone());
+            let uses = uses.map_or(&[][..], |uses| &facts.uses[uses]);
+            uses.iter().map(|used| Some(used.gpu)).collect()
+        }
+        subject => vec![device(subject)],
+    };
+    let places = gpus
+        .into_iter()
+        .map(|gpu| place(rule, subject, username, gpu));
+    places.collect()
+}

@@ -1,0 +1,354 @@
+//! What becomes of violations that are over, and of those of which nobody can tell whether they are.
+
+use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::daemon::*;
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+/// Ends processes outside after one minute and a warning of one minute.
+fn outside(remember: u64) -> Rule {
+    Rule {
+        for_duration: seconds(60),
+        warn: vec![seconds(60)],
+        remember: seconds(remember),
+        ..rule(RuleKind::NonEnvProcesses, Action::Terminate)
+    }
+}
+
+fn with(username: &str, pid: u32) -> Lab {
+    Lab::new(1, 2).process("gpu01", pid, username, None, &[(0, GIB)])
+}
+
+fn hidden(username: &str, pid: u32) -> Lab {
+    let mut lab = with(username, pid);
+    lab.pid("gpu01", pid).attribution = Attribution::Unknown {
+        reason: "state_unreadable".to_owned(),
+    };
+    lab
+}
+
+/// The state of a host of which a record is damaged.
+fn damage(lab: &mut Lab) {
+    let status = CollectorStatus {
+        success: true,
+        current: true,
+        error: Some("environment e1 is left out".to_owned()),
+        ..CollectorStatus::default()
+    };
+    lab.hosts[0].collectors.insert("state".to_owned(), status);
+}
+
+fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
+    let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
+    steps.iter().map(line).collect()
+}
+
+#[test]
+fn who_is_unknown_now_and_then_is_ended_all_the_same_and_not_sooner() {
+    let mut daemon = Daemon::new(vec![outside(0)]);
+    let mut steps = Vec::new();
+    for cycle in 0..40 {
+        // Two cycles in six.
+        let lab = if cycle % 6 < 4 {
+            with("bob", 10)
+        } else {
+            hidden("bob", 10)
+        };
+        steps.extend(daemon.run(&lab, 10));
+    }
+    // 30 s of each minute are seen.
+    assert_eq!(
+        told(&steps),
+        ["90 report", "90 warn 1/1", "210 terminate 10"]
+    );
+    // Whoever stays unknown is neither ended nor forgotten.
+    let mut daemon = Daemon::new(vec![outside(0)]);
+    daemon.run(&with("bob", 10), 100);
+    assert_eq!(daemon.run(&hidden("bob", 10), 7200), []);
+    let steps = daemon.run(&with("bob", 10), 100);
+    assert_eq!(told(&steps), ["7330 terminate 10"]);
+    // It ended: nothing is unknown.
+    let mut daemon = Daemon::new(vec![outside(0)]);
+    daemon.run(&with("bob", 10), 100);
+    daemon.run(&hidden("bob", 11), 10);
+    assert!(daemon.history.violations.is_empty());
+}
+
+#[test]
+fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_ends_it() {
+    let mut untold = Lab::new(1, 2);
+    untold.hosts[0].devices[0].processes_measured = false;
+    let mut elsewhere = Lab::new(1, 2);
+    elsewhere.hosts[0].devices[1].processes_measured = false;
+    let mut gone = Lab::new(1, 2);
+    gone.hosts[0].devices.remove(0);
+    for (lab, is_kept) in [(untold, true), (elsewhere, false), (gone, false)] {
+        let mut daemon = Daemon::new(vec![outside(0)]);
+        daemon.run(&with("bob", 10), 100);
+        daemon.run(&lab, 100);
+        assert_eq!(!daemon.history.violations.is_empty(), is_kept);
+    }
+    // Of a rule about memory, the amount is evidence too.
+    let kind = RuleKind::MaxMemoryPerUser {
+        limits: limit(1),
+        per: MemoryPer::Device,
+        scope: Scope::Host,
+    };
+    let mut daemon = Daemon::new(vec![rule(kind, Action::Report)]);
+    daemon.run(&with("bob", 10), 100);
+    let mut lab = with("bob", 10);
+    lab.pid("gpu01", 10).devices[0].memory_used_bytes = None;
+    daemon.run(&lab, 100);
+    assert_eq!(daemon.history.violations.len(), 1);
+}
+
+#[test]
+fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    let rule = Rule {
+        for_duration: seconds(60),
+        ..rule(kind, Action::Detach)
+    };
+    let lab = |with_alice: bool| {
+        let mut lab = Lab::new(1, 4)
+            .environment("gpu01", "e2", "bob")
+            .attach("gpu01", "e2", 2, 60.0)
+            .attach("gpu01", "e2", 3, 30.0);
+        if with_alice {
+            lab = lab
+                .environment("gpu01", "e1", "alice")
+                .attach("gpu01", "e1", 0, 60.0)
+                .attach("gpu01", "e1", 1, 30.0);
+        }
+        lab
+    };
+    let mut damaged = lab(false);
+    damage(&mut damaged);
+    let mut daemon = Daemon::new(vec![rule.clone()]);
+    let mut steps = Vec::new();
+    for cycle in 0..24 {
+        let lab = if cycle % 3 == 2 { &damaged } else { &lab(true) };
+        steps.extend(daemon.run(lab, 10));
+    }
+    let told = told(&steps);
+    assert!(told.contains(&"60 detach e2:3".to_owned()), "{told:?}");
+    assert!(
+        told.iter().any(|step| step.ends_with("detach e1:1")),
+        "{told:?}"
+    );
+    // bob gave one back while a record of alice's is damaged: his violation is over.
+    let mut daemon = Daemon::new(vec![rule]);
+    daemon.run(&lab(true), 30);
+    damaged.hosts[0].devices[3].attachments.clear();
+    damaged.eid("gpu01", "e2").devices.pop();
+    daemon.run(&damaged, 10);
+    let users: Vec<_> = daemon.history.violations.values().collect();
+    assert_eq!(users.len(), 1, "{users:#?}");
+}
+
+#[test]
+fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule_it_does_not() {
+    let respawned = |rule: Rule, pause: u64| {
+        let mut daemon = Daemon::new(vec![rule]);
+        let mut steps = daemon.run(&with("bob", 10), 100);
+        steps.extend(daemon.run(&Lab::new(1, 2), pause));
+        steps.extend(daemon.run(&with("bob", 11), 40));
+        steps.extend(daemon.run(&with("bob", 12), 200));
+        told(&steps)
+    };
+    // Of the 60 s after the warning, 30 were seen of the first; what a cycle sees first adds nothing.
+    assert_eq!(
+        respawned(outside(120), 100),
+        [
+            "60 report",
+            "60 warn 1/1",
+            "200 report",
+            "230 terminate 11",
+            "250 report",
+            "250 terminate 12"
+        ]
+    );
+    assert_eq!(
+        respawned(outside(120), 130)[2..],
+        ["310 report", "310 warn 1/1", "370 terminate 12"]
+    );
+    assert_eq!(
+        respawned(outside(0), 10)[2..],
+        ["210 report", "210 warn 1/1", "270 terminate 12"]
+    );
+}
+
+#[test]
+fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_else_does() {
+    let mut daemon = Daemon::new(vec![outside(120)]);
+    daemon.run(&with("bob", 10), 80);
+    let both = with("bob", 10).process("gpu01", 11, "bob", None, &[(0, GIB)]);
+    assert_eq!(daemon.run(&both, 20), []);
+    let carol = with("bob", 11).process("gpu01", 12, "carol", None, &[(0, GIB)]);
+    let steps = daemon.run(&carol, 300);
+    assert_eq!(
+        told(&steps),
+        [
+            "110 report",
+            "140 terminate 11",
+            "160 report",
+            "160 warn 1/1",
+            "220 terminate 12"
+        ]
+    );
+    // On another device it is another matter.
+    let mut daemon = Daemon::new(vec![outside(120)]);
+    daemon.run(&with("bob", 10), 100);
+    let mut elsewhere = with("bob", 11);
+    elsewhere.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
+    let steps = daemon.run(&elsewhere, 100);
+    assert_eq!(told(&steps), ["160 report", "160 warn 1/1"]);
+}
+
+/// Devices that alice, who may have two of eight, holds on average if she takes all of them again one cycle after they were
+/// taken, and lets them go for one cycle shortly before they would be.
+fn average_devices(remember: u64, evades: bool) -> f64 {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(2),
+        scope: Scope::Host,
+    };
+    let mut daemon = Daemon::new(vec![Rule {
+        for_duration: seconds(300),
+        warn: vec![seconds(600)],
+        remember: seconds(remember),
+        ..rule(kind, Action::Detach)
+    }]);
+    let hold = |gpus: &[u32], since: f64| {
+        gpus.iter().fold(
+            Lab::new(1, 8).environment("gpu01", "e1", "alice"),
+            |lab, &gpu| lab.attach("gpu01", "e1", gpu, NOON - since),
+        )
+    };
+    let (mut held, mut since): (Vec<u32>, f64) = ((0..8).collect(), NOON);
+    let mut total = 0;
+    const CYCLES: u64 = 8640;
+    for cycle in 0..CYCLES {
+        total += held.len();
+        let plan = daemon.cycle(&hold(&held, since));
+        let is_full = held.len() == 8;
+        held.retain(|gpu| {
+            plan.steps.iter().all(|step| match &step.kind {
+                StepKind::Detach(target) => target.gpu != *gpu,
+                _ => true,
+            })
+        });
+        if !is_full {
+            (held, since) = ((0..8).collect(), daemon.now_seconds);
+        } else if evades && cycle % 85 == 84 {
+            held.truncate(2);
+        }
+        daemon.now_seconds += 10.0;
+    }
+    total as f64 / CYCLES as f64
+}
+
+#[test]
+fn a_maximum_holds_on_average_for_who_takes_all_again_each_time() {
+    for evades in [false, true] {
+        assert!(average_devices(0, evades) > 7.8);
+        // Each time they are there for the one cycle in which they are found.
+        let average = average_devices(900, evades);
+        assert!(average < 5.2, "{average}");
+    }
+}
+
+#[test]
+fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(600),
+        only_if_free_devices_below: None,
+    };
+    let again = |remember: u64, username: &str| {
+        let mut daemon = Daemon::new(vec![Rule {
+            remember: seconds(remember),
+            ..rule(kind.clone(), Action::Detach)
+        }]);
+        let held = |eid: &str, username: &str, before: f64| {
+            Lab::new(1, 1)
+                .environment("gpu01", eid, username)
+                .attach("gpu01", eid, 0, before)
+        };
+        let mut steps = daemon.run(&held("e1", "alice", 3600.0), 500);
+        steps.extend(daemon.run(&held("e1", "alice", -500.0), 50));
+        steps.extend(daemon.run(&Lab::new(1, 1), 100));
+        steps.extend(daemon.run(&held("e2", username, -650.0), 1000));
+        let first = steps
+            .iter()
+            .find(|(_, step)| matches!(step, StepKind::Detach(_)));
+        first.map(|(at, _)| *at)
+    };
+    assert_eq!(again(0, "alice"), Some(1250.0));
+    assert_eq!(again(600, "bob"), Some(1250.0));
+    let at = again(600, "alice").unwrap();
+    assert!((700.0..760.0).contains(&at), "{at}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_user_does_an_end_follows_what_was_seen_and_said_of_that_user(
+        remember in select(vec![0_u64, 60, 600]),
+        moments in prop::collection::vec((0..6_u8, 1..8_u64), 1..40),
+    ) {
+        let mut daemon = Daemon::new(vec![outside(remember)]);
+        // Of each user: seconds that were seen, and when the user was warned of.
+        let mut seen = [0.0_f64; 2];
+        let mut warned: [Option<f64>; 2] = [None; 2];
+        let users = ["bob", "carol"];
+        let mut pid = 10;
+        for (moment, cycles) in moments {
+            pid += 1;
+            let (lab, who) = match moment {
+                0 | 1 => (with("bob", pid), Some(0)),
+                2 => (with("carol", pid), Some(1)),
+                3 => (hidden("bob", pid), None),
+                4 => (Lab::new(1, 2), None),
+                _ => {
+                    let mut silent = Lab::new(1, 2);
+                    silent.silent.insert("gpu01".to_owned());
+                    (silent, None)
+                }
+            };
+            for _ in 0..cycles {
+                for step in daemon.cycle(&lab).steps {
+                    let username = users[who.unwrap()];
+                    match step.kind {
+                        StepKind::Warn { .. } => {
+                            prop_assert!(seen[who.unwrap()] >= 60.0);
+                            warned[who.unwrap()].get_or_insert(seen[who.unwrap()]);
+                        }
+                        StepKind::Terminate(target) => {
+                            prop_assert_eq!(target.username, username);
+                            let at = warned[who.unwrap()];
+                            prop_assert!(at.is_some_and(|at| seen[who.unwrap()] - at >= 60.0));
+                        }
+                        _ => {}
+                    }
+                }
+                // From here to the next look.
+                if let Some(who) = who {
+                    seen[who] += 10.0;
+                }
+                daemon.now_seconds += 10.0;
+            }
+        }
+        prop_assert!(daemon.history.violations.len() <= 40);
+        daemon.run(&Lab::new(1, 2), 700);
+        let json = daemon.history.to_json().unwrap();
+        prop_assert!(!json.contains("bob"), "{}", json);
+    }
+}

@@ -1,0 +1,89 @@
+//! Violations that come and go, or are hidden for moments, under a running daemon.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
+use genv_tests::nvml_sim::used_by;
+use genv_tests::state::{self, Environment};
+
+const RULES: &str = "version: 1
+mode: enforce
+interval: 100ms
+breaker: {share_of_users: 1, signals_per_minute: 100}
+rules: [{kind: non-env-processes, action: terminate, for: 1200ms, warn: [1500ms]}]
+";
+
+#[test]
+fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
+    let (member, outsider) = (sleeper(&[])?, sleeper(&[])?);
+    let setup = Setup::new(&used_by(&[outsider.pid()]), RULES)?;
+    let environment = Environment::new("e1", victim(), member.pid(), &[]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let path = setup.genv_directory().join("envs.json");
+    let whole = fs::read_to_string(&path)?;
+    // A record of which nobody can tell what it was.
+    let mut damaged: serde_json::Value = serde_json::from_str(&whole)?;
+    let records = damaged["envs"].as_array_mut();
+    records.context("no records")?.push(serde_json::json!("?"));
+    let damaged = damaged.to_string();
+    let write = |text: &str| -> Result<()> {
+        let next = path.with_extension("next");
+        fs::write(&next, text)?;
+        Ok(fs::rename(&next, &path)?)
+    };
+    let enforcer = setup.start()?;
+    let unknown = |status: &serde_json::Value| {
+        let hosts = status["unknown_processes"].as_object();
+        hosts.is_some_and(|hosts| !hosts.is_empty())
+    };
+    let begun = Instant::now();
+    let mut rounds = 0;
+    while is_alive(outsider.pid()) {
+        ensure!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it goes on after {rounds} rounds: {:#}",
+            enforcer.status()?
+        );
+        // Less than half of what it takes to be warned, and then a moment in which nobody can tell.
+        std::thread::sleep(Duration::from_millis(500));
+        write(&damaged)?;
+        enforcer.wait_for_status("it is unknown, or has ended", |status| {
+            unknown(status) || !is_alive(outsider.pid())
+        })?;
+        write(&whole)?;
+        rounds += 1;
+    }
+    ensure!(rounds > 2, "it was ended after {rounds} rounds");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_is_started_again_and_again_is_ended_by_the_warnings_of_the_first_one()
+-> Result<()> {
+    let first = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[first.pid()]), RULES)?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_status("it is warned of", |status| {
+        status["violations"][0]["stage"] == "warned"
+    })?;
+    drop(first);
+    let mut stages = Vec::new();
+    for _ in 0..3 {
+        let next = sleeper(&[])?;
+        enforcer.setup().rewrite_scenario(&used_by(&[next.pid()]))?;
+        let subject = format!("process {}", next.pid());
+        let status = enforcer.wait_for_status("it is seen or ended", |status| {
+            !is_alive(next.pid()) || status["violations"][0]["subject"] == subject
+        })?;
+        stages.push(status["violations"][0]["stage"].clone());
+        // It needs no warning of its own.
+        ends(next.pid())?;
+    }
+    let scrape = enforcer.scrape()?;
+    let warnings = scrape.all("genv_enforcer_warnings_total", &[]);
+    let warnings: f64 = warnings.iter().map(|(_, value)| value).sum();
+    assert_eq!(warnings, 1.0, "{stages:?}");
+    Ok(())
+}
