@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use genv_core::model::{Attribution, Device, Environment, Process, Snapshot};
+use genv_core::model::{Attribution, Device, DeviceIndex, Environment, Process, Snapshot};
 
 use super::freshness::{Freshness, HostFreshness, LastRead};
 use super::unknown::{self, UnknownUses};
