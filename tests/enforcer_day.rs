@@ -33,9 +33,9 @@ mode: enforce
 breaker: {{signals_per_minute: 10000, share_of_users: 1}}
 never: {{executables: [{protected}]}}
 rules:
-- {{kind: non-env-processes, action: terminate, for: 300ms, warn: [700ms]}}
-- {{kind: env-devices, action: kill, for: 200ms, warn: [500ms], grace: 1s}}
-- {{name: fair-share, kind: max-devices-per-user, limit: 2, action: detach, for: 300ms, warn: [500ms]}}
+- {{kind: non-env-processes, action: terminate, for: 300ms, warn: [700ms], remember: 0s}}
+- {{kind: env-devices, action: kill, for: 200ms, warn: [500ms], grace: 1s, remember: 0s}}
+- {{name: fair-share, kind: max-devices-per-user, limit: 2, action: detach, for: 300ms, warn: [500ms], remember: 0s}}
 - {{kind: max-processes-per-environment, limit: 1, for: 0s}}
 "
     )

@@ -52,12 +52,12 @@ breaker: {{signals_per_minute: 100, share_of_users: 1}}
 {maintenance}
 waivers: [{{users: [carol], rules: [idle], until: \"{tomorrow}\", reason: deadline}}]
 rules:
-- {{kind: non-env-processes, action: terminate, for: 500ms, warn: [4s, 2s]}}
-- {{kind: env-devices, action: kill, for: 500ms, warn: [1s], grace: {GRACE_SECONDS}s}}
-- {{kind: env-memory, action: terminate, for: 500ms, warn: [1s]}}
-- {{name: fair-share, kind: max-devices-per-user, limit: {{default: 8, groups: {{students: 2}}}}, action: detach, for: 500ms, warn: [1s]}}
-- {{name: old, kind: max-age, limit: {{users: {{eve: 20s}}}}, action: detach, warn: [2s]}}
-- {{kind: idle, below: 0.05, over: 6s, action: detach, warn: [2s]}}
+- {{kind: non-env-processes, action: terminate, for: 500ms, warn: [4s, 2s], remember: 0s}}
+- {{kind: env-devices, action: kill, for: 500ms, warn: [1s], grace: {GRACE_SECONDS}s, remember: 0s}}
+- {{kind: env-memory, action: terminate, for: 500ms, warn: [1s], remember: 0s}}
+- {{name: fair-share, kind: max-devices-per-user, limit: {{default: 8, groups: {{students: 2}}}}, action: detach, for: 500ms, warn: [1s], remember: 0s}}
+- {{name: old, kind: max-age, limit: {{users: {{eve: 20s}}}}, action: detach, warn: [2s], remember: 0s}}
+- {{kind: idle, below: 0.05, over: 6s, action: detach, warn: [2s], remember: 0s}}
 ",
         never.display()
     ))
