@@ -138,6 +138,8 @@ impl ViolationHistory {
             acted_seconds: self.acted_seconds,
             chosen: self.chosen.clone(),
             about: self.about.clone(),
+            put_off: self.put_off,
+            undelivered: self.undelivered.clone(),
             ..other.clone()
         }
     }
@@ -147,6 +149,8 @@ impl ViolationHistory {
         let mut progress = Self {
             reported: false,
             not_warned: None,
+            undelivered: None,
+            put_off: false,
             acted_seconds: None,
             chosen: BTreeSet::new(),
             about: super::About::default(),
