@@ -122,20 +122,25 @@ impl SourceOptions {
         self.hostname.clone().unwrap_or_else(machine_name)
     }
 
-    /// Opens the sources of every host that the options name: this one, or those of a scenario.
-    ///
-    /// # Errors
-    /// A scenario cannot be read, or the hostname cannot be one.
-    pub fn open(&self) -> Result<Vec<HostSources>, SourceError> {
-        let simulated = match self.gpu {
+    /// Whether the devices are invented: of a scenario, or so many as `GENV_DEVICES` says.
+    #[must_use]
+    pub fn are_simulated(&self) -> bool {
+        match self.gpu {
             GpuSourceKind::Nvml => false,
             GpuSourceKind::Auto => {
                 self.nvml_library.is_none()
                     && (self.scenario.is_some() || self.simulated_devices.is_some())
             }
             GpuSourceKind::Simulated => true,
-        };
-        if simulated {
+        }
+    }
+
+    /// Opens the sources of every host that the options name: this one, or those of a scenario.
+    ///
+    /// # Errors
+    /// A scenario cannot be read, or the hostname cannot be one.
+    pub fn open(&self) -> Result<Vec<HostSources>, SourceError> {
+        if self.are_simulated() {
             return self.simulated();
         }
         let RealSources { processes, state } = self.real();

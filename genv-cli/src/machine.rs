@@ -66,7 +66,8 @@ impl Machine {
         let path = options.state_directory.clone();
         Ok(Self {
             store: StateStore::new(path.unwrap_or_else(|| directory_path(None)))
-                .contexts(ask_contexts(options.clone())),
+                .contexts(ask_contexts(options.clone()))
+                .simulated(options.are_simulated()),
             options,
             gpus: None,
         })
@@ -76,6 +77,11 @@ impl Machine {
     pub(crate) fn cleaning(mut self, cleaning: bool) -> Self {
         self.store = self.store.cleaning(cleaning);
         self
+    }
+
+    /// Whether its GPUs are invented.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.options.are_simulated()
     }
 
     /// The state directory.

@@ -91,3 +91,44 @@ fn gpus_that_hang_keep_nobody_waiting_once_they_are_known() -> Result<()> {
     ensure!(visible == ["0", "0"], "{visible:?}");
     Ok(())
 }
+
+#[test]
+fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
+    let simulation = genv_tests::nvml_sim::Simulation::new(
+        "version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n",
+    );
+    let run = |account: &Account, invented: bool, line: &str| -> Result<(Option<i32>, String)> {
+        let mut command = account.command("bash")?;
+        command.args(["-c", line]);
+        if !invented {
+            command
+                .env_remove("GENV_DEVICES")
+                .env("GENV_NVML_LIBRARY", simulation.library())
+                .env("GENV_SCENARIO", simulation.scenario());
+        }
+        let done = genv_tests::patience::output(&mut command)?;
+        let said = String::from_utf8(done.stdout)? + &String::from_utf8(done.stderr)?;
+        Ok((done.status.code(), said))
+    };
+    for first in [true, false] {
+        let account = Account::new()?;
+        let (code, said) = run(&account, first, "genv exec --gpus 1 -- true")?;
+        ensure!(code == Some(0), "{said}");
+        let files = || std::fs::read(account.state().join("devices.json"));
+        let before = files()?;
+        for line in ["genv exec --gpus 1 -- true", "genv devices --reset"] {
+            let (code, said) = run(&account, !first, line)?;
+            let kind = if first { "simulated" } else { "real" };
+            ensure!(
+                code == Some(1) && said.contains(&format!("its devices are {kind}")),
+                "{line}: {said}"
+            );
+            ensure!(files()? == before, "{line}");
+        }
+        let (code, said) = run(&account, first, "genv exec --gpus 2 -- true")?;
+        ensure!(code == Some(0), "{said}");
+        let (_, said) = run(&account, first, "genv doctor")?;
+        ensure!(said.contains("simulated") == first, "{said}");
+    }
+    Ok(())
+}

@@ -198,6 +198,7 @@ pub(super) fn record(
     });
     recorded.queue = waiting.collect();
     recorded.lost.clone_from(&editable.lost);
+    recorded.simulated = before.simulated;
     recorded
 }
 

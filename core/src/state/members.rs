@@ -37,6 +37,8 @@ pub struct RecordedMembers {
     pub(super) queue: Vec<ProcessId>,
     /// Members of environments that a damaged `envs.json` has lost.
     pub(super) lost: Vec<LostMember>,
+    /// Whether the devices of the state are invented, if that is known.
+    pub(super) simulated: Option<bool>,
 }
 
 /// A member of an environment of which nothing else is known any more. While it lives the environment keeps its devices.
@@ -79,6 +81,8 @@ struct File {
     queue: Vec<ProcessId>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lost: Vec<FileMember>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    simulated: Option<bool>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,7 +111,10 @@ impl RecordedMembers {
 
     /// Whether nothing is recorded.
     pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.queue.is_empty() && self.lost.is_empty()
+        self.members.is_empty()
+            && self.queue.is_empty()
+            && self.lost.is_empty()
+            && self.simulated.is_none()
     }
 
     /// Takes note of what `envs.json` does not have and should, if it lost some (`damaged`); forgets what it has again.
@@ -181,6 +188,7 @@ impl RecordedMembers {
             members,
             queue: self.queue.clone(),
             lost: lost.collect(),
+            simulated: self.simulated,
         })
     }
 }
@@ -215,6 +223,7 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
         members,
         queue,
         lost: Vec::new(),
+        simulated: None,
     };
     Document {
         incomplete: true,
@@ -277,6 +286,7 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         members: members.collect(),
         queue: if same_boot { file.queue } else { Vec::new() },
         lost: lost.collect(),
+        simulated: file.simulated,
     };
     Document {
         entries: vec![recorded],

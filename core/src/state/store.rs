@@ -15,7 +15,7 @@ use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
 use super::shape::Times;
-use super::{EnvironmentState, State, StateDirectory, StateError, directory};
+use super::{DeviceState, EnvironmentState, State, StateDirectory, StateError, directory};
 use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
@@ -34,6 +34,19 @@ pub enum StoreError {
     /// The state cannot be read.
     #[error(transparent)]
     Read(#[from] StateError),
+    /// Invented devices would enter a state of real ones, or real ones a state of invented ones.
+    #[error(
+        "cannot change {}: its devices are {kind}, and those that this command knows are not: set GENV_TMPDIR to another \
+         directory, or {remedy}", .path.display()
+    )]
+    OtherDevices {
+        /// The state directory.
+        path: PathBuf,
+        /// What the devices are that are there.
+        kind: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// It cannot be written; the old files stay.
     #[error("cannot write {path}: {why}: {remedy}", path = .path.display())]
     Write {
@@ -52,6 +65,7 @@ pub struct StateStore {
     path: PathBuf,
     patience: Option<Duration>,
     cleaning: bool,
+    simulated: Option<bool>,
     reader: StateDirectory,
     machine: Machine,
     disk: Box<dyn Disk>,
@@ -80,6 +94,7 @@ impl StateStore {
         Self {
             patience: Some(DEFAULT_PATIENCE),
             cleaning: true,
+            simulated: None,
             reader: StateDirectory::new(&path),
             path,
             machine: Machine {
@@ -104,6 +119,13 @@ impl StateStore {
     #[must_use]
     pub fn cleaning(mut self, cleaning: bool) -> Self {
         self.cleaning = cleaning;
+        self
+    }
+
+    /// Whether the devices that changes bring are invented. Without it nobody asks.
+    #[must_use]
+    pub fn simulated(mut self, simulated: bool) -> Self {
+        self.simulated = Some(simulated);
         self
     }
 
@@ -215,6 +237,7 @@ impl StateStore {
         let mut editable = loaded.edit(&table, now_seconds);
         let value = change(&mut editable)?;
         editable.normalize();
+        self.refuse_other_devices(&mut loaded.state, &editable)?;
         let table = self.machine.newcomers(&editable, table);
         let recorded = commit::record(&mut loaded, &editable, &table);
         #[expect(
@@ -283,6 +306,40 @@ impl StateStore {
                 remedy: "run genv outside of the namespace, or name a directory of your own with GENV_TMPDIR",
             })
         })
+    }
+
+    /// Sees to it that invented devices and real ones are never in one state.
+    fn refuse_other_devices(
+        &self,
+        before: &mut State,
+        after: &EditableState,
+    ) -> Result<(), StoreError> {
+        let attached = |devices: &[DeviceState]| {
+            let attachments = devices.iter().map(|it| it.attachments.len());
+            attachments.sum::<usize>()
+        };
+        let brings = after.devices_known || attached(&after.devices) > attached(&before.devices);
+        let Some(simulated) = self.simulated.filter(|_| brings) else {
+            return Ok(());
+        };
+        // What nobody wrote down is real where genv is by itself, and anything in a directory that somebody chose.
+        let default = self.path == Path::new(directory::DEFAULT_DIRECTORY);
+        let unmarked = (default && !before.devices.is_empty()).then_some(false);
+        match before.recorded.simulated.or(unmarked) {
+            Some(known) if known != simulated => Err(StoreError::OtherDevices {
+                path: self.path.clone(),
+                kind: if known { "simulated" } else { "real" },
+                remedy: if known {
+                    "remove that one"
+                } else {
+                    "unset GENV_DEVICES and GENV_SCENARIO"
+                },
+            }),
+            _ => {
+                before.recorded.simulated = Some(simulated);
+                Ok(())
+            }
+        }
     }
 
     /// Locks and reads; asks what may take long while nobody has to wait for it.

@@ -29,6 +29,11 @@ pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     let driver = driver.map_or("no driver version".to_owned(), |it| format!("driver {it}"));
     let lost = lost(&sample);
     let devices = counted(found.count() as usize, "device");
+    let driver = if machine.is_simulated() {
+        format!("{driver}, simulated: no GPU of this machine is used")
+    } else {
+        driver
+    };
     let gpus = if lost.is_empty() {
         Check::ok(NAME, format!("{devices}, {driver}"))
     } else {
