@@ -33,6 +33,7 @@ mod host;
 pub mod intents;
 mod log;
 pub mod metrics;
+mod notify;
 pub mod plan;
 mod records;
 mod recovery;
@@ -80,6 +81,7 @@ pub fn run() -> ExitCode {
         Command::Reset(flags) => commands::reset(&flags),
         Command::ExecuteReport(flags) => execute_report::execute_report(*flags),
         Command::CarryOut(flags) => carry_out::carry_out(*flags),
+        Command::Notify(flags) => notify::notify(&flags),
         Command::Man(folder) => folder.write(CommandLine::command()).map_err(Into::into),
     };
     match done {

@@ -6,6 +6,7 @@
 mod campaign;
 mod delivery;
 mod identity;
+mod notifier;
 mod pacing;
 mod protected;
 mod recycled;

@@ -42,6 +42,8 @@ pub struct Config {
     pub never: Never,
     /// When to stop acting.
     pub breaker: BreakerLimits,
+    /// The socket of the service that delivers notices besides terminals.
+    pub notify_socket: Option<PathBuf>,
     /// When hosts are left alone.
     pub maintenance: Vec<Maintenance>,
     /// Whom rules leave alone.

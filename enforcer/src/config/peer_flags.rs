@@ -133,6 +133,7 @@ impl Config {
             timezone: TimeZone::system(),
             never: Never::default(),
             breaker: BreakerLimits::default(),
+            notify_socket: None,
             maintenance: Vec::new(),
             waivers: Vec::new(),
             rules: rules.into_iter().flatten().collect(),

@@ -108,6 +108,8 @@ impl Cycle {
         now_seconds: f64,
     ) -> Vec<Outcome> {
         let config = &*rules.config;
+        let socket = config.notify_socket.as_deref();
+        self.post.follow(socket, &self.hostname);
         let warnings = plan.steps.iter().filter_map(|step| {
             let violation = *by_key.get(&step.key)?;
             let is_warning = matches!(step.kind, StepKind::Warn { .. });

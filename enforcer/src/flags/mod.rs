@@ -52,6 +52,7 @@ pub(crate) enum Command {
     Reset(ResetFlags),
     ExecuteReport(Box<ExecuteReportFlags>),
     CarryOut(Box<CarryOutFlags>),
+    Notify(NotifyFlags),
     #[command(hide = true)]
     Man(ManFlags),
 }
@@ -209,6 +210,18 @@ pub(crate) struct ExecuteReportFlags {
 
     #[command(flatten)]
     pub(crate) sources: SourceFlags,
+}
+
+/// Have a command deliver a notice from stdin to its user, and print whether it did; genv-notify.socket starts this.
+#[derive(Debug, Args)]
+pub(crate) struct NotifyFlags {
+    /// The command: it gets the notice as JSON on stdin, and accepts it by exit code 0.
+    #[arg(long, value_name = "FILE", value_parser = file, default_value = "/etc/genv/notify")]
+    pub(crate) command: PathBuf,
+
+    /// How long the command may take; a try that takes longer is killed. There are three tries.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
+    pub(crate) deadline: Duration,
 }
 
 /// Carry out what an enforcer on another machine decided, from stdin, after planning and verifying it here; 'genv remote-serve

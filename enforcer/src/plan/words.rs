@@ -114,6 +114,19 @@ pub(crate) const fn stage(stage: &Stage) -> &'static str {
     }
 }
 
+/// Things that are named before the rest is only counted.
+const MOST_NAMED: usize = 10;
+
+/// Some of many things, and how many more there are.
+pub(crate) fn listed(things: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = things.len().saturating_sub(MOST_NAMED);
+    let named: Vec<String> = things.take(MOST_NAMED).collect();
+    match more {
+        0 => named.join(between),
+        more => format!("{}{between}and {more} more", named.join(between)),
+    }
+}
+
 /// What would be ended or taken: `device 0 of environment e1, with process 4711 (python3)`.
 pub(crate) fn target(target: &Target) -> String {
     match target {
@@ -123,8 +136,8 @@ pub(crate) fn target(target: &Target) -> String {
             match &target.processes[..] {
                 [] => taken,
                 processes => {
-                    let processes: Vec<_> = processes.iter().map(process_target).collect();
-                    format!("{taken}, with {}", processes.join(", "))
+                    let named = listed(processes.iter().map(process_target), ", ");
+                    format!("{taken}, with {named}")
                 }
             }
         }

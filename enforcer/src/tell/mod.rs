@@ -2,6 +2,7 @@
 
 pub mod journal;
 pub mod notice;
+pub(crate) mod notifier;
 pub(crate) mod post;
 mod readers;
 pub mod terminals;

@@ -28,13 +28,13 @@ pub fn notice(
             end_seconds: Some(end),
             ..
         } => {
-            let targets: Vec<_> = violation.targets.iter().map(words::target).collect();
+            let targets = words::listed(violation.targets.iter().map(words::target), "; ");
             format!(
                 "At {} (in {}) {}: {}.",
                 moment(*end, zone),
                 format_span(end - now_seconds),
                 fate(violation.action.word()),
-                targets.join("; ")
+                targets
             )
         }
         _ => {

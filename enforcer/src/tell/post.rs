@@ -3,11 +3,13 @@
 //! A user gets one text in a cycle, however many notices there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
 use super::notice::notice;
+use super::notifier::{Fact, Facts, Notifier};
 use super::readers::Readers;
 use super::terminals::Terminals;
 use crate::config::{Config, Undelivered};
@@ -17,6 +19,9 @@ use crate::plan::{Key, Outcome, StepKind, Violation};
 
 /// Notices in one text; the others are counted.
 const MOST_NOTICES: usize = 3;
+
+/// Targets of a notice that the notifier learns.
+const MOST_TARGETS: usize = 10;
 
 /// A text that reached nobody is written again after so many intervals, or so long.
 const RETRY_INTERVALS: u32 = 6;
@@ -28,6 +33,7 @@ pub(crate) struct Post {
     terminals: Terminals,
     /// Without it nobody can tell who reads the status.
     readers: Option<Readers>,
+    notifier: Option<Notifier<Letter>>,
     /// Warnings that did not reach all their recipients.
     pending: BTreeMap<Letter, Pending>,
 }
@@ -73,8 +79,23 @@ impl Post {
         Self {
             terminals: Terminals::default(),
             readers: None,
+            notifier: None,
             pending: BTreeMap::new(),
         }
+    }
+
+    /// Has the service at this socket deliver notices besides, if there is to be one.
+    pub(crate) fn follow(&mut self, socket: Option<&Path>, hostname: &str) {
+        if self.notifier.as_ref().map(Notifier::socket) == socket {
+            return;
+        }
+        let started = socket
+            .map(|socket| Notifier::start(socket, hostname))
+            .transpose();
+        self.notifier = started.unwrap_or_else(|error| {
+            tracing::error!(event = "fault", %error, "notices go to no notifier: no thread");
+            None
+        });
     }
 
     /// Delivers warnings, each until it has reached everybody whom it is for. Returns of each why it has not yet.
@@ -93,7 +114,13 @@ impl Post {
         let retry = (interval * RETRY_INTERVALS)
             .min(LONGEST_RETRY)
             .as_secs_f64();
-        let before = std::mem::take(&mut self.pending);
+        let mut before = std::mem::take(&mut self.pending);
+        let accepted = self.notifier.as_mut().map(Notifier::accepted);
+        for letter in accepted.unwrap_or_default() {
+            if let Some(state) = before.get_mut(&letter) {
+                state.is_delivered = true;
+            }
+        }
         let mut to_write: BTreeMap<u32, (bool, Vec<usize>)> = BTreeMap::new();
         for (position, letter) in letters
             .iter()
@@ -119,7 +146,9 @@ impl Post {
         }
         for (uid, (_, positions)) in to_write.into_iter().filter(|(_, (is_due, _))| *is_due) {
             let notices = positions.iter().map(|position| warnings[*position]);
-            let took = self.write(uid, notices, now_seconds, zone);
+            let of_user = positions.iter().flat_map(|position| &letters[*position]);
+            let of_user = of_user.filter(|it| it.uid == uid).cloned().collect();
+            let took = self.write(uid, notices, of_user, now_seconds, zone);
             for position in positions {
                 for letter in letters[position].iter().filter(|it| it.uid == uid) {
                     if let Some(state) = self.pending.get_mut(letter) {
@@ -136,7 +165,7 @@ impl Post {
     }
 
     /// Tells users what was done.
-    pub(crate) fn tell(&self, done: &[Notice<'_>], now_seconds: f64, zone: &TimeZone) {
+    pub(crate) fn tell(&mut self, done: &[Notice<'_>], now_seconds: f64, zone: &TimeZone) {
         let mut by_user: BTreeMap<u32, Vec<Notice<'_>>> = BTreeMap::new();
         for notice in done {
             for uid in notice.recipients() {
@@ -144,21 +173,24 @@ impl Post {
             }
         }
         for (uid, notices) in by_user {
-            self.write(uid, notices.into_iter(), now_seconds, zone);
+            self.write(uid, notices.into_iter(), Vec::new(), now_seconds, zone);
         }
     }
 
-    /// Whether a terminal of the user took one text of all these.
+    /// Whether a terminal of the user took one text of all these. The notifier gets it too; whether that delivers these
+    /// warnings is seen later.
     fn write<'a>(
-        &self,
+        &mut self,
         uid: u32,
         notices: impl ExactSizeIterator<Item = Notice<'a>>,
+        warnings: Vec<Letter>,
         now_seconds: f64,
         zone: &TimeZone,
     ) -> bool {
         let more = notices.len().saturating_sub(MOST_NOTICES);
+        let notices: Vec<Notice<'_>> = notices.take(MOST_NOTICES).collect();
         let texts = notices
-            .take(MOST_NOTICES)
+            .iter()
             .filter_map(|it| notice(it.violation, it.step, now_seconds, zone));
         let mut text: String = texts.collect();
         if text.is_empty() {
@@ -166,6 +198,24 @@ impl Post {
         }
         if more > 0 {
             text += &format!("\r\n* and {} more: genv why\r\n", thousands(more));
+        }
+        if let Some(notifier) = &mut self.notifier {
+            let user = uzers::get_user_by_uid(uid);
+            let facts = Facts {
+                kind: if warnings.is_empty() {
+                    "done"
+                } else {
+                    "warning"
+                }
+                .to_owned(),
+                uid,
+                username: user.and_then(|user| user.name().to_str().map(str::to_owned)),
+                notices: notices.iter().map(Notice::fact).collect(),
+                more,
+                text: text.replace('\r', ""),
+                ..Facts::default()
+            };
+            notifier.send(facts, warnings);
         }
         let terminals = self.terminals.tell(uid, &text);
         tracing::debug!(uid, terminals, "a notice is written");
@@ -190,8 +240,12 @@ impl Post {
             return Ok(());
         }
         Err(format!(
-            "no terminal of uid {} takes it, and 'genv why' has not shown it there",
-            missing.join(", ")
+            "no terminal of uid {} takes it, 'genv why' has not shown it there, and {}",
+            missing.join(", "),
+            match self.notifier {
+                Some(_) => "the notifier has not accepted it",
+                None => "there is no notifier",
+            }
         ))
     }
 }
@@ -218,6 +272,34 @@ impl Notice<'_> {
             None => words::victims(&self.violation.targets),
         };
         owners.into_iter().chain(self.violation.uid).collect()
+    }
+
+    fn fact(&self) -> Fact {
+        let violation = self.violation;
+        let target = words::step_target(self.step);
+        let targets = match &target {
+            Some(target) => std::slice::from_ref(target),
+            None => &violation.targets[..],
+        };
+        Fact {
+            rule: violation.key.rule.clone(),
+            username: violation.username.clone(),
+            hostname: violation.hostname.clone(),
+            subject: words::subject(&violation.key.subject),
+            found: violation.found.clone(),
+            allowed: violation.allowed.clone(),
+            remedy: violation.remedy.clone(),
+            action: violation.action.word().to_owned(),
+            end_timestamp_seconds: match self.step {
+                StepKind::Warn { end_seconds, .. } => *end_seconds,
+                _ => None,
+            },
+            targets: targets
+                .iter()
+                .take(MOST_TARGETS)
+                .map(words::target)
+                .collect(),
+        }
     }
 
     fn letters(&self) -> Vec<Letter> {

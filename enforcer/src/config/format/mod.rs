@@ -28,6 +28,8 @@ pub(super) struct File {
     pub(super) breaker: BreakerEntry,
     #[serde(default)]
     pub(super) defaults: DefaultsEntry,
+    #[serde(default, deserialize_with = "given")]
+    pub(super) notify: Option<Located<NotifyEntry>>,
     #[serde(default)]
     pub(super) maintenance: Vec<Located<MaintenanceEntry>>,
     #[serde(default)]
@@ -69,6 +71,12 @@ pub(super) struct DefaultsEntry {
     pub(super) undelivered: Option<Undelivered>,
     #[serde(default, deserialize_with = "given")]
     pub(super) grace: Option<Located<Span>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NotifyEntry {
+    pub(super) socket: Located<String>,
 }
 
 #[derive(Debug, Deserialize)]

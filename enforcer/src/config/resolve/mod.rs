@@ -74,6 +74,7 @@ pub(super) fn config(
         timezone: resolver.timezone.clone(),
         never: resolver.never(&file.never)?,
         breaker: resolver.breaker(&file.breaker)?,
+        notify_socket: resolver.notify_socket(file)?,
         maintenance: resolver.maintenance(file)?,
         waivers: resolver.waivers(file, &rules)?,
         rules,
@@ -194,6 +195,23 @@ impl Resolver<'_> {
                 .map_or(standard.share_of_users, |share| share.value.0),
             at_least_users: count(&entry.at_least_users).unwrap_or(standard.at_least_users),
         })
+    }
+
+    fn notify_socket(&self, file: &File) -> Checked<Option<PathBuf>> {
+        let Some(entry) = &file.notify else {
+            return Ok(None);
+        };
+        let socket = &entry.value.socket;
+        // The kernel takes no longer one.
+        if !socket.value.starts_with('/') || socket.value.len() > 107 || socket.value.contains('\0')
+        {
+            let message = format!(
+                "'{}' is not the whole path of a socket: write that of genv-notify.socket, /run/genv/notify.sock",
+                socket.value.escape_debug()
+            );
+            return self.refuse(socket.referenced, message);
+        }
+        Ok(Some(PathBuf::from(&socket.value)))
     }
 
     fn maintenance(&self, file: &File) -> Checked<Vec<Maintenance>> {

@@ -54,6 +54,7 @@ fn wrong_types_and_unknown_words_are_refused() {
         "rules: [{kind: env-devices, match: {users: alice}}]",
         "breaker: {share_of_users: 50}",
         "breaker: {signals_per_minute: 0}",
+        "notify: {socket: notify.sock}",
         "breaker: {share_of_users: 0}",
         "breaker: {at_least_users: -1}",
     ]));

@@ -62,6 +62,7 @@ pub(super) fn config(rules: Vec<Rule>) -> Config {
             share_of_users: 0.5,
             at_least_users: 3,
         },
+        notify_socket: None,
         maintenance: Vec::new(),
         waivers: Vec::new(),
         rules,
