@@ -35,6 +35,7 @@ mod log;
 pub mod metrics;
 mod notify;
 pub mod plan;
+mod progress;
 mod records;
 mod recovery;
 pub mod reload;

@@ -4,6 +4,7 @@ mod acting;
 mod administration;
 mod blind;
 mod disputed;
+mod hindered;
 mod killed;
 mod left_behind;
 mod pacing;

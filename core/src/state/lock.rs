@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -151,6 +152,16 @@ impl LockFile<'_> {
         let Some(patience) = patience else {
             return lock().map_err(|errno| self.failed(errno));
         };
+        let timed_out = || LockError::TimedOut {
+            what: self.what.to_owned(),
+            path: self.path.to_owned(),
+            waited: patience,
+            holder: holder(&stat),
+        };
+        // Who does not wait needs no thread, which would wait on for as long as the lock is held.
+        if patience.is_zero() {
+            return Err(timed_out());
+        }
         let (sender, receiver) = mpsc::sync_channel(1);
         // If it comes too late nobody takes it, and closing the file releases it.
         let waiting = thread::Builder::new().spawn(move || {
@@ -160,12 +171,7 @@ impl LockFile<'_> {
             .map_err(|error| self.failed(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
         match receiver.recv_timeout(patience) {
             Ok(locked) => locked.map_err(|errno| self.failed(errno)),
-            Err(_) => Err(LockError::TimedOut {
-                what: self.what.to_owned(),
-                path: self.path.to_owned(),
-                waited: patience,
-                holder: holder(&stat),
-            }),
+            Err(_) => Err(timed_out()),
         }
     }
 
@@ -194,21 +200,58 @@ impl LockFile<'_> {
     }
 }
 
+/// A process that holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockHolder {
+    /// Its pid.
+    pub pid: u32,
+    /// Its command name, made harmless; `?` if it ended and a child holds the lock on.
+    pub name: String,
+    /// Its effective uid, if it can be seen.
+    pub uid: Option<u32>,
+}
+
+impl LockFile<'_> {
+    /// Who holds the lock now, if anybody does and the kernel tells.
+    pub(super) fn held_by(self) -> Option<LockHolder> {
+        let stat = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let pid = holder_of(&stat)?;
+        let name = name_of(pid);
+        Some(LockHolder {
+            pid,
+            name: if name.is_empty() {
+                "?".to_owned()
+            } else {
+                name
+            },
+            uid: fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid()),
+        })
+    }
+}
+
 /// Who holds the lock of a file, by `/proc/locks` (proc_locks(5)).
 fn holder(stat: &Stat) -> Option<String> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let (device, inode) = (stat.st_dev, stat.st_ino);
-    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
-    let pid = holder_pid(&locks, &file)?;
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(name.trim_ascii())
-        .escape_debug()
-        .to_string();
+    let pid = holder_of(stat)?;
+    let name = name_of(pid);
     Some(if name.is_empty() {
         format!("process {pid} has held it for")
     } else {
         format!("process {pid} ({name}) has held it for")
     })
+}
+
+fn name_of(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii())
+        .escape_debug()
+        .to_string()
+}
+
+fn holder_of(stat: &Stat) -> Option<u32> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let (device, inode) = (stat.st_dev, stat.st_ino);
+    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    holder_pid(&locks, &file)
 }
 
 fn holder_pid(locks: &str, file: &str) -> Option<u32> {

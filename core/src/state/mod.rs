@@ -28,7 +28,7 @@ pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
 pub use inventory::Inventory;
 pub use jobs::Contexts;
-pub use lock::{DEFAULT_PATIENCE, LockError};
+pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};

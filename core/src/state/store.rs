@@ -13,7 +13,7 @@ use super::editable::EditableState;
 use super::jobs::{self, Contexts, Fates};
 use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
-use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile};
+use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile, LockHolder};
 use super::shape::Times;
 use super::{DeviceState, EnvironmentState, State, StateDirectory, StateError, directory};
 use crate::model::machine_time_zone;
@@ -288,6 +288,19 @@ impl StateStore {
             what: "genv's state",
         };
         lock.acquire(patience)
+    }
+
+    /// Who holds the lock now, if anybody does and the kernel tells.
+    #[must_use]
+    pub fn lock_holder(&self) -> Option<LockHolder> {
+        let directory = directory::open(&self.path).ok()?;
+        let lock = LockFile {
+            directory: directory.as_fd(),
+            name: LOCK_FILE,
+            path: &self.path.join(LOCK_FILE),
+            what: "genv's state",
+        };
+        lock.held_by()
     }
 
     /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.

@@ -6,6 +6,7 @@ mod own_steps;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -22,13 +23,14 @@ use crate::config::Mode;
 use crate::control::Control;
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::execute::surprise::Expected;
-use crate::execute::{Executor, Policy};
+use crate::execute::{Blocked, Executor, Policy};
 use crate::groups::{self, Groups};
 use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::words;
 use crate::plan::{self, History, Input, Plan, ProcessTarget, Stage, Step, Violation};
+use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
 use crate::recovery;
 use crate::reload::InForce;
@@ -61,6 +63,10 @@ pub(crate) struct Cycle {
     started_seconds: f64,
     /// What could be learned of [`Control`] last.
     control: Option<Control>,
+    /// Why no device could be taken in the last cycle.
+    blocked: Option<Blocked>,
+    /// Notes that a cycle goes on.
+    progress: Arc<Progress>,
     /// Which sources show anything.
     sight: Sight,
     /// What the log says of it.
@@ -117,6 +123,8 @@ impl Cycle {
             expected: Expected::default(),
             started_seconds: now_seconds,
             control: None,
+            blocked: None,
+            progress: Arc::default(),
             sight: Sight::default(),
             said: Said::default(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
@@ -124,6 +132,11 @@ impl Cycle {
             not_kept: None,
             health: HealthLog::default(),
         })
+    }
+
+    /// What notes that a cycle goes on.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// Judges records of this host, which are in this directory of genv's, by what the kernel says.
@@ -184,6 +197,7 @@ impl Cycle {
             }
         }
         faults.extend(self.not_kept.iter().map(FileError::to_string));
+        let lock_is_held = self.tell_lock_holder(&mut faults);
         if let Err(error) = self.remember(&plan, now()) {
             faults.push(error.to_string());
         }
@@ -231,6 +245,7 @@ impl Cycle {
             faults: status.faults.len(),
             disputed_records: counting.numbers,
             blind: sources,
+            lock_is_held,
             counters: self.counters.clone(),
         };
         Done {

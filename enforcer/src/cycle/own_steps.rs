@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use genv_core::enforcement::DONE_FILE;
 
@@ -15,7 +16,36 @@ use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
 
+/// How long the steps of a cycle may take, however short the interval.
+const SHORTEST_BUDGET: Duration = Duration::from_secs(5);
+
 impl Cycle {
+    /// Tells the holder of the lock of genv's state that nothing can be taken, once as long as it holds the lock.
+    pub(super) fn tell_lock_holder(&mut self, faults: &mut Vec<String>) -> bool {
+        let blocked = self.executor.blocked().cloned();
+        if let Some(blocked) = &blocked {
+            faults.push(blocked.why.clone());
+            let uid = blocked.holder.as_ref().and_then(|holder| holder.uid);
+            let is_new = self.blocked.as_ref() != Some(blocked);
+            if let Some((uid, holder)) = uid.zip(blocked.holder.as_ref()).filter(|_| is_new) {
+                let text = format!(
+                    "\r\ngenv-enforcer: your process {} ({}) holds the lock of genv's state, so that no other command can change it. End it: kill {}\r\n",
+                    holder.pid, holder.name, holder.pid
+                );
+                let terminals = self.post.say(uid, &text);
+                tracing::warn!(
+                    event = "lock_held",
+                    pid = holder.pid,
+                    uid,
+                    terminals,
+                    "a process holds the lock of genv's state, and no device can be taken"
+                );
+            }
+        }
+        self.blocked = blocked;
+        self.blocked.is_some()
+    }
+
     /// Ends processes of which the device was taken in an earlier cycle, unless an administrator has them wait.
     pub(super) fn end_left(
         &mut self,
@@ -64,13 +94,20 @@ impl Cycle {
             Mode::DryRun => Vec::new().into_iter(),
         };
         let mut done = Vec::new();
+        let began = Instant::now();
+        let budget = rules.config.interval.max(SHORTEST_BUDGET);
         for step in &plan.steps {
             let Some(&violation) = by_key.get(&step.key) else {
                 continue;
             };
+            self.progress.note();
             let is_deed = words::deed(&step.kind).is_some();
             if is_deed && stopping.load(Ordering::Relaxed) {
                 break;
+            }
+            // What is left over is planned again.
+            if is_deed && began.elapsed() > budget {
+                continue;
             }
             let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),

@@ -58,7 +58,8 @@ impl Executor {
     }
 
     fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
-        let prepared = self.ask_breaker().and_then(|()| self.intend(record));
+        let prepared = self.ask_breaker().and_then(|()| self.ask_state_lock());
+        let prepared = prepared.and_then(|()| self.intend(record));
         let prepared = prepared.and_then(|()| {
             self.count_acts(&target.username, 1);
             let saved = self.breaker.save(&self.directory);
@@ -80,7 +81,12 @@ impl Executor {
         match detached {
             Ok(_) => Outcome::Done,
             Err(NotDetached::Refused(outcome)) => outcome,
-            Err(NotDetached::Store(error)) => later(error.to_string()),
+            Err(NotDetached::Store(error)) => {
+                if let StoreError::Lock(_) = &error {
+                    self.block(error.to_string());
+                }
+                later(error.to_string())
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ mod record;
 pub(crate) mod report;
 mod resume;
 mod signal;
+mod state_lock;
 pub(crate) mod surprise;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub(crate) use never::program_out_of_reach;
 use pace::CyclePace;
 pub(crate) use resume::Mark;
 use signal::Held;
+pub(crate) use state_lock::Blocked;
 use surprise::Hits;
 
 /// Held while anything is done, so that two programs do not exceed together what each may do.
@@ -100,6 +102,10 @@ pub struct Executor {
     mark: Mark,
     /// Processes that were signalled and have not ended, by pid and start time.
     held: HashMap<(u32, u64), Held>,
+    /// Why no device could be taken when that was last tried.
+    blocked: Option<Blocked>,
+    /// Whether that was tried in this cycle.
+    lock_failed: bool,
     /// What this cycle did.
     cycle: CyclePace,
     /// Processes of which the device was taken, and whose turn has not come.
@@ -154,6 +160,8 @@ impl Executor {
             audit: Audit::default(),
             mark: Mark::begin(now_seconds()),
             held: HashMap::new(),
+            blocked: None,
+            lock_failed: false,
             cycle: CyclePace::default(),
             left: Vec::new(),
             refused: BTreeMap::new(),
@@ -232,6 +240,7 @@ impl Executor {
             tripped: None,
             unkillable: self.look_after_signalled(),
         };
+        self.try_lock_anew();
         // Without the lock it cannot be written down, and is in force all the same.
         let _lock = self.lock();
         self.cycle = CyclePace::begin(&self.policy.breaker, all);

@@ -131,6 +131,13 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         },
     },
     Family {
+        name: "genv_enforcer_state_lock_held",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "1 while no device can be taken because a process holds the lock of genv's state, 0 otherwise.",
+        samples: |measured, out| out.add(&[], number(measured.lock_is_held)),
+    },
+    Family {
         name: "genv_state_disputed_records",
         kind: Kind::Gauge,
         labels: &[],

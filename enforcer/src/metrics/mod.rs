@@ -56,6 +56,8 @@ pub struct Measured {
     pub disputed_records: BTreeMap<String, u64>,
     /// Whether each source shows nothing, by host and source.
     pub blind: BTreeMap<(String, String), bool>,
+    /// Whether no device can be taken because the lock of genv's state is held.
+    pub lock_is_held: bool,
     /// What was counted.
     pub counters: Counters,
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use genv_core::model::{Attribution, Device, DeviceIndex, Environment, Process, Snapshot};
+use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
 
 use super::freshness::{Freshness, HostFreshness, LastRead};
 use super::unknown::{self, UnknownUses};
@@ -16,6 +16,9 @@ pub(super) type UserId = usize;
 pub(super) type EnvironmentId = usize;
 pub(super) type AttachmentId = usize;
 pub(super) type ProcessId = usize;
+
+/// What environments reserve of the devices of a host.
+type Reservations<'a> = HashMap<(DeviceIndex, &'a str), &'a Attachment>;
 
 /// See the module.
 #[derive(Debug)]
@@ -295,8 +298,15 @@ impl<'a> Facts<'a> {
         });
         let Some(snapshot) = snapshot else { return };
         let mut by_eid = HashMap::with_capacity(snapshot.environments.len());
+        let mut reservations = Reservations::new();
+        for device in &snapshot.devices {
+            for attachment in &device.attachments {
+                let place = (device.index, attachment.eid.as_str());
+                reservations.entry(place).or_insert(attachment);
+            }
+        }
         for environment in &snapshot.environments {
-            let id = self.add_environment(input, host, environment, &snapshot.devices);
+            let id = self.add_environment(input, host, environment, &reservations);
             by_eid.insert(environment.eid.as_str(), id);
             self.environment_ids
                 .insert((host, environment.eid.as_str()), id);
@@ -315,18 +325,14 @@ impl<'a> Facts<'a> {
         input: &Input<'a>,
         host: HostId,
         environment: &'a Environment,
-        devices: &[Device],
+        reservations: &Reservations<'_>,
     ) -> EnvironmentId {
         let id = self.environments.len();
         let user = self.add_user(input, &environment.username, environment.uid);
         let first = self.attachments.len();
         for held in environment.devices.iter().filter(|device| device.attached) {
             let index = held.index.whole();
-            let device = devices.iter().find(|device| device.index == index);
-            let attachment = device.and_then(|device| {
-                let mut attachments = device.attachments.iter();
-                attachments.find(|attachment| attachment.eid == environment.eid)
-            });
+            let attachment = reservations.get(&(index, environment.eid.as_str()));
             let seconds = attachment.and_then(|attachment| attachment.attached_timestamp_seconds);
             self.attachments.push(AttachmentFacts {
                 environment: id,

@@ -1,6 +1,6 @@
 //! The records of one host: what of each counts.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use genv_core::attribute::reason;
@@ -86,9 +86,14 @@ impl<'j, 'w> Judgement<'j, 'w> {
         for known in self.known.values() {
             *of_users.entry(known.uid).or_default() += 1;
         }
-        for environment in &snapshot.environments {
+        let surplus = self.surplus(&uses);
+        for (position, environment) in snapshot.environments.iter().enumerate() {
             let processes = uses.get(environment.eid.as_str());
             let processes = processes.map_or(&[][..], Vec::as_slice);
+            if surplus.contains(&position) {
+                self.leave_unknown(processes);
+                continue;
+            }
             self.recognize(environment, processes, &mut of_users);
         }
         self.look_for_removed();
@@ -180,11 +185,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
                     words::name(&environment.username)
                 );
                 self.dispute(eid, &environment.username, why);
-                for &position in processes {
-                    let reason = reason::RECORD_DISPUTED.to_owned();
-                    self.moved.insert(position, Attribution::Unknown { reason });
-                }
-                self.differs = true;
+                self.leave_unknown(processes);
                 return;
             }
             let number = of_users.entry(environment.uid).or_default();
@@ -197,6 +198,66 @@ impl<'j, 'w> Judgement<'j, 'w> {
             }
         }
         self.environments.insert(eid.clone(), counts);
+    }
+
+    /// Records, by position, that are more than a user or a host can need: they count as if they were not there. One that
+    /// is known, or that a process of its user uses a device in, always counts.
+    fn surplus(&mut self, uses: &HashMap<&str, Vec<usize>>) -> HashSet<usize> {
+        let snapshot = self.snapshot;
+        let mut surplus = HashSet::new();
+        if snapshot.environments.len() <= MOST_OF_A_USER {
+            return surplus;
+        }
+        let counts = |environment: &Environment| {
+            let eid = environment.eid.as_str();
+            let own = |it: &usize| snapshot.processes[*it].uid == environment.uid;
+            self.known.contains_key(eid) || uses.get(eid).is_some_and(|it| it.iter().any(own))
+        };
+        let certain: Vec<bool> = snapshot.environments.iter().map(|it| counts(it)).collect();
+        // Of each user: how many there are, how many count, and the first that does not.
+        let mut users: BTreeMap<Option<u32>, (usize, usize, Option<usize>)> = BTreeMap::new();
+        let mut counted = 0;
+        for (environment, _) in snapshot
+            .environments
+            .iter()
+            .zip(&certain)
+            .filter(|it| *it.1)
+        {
+            users.entry(environment.uid).or_default().1 += 1;
+            counted += 1;
+        }
+        for (position, environment) in snapshot.environments.iter().enumerate() {
+            let (number, of_user, first) = users.entry(environment.uid).or_default();
+            *number += 1;
+            if certain[position] {
+                continue;
+            }
+            if *of_user < MOST_OF_A_USER && counted < MOST_OF_A_HOST {
+                *of_user += 1;
+                counted += 1;
+            } else {
+                surplus.insert(position);
+                first.get_or_insert(position);
+            }
+        }
+        for (number, of_user, first) in users.into_values() {
+            if let Some(first) = first {
+                let environment = &snapshot.environments[first];
+                let why =
+                    format!("its user has too many records: {number}, of which {of_user} count");
+                self.dispute(&environment.eid, &environment.username, why);
+            }
+        }
+        surplus
+    }
+
+    /// What is in an environment that does not count belongs where nobody knows.
+    fn leave_unknown(&mut self, processes: &[usize]) {
+        for &position in processes {
+            let reason = reason::RECORD_DISPUTED.to_owned();
+            self.moved.insert(position, Attribution::Unknown { reason });
+        }
+        self.differs = true;
     }
 
     /// Whether all that its record lists and that lives is of other users, and nothing else shows it to be its user's.
@@ -472,6 +533,10 @@ impl<'j, 'w> Judgement<'j, 'w> {
             if device.index != DeviceIndex::gpu(gpu) {
                 continue;
             }
+            // What a record holds that does not count is free.
+            let environments = &self.environments;
+            let counts = |it: &Attachment| environments.contains_key(&it.eid);
+            device.attachments.retain(counts);
             let first = (gpu, String::new());
             let of_gpu = self.reserved.range(first..);
             for ((_, eid), held) in of_gpu.take_while(|((it, _), _)| *it == gpu) {

@@ -28,7 +28,7 @@ pub(crate) const RECORDS_FILE: &str = "records.json";
 
 const VERSION: u32 = 1;
 
-/// How many records of one user, and of one host, are remembered; of those beyond, what the files say counts.
+/// How many records of one user, and of one host, count and are remembered.
 const MOST_OF_A_USER: usize = 256;
 const MOST_OF_A_HOST: usize = 8192;
 

@@ -17,6 +17,7 @@ use crate::cycle::{Cycle, Done};
 use crate::directory::RuntimeDirectory;
 use crate::execute::Policy;
 use crate::host::{self, Latest};
+use crate::progress::Progress;
 use crate::reload::{InForce, Rules};
 
 /// Cycles, one at a time, on a thread of their own: they wait for locks and disks.
@@ -24,6 +25,7 @@ pub(super) struct Cycles {
     jobs: mpsc::Sender<(Arc<Publication>, InForce)>,
     pub(super) done: async_mpsc::UnboundedReceiver<Done>,
     pub(super) stopping: Arc<AtomicBool>,
+    pub(super) progress: Arc<Progress>,
     latest: Arc<Latest>,
 }
 
@@ -64,6 +66,7 @@ pub(super) fn start_cycles(
         cycle = cycle.asking(Asking::new(Box::new(followed), once));
     }
 
+    let progress = cycle.progress();
     let (jobs, asked) = mpsc::channel::<(Arc<Publication>, InForce)>();
     let (finished, done) = async_mpsc::unbounded_channel();
     let stopping = Arc::new(AtomicBool::new(false));
@@ -87,6 +90,7 @@ pub(super) fn start_cycles(
         jobs,
         done,
         stopping,
+        progress,
         latest,
     })
 }

@@ -152,7 +152,7 @@ impl Daemon {
                 _ = signals.hangup.recv() => self.look(true)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
-                    if self.served.is_alive() {
+                    if self.served.is_alive() || self.cycles.progress.is_recent() {
                         self.notify.alive();
                     }
                 }

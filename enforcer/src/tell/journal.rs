@@ -34,6 +34,7 @@ pub const MESSAGE_IDS: &[(&str, &str)] = &[
     ("config_warning", "963fc7769a394fd7a095f0eaa96dabc8"),
     ("config_refused", "a147163302ff40f3bbb7ac7c892495f9"),
     ("blind", "2c8a6f7d4e0b4d2f9a617c35be90d1f4"),
+    ("lock_held", "b1d3c5e07a924f68a0e2d4c6f8193b57"),
     ("record_disputed", "7e0f4b0a3c514c6c9d1b5a1f6e2d8c47"),
     ("fault", "60dc37c3c1034e47aa19e015d7cea17c"),
 ];

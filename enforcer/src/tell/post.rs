@@ -164,6 +164,11 @@ impl Post {
             .collect()
     }
 
+    /// Writes a text to the terminals of a user. Returns how many took it.
+    pub(crate) fn say(&self, uid: u32, text: &str) -> usize {
+        self.terminals.tell(uid, text)
+    }
+
     /// Tells users what was done.
     pub(crate) fn tell(&mut self, done: &[Notice<'_>], now_seconds: f64, zone: &TimeZone) {
         let mut by_user: BTreeMap<u32, Vec<Notice<'_>>> = BTreeMap::new();

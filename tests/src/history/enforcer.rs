@@ -106,6 +106,7 @@ impl PlayedEnforcer {
                 .map(|hostname| (hostname, 0))
                 .collect(),
             blind: Default::default(),
+            lock_is_held: false,
             counters: self.counters.clone(),
         };
         let mut all = Vec::new();
