@@ -147,12 +147,13 @@ impl Machine {
             }
             outcomes.push(outcome);
         }
-        post.tell(&done, intents.now_seconds, &config.timezone);
         // What was done was done, whether or not it can be told.
         if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds())
         {
             tell(&format!("what was done is not told by 'genv why': {error}"));
         }
+        // Who reads that finds the rest by 'genv why'.
+        post.tell(&done, intents.now_seconds, &config.timezone);
         Ok(outcomes)
     }
 
