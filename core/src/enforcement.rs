@@ -336,7 +336,7 @@ mod tests {
             action: "detach".to_owned(),
             stage: stage.to_owned(),
             at_seconds,
-            why: Some("paused".to_owned()),
+            why: (stage == "held").then(|| "paused".to_owned()),
             targets: vec!["device 0 of environment e1".to_owned()],
             ..HeldViolation::default()
         };
