@@ -152,3 +152,45 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
         Ok(())
     })
 }
+
+#[test]
+fn root_in_a_container_is_the_containers_and_not_roots() -> Result<()> {
+    require_root();
+    let scenario = "version: 1\nusers: {root: 0}\nhosts:\n- devices: [{}, {}]\n  environments: []\n  processes:\n\
+        \x20 - {pid: 4000001, user: root, container_id: 4f2a6e4f2a6e4f2a, devices: [{index: 0}]}\n\
+        \x20 - {pid: 4000002, user: root, container_id: 5b5b5b5b5b5b5b5b, devices: [{index: 0}]}\n\
+        \x20 - {pid: 4000003, user: root, devices: [{index: 0}]}\n";
+    let config = "version: 1\nnever: {users: [root, 'uid:0', 'container:5b5b5b5b5b5b']}\nrules:\n\
+        - {kind: non-env-processes, action: terminate, for: 0s, warn: [], \
+           match: {users: [root, 'container:4f2a6e4f2a6e', 'container:5b5b5b5b5b5b']}}\n";
+    let enforcer = Setup::new(scenario, config)?.start()?;
+    let status = enforcer.wait_for_status("the violation is known", |status| {
+        status["violations"][0]["username"].is_string()
+    })?;
+    let violations = status["violations"].as_array().cloned().unwrap_or_default();
+    let of = |pid: u32| {
+        violations
+            .iter()
+            .find(|it| it["subject"] == format!("process {pid}"))
+    };
+    let container = of(4_000_001).expect("root in a container breaks the rule");
+    ensure!(
+        container["username"] == "container:4f2a6e4f2a6e",
+        "{status:#}"
+    );
+    // A simulated process cannot be ended, but the rules wanted to.
+    let wanted = |pid: u32| -> Result<bool> {
+        let audit = enforcer.audit()?;
+        Ok(audit
+            .iter()
+            .any(|line| line["pid"] == pid && line["reason"] == "it ended by itself"))
+    };
+    genv_tests::patience::until("it is to be ended", || wanted(4_000_001))?;
+    enforcer.wait_for_cycles(1)?;
+    ensure!(
+        !wanted(4_000_002)? && !wanted(4_000_003)?,
+        "{:#?}",
+        enforcer.audit()?
+    );
+    Ok(())
+}

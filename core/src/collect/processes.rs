@@ -38,7 +38,9 @@ pub(super) fn processes<'a>(
                 pid,
                 start_time_ticks: facts.map(|facts| facts.start_time_ticks),
                 uid,
-                username: uid.map(|uid| usernames.of(uid)),
+                username: facts
+                    .and_then(|facts| table.container_username(facts))
+                    .or_else(|| uid.map(|uid| usernames.of(uid))),
                 comm: facts.map(|facts| facts.comm.clone()),
                 container_id: facts.and_then(|facts| facts.container_id.clone()),
                 attribution: attributor.attribute(pid),

@@ -78,6 +78,17 @@ impl ProcessTable {
         self.owners.get(&uid).copied().unwrap_or(uid)
     }
 
+    /// What the user of root's process in a container is called: `container:ID`, as nobody can tell who started it. Absent
+    /// for every other process.
+    #[must_use]
+    pub fn container_username(&self, facts: &ProcessFacts) -> Option<String> {
+        let id = facts.container_id.as_ref().filter(|id| !id.is_empty())?;
+        let is_anybodys = facts.uid == Some(0)
+            && facts.container_owner.is_none()
+            && self.own_container_id.as_ref() != Some(id);
+        is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
+    }
+
     /// The user for whom a process runs; absent if that could not be read, or if its real and effective uids belong to
     /// two users.
     #[must_use]

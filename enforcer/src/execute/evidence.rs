@@ -99,7 +99,9 @@ impl Evidence {
             ));
         }
         let user = facts.uid.map(|uid| self.processes.owner(uid));
-        let username = user.map(|uid| self.processes.username(uid));
+        let username = table
+            .container_username(&facts)
+            .or_else(|| user.map(|uid| self.processes.username(uid)));
         Ok(Witnessed {
             username: username.unwrap_or_default(),
             facts,

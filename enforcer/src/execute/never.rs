@@ -27,6 +27,8 @@ const SSH_SERVERS: [&str; 9] = [
     "/usr/libexec/sshd-session",
 ];
 
+const LISTED: &str = "its user is listed under never";
+
 /// What the kernel adds to the name of a program that was removed or replaced while it runs (proc_pid_exe(5)).
 const DELETED: &[u8] = b" (deleted)";
 
@@ -55,6 +57,11 @@ pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Re
             return Err(refused("it is root's, outside of containers"));
         }
         None => return Err(later("its user cannot be read".to_owned())),
+        // Root of a container is not this machine's root, whatever is listed.
+        Some(0) if never.users.contains(&witnessed.username) => {
+            return Err(refused(LISTED));
+        }
+        Some(0) => {}
         Some(uid) => {
             for uid in [Some(uid), witnessed.user].into_iter().flatten() {
                 if let Some(why) = user_out_of_reach(uid, &witnessed.username, never) {
@@ -93,7 +100,7 @@ fn protected_path(pid: u32, never: &Never) -> Option<PathBuf> {
 /// Why a user is out of reach.
 pub(super) fn user_out_of_reach(uid: u32, username: &str, never: &Never) -> Option<String> {
     let listed = never.users.contains(username) || never.users.contains(&format!("uid:{uid}"));
-    listed.then(|| "its user is listed under never".to_owned())
+    listed.then(|| LISTED.to_owned())
 }
 
 /// A process and all that it descends from.
@@ -150,6 +157,15 @@ mod tests {
 
     /// This program, as if it ran as root in this container.
     fn of_root(container: Option<&str>, container_owner: Option<u32>) -> Result<(), Outcome> {
+        let names = ["root", "uid:0"].map(str::to_owned);
+        of_root_unless(container, container_owner, &names)
+    }
+
+    fn of_root_unless(
+        container: Option<&str>,
+        container_owner: Option<u32>,
+        never: &[String],
+    ) -> Result<(), Outcome> {
         let facts = ProcessFacts {
             start_time_ticks: 1,
             uid: Some(0),
@@ -159,10 +175,11 @@ mod tests {
             container_owner,
             claim: Claim::Absent,
         };
+        let username = ProcessTable::default().container_username(&facts);
         let witnessed = Witnessed {
             user: facts.uid,
             facts,
-            username: "root".to_owned(),
+            username: username.unwrap_or_else(|| "root".to_owned()),
             attribution: Attribution::Outside {
                 reason: "no_claim".to_owned(),
             },
@@ -172,7 +189,11 @@ mod tests {
         // Any program that may be read will do, except this one.
         let child = std::process::Command::new("sleep").arg("1000000").spawn();
         let mut child = child.unwrap();
-        let why = within_reach(child.id(), &witnessed, &Never::default());
+        let never = Never {
+            users: never.iter().cloned().collect(),
+            ..Never::default()
+        };
+        let why = within_reach(child.id(), &witnessed, &never);
         child.kill().unwrap();
         child.wait().unwrap();
         why
@@ -181,6 +202,8 @@ mod tests {
     #[test]
     fn promise_06_root_is_out_of_reach_except_in_a_container_that_root_made() {
         assert_eq!(of_root(Some("4f2a6e"), None), Ok(()));
+        let listed = of_root_unless(Some("4f2a6e"), None, &["container:4f2a6e".to_owned()]);
+        assert_eq!(listed, Err(refused(LISTED)));
         for (container, owner) in [(None, None), (Some("4f2a6e"), Some(1000))] {
             let outcome = of_root(container, owner).unwrap_err();
             assert_eq!(outcome, refused("it is root's, outside of containers"));

@@ -368,7 +368,11 @@ impl<'a> Facts<'a> {
             }
             Attribution::Outside { .. } => {
                 let name = process.username.as_deref();
-                let user = name.map(|name| self.add_user(input, name, process.uid));
+                // Root of a container is not this machine's root.
+                let uid = process
+                    .uid
+                    .filter(|uid| *uid != 0 || process.container_id.is_none());
+                let user = name.map(|name| self.add_user(input, name, uid));
                 (None, user)
             }
             Attribution::Unknown { .. } => (None, None),
@@ -420,9 +424,10 @@ impl<'a> Facts<'a> {
         let within_reach = user.is_some_and(|user| !self.users[user].never)
             && process.pid > 1
             && process.start_time_ticks.is_some()
-            && process
-                .uid
-                .is_some_and(|uid| (uid != 0 || in_container) && !self.never_uids.contains(&uid))
+            && process.uid.is_some_and(|uid| match uid {
+                0 => in_container,
+                uid => !self.never_uids.contains(&uid),
+            })
             && !own_name_is_never();
         self.processes.push(ProcessFacts {
             process,

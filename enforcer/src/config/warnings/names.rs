@@ -79,7 +79,8 @@ impl Looker<'_, '_> {
     }
 
     fn user(&mut self, name: &Located<String>) {
-        if !self.accounts.has_user(&name.value) {
+        // No account is that of root in a container.
+        if !name.value.starts_with("container:") && !self.accounts.has_user(&name.value) {
             let message = format!(
                 "this machine knows no user {}: the rest holds as it stands",
                 name.value
