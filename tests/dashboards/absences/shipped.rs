@@ -156,11 +156,15 @@ pub(crate) const SHIPPED: &[Absence] = &[
     Absence {
         dashboard: "genv-enforcement",
         places: &["Warnings and actions by user"],
-        when: When::Chosen(&[(
-            "username",
-            &["alice", "frank", "grace", "heidi", "ivan", "root"],
-        )]),
-        reason: "they break no rule, or as alice one that only reports, since before the time range",
+        when: When::Chosen(&[
+            (
+                "username",
+                &["alice", "frank", "grace", "heidi", "ivan", "root"],
+            ),
+            ("range", &["5m"]),
+        ]),
+        reason: "they break no rule, or as alice one that only reports, since before the time range; in the last five \
+                 minutes no rule warns or acts",
     },
     Absence {
         dashboard: "genv-host",
