@@ -47,8 +47,11 @@ use surprise::Hits;
 /// Held while anything is done, so that two programs do not exceed together what each may do.
 const LOCK_FILE: &str = "execute.lock";
 
-/// How long one program waits for another, and for genv's state.
+/// How long one program waits for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a cycle waits for genv's state: no longer than the shortest interval, so that a held lock makes no cycle late.
+const STATE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a configuration says of acting.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,7 +155,7 @@ impl Executor {
             policy,
             may_signal: may_signal(std::env::var("GENV_TERMINATE_PROCESSES").ok().as_deref()),
             directory,
-            store: StateStore::new(place.genv_directory).patience(LOCK_PATIENCE),
+            store: StateStore::new(place.genv_directory).patience(STATE_PATIENCE),
             evidence,
             clock: Box::new(now_seconds),
             breaker: Breaker::default(),

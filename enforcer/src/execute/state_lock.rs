@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use genv_core::state::LockHolder;
 
-use super::{Executor, LOCK_PATIENCE};
+use super::{Executor, STATE_PATIENCE};
 use crate::plan::Outcome;
 
 /// Why no device can be taken.
@@ -36,7 +36,7 @@ impl Executor {
         if !self.lock_failed {
             let patience = match self.blocked {
                 Some(_) => Duration::ZERO,
-                None => LOCK_PATIENCE,
+                None => STATE_PATIENCE,
             };
             match self.store.try_lock(patience) {
                 Ok(()) => self.blocked = None,

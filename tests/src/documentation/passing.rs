@@ -30,7 +30,7 @@ const PLACES: [(&str, Place); 14] = [
 ];
 
 /// Command lines that begin so are run elsewhere: by which file, and what stands there.
-pub const ELSEWHERE: [(&str, &str, &str); 16] = [
+pub const ELSEWHERE: [(&str, &str, &str); 17] = [
     (
         "ansible-playbook",
         "tests/packages/playbook.rs",
@@ -67,6 +67,11 @@ pub const ELSEWHERE: [(&str, &str, &str); 16] = [
         "tests/packages/interrupted.rs",
         "\"--upgrade\", \"--force\"",
     ),
+    (
+        "unshare --map-root-user",
+        "tests/users.rs",
+        "\"unshare\", \"-r\"",
+    ),
     ("scripts/man", "scripts/package", "man \"$share/man/man1\""),
     ("scripts/package", "scripts/test", "scripts/package"),
     ("scripts/run", "tests/documented/run.rs", "scripts/run"),
@@ -74,7 +79,7 @@ pub const ELSEWHERE: [(&str, &str, &str); 16] = [
 ];
 
 /// Command lines that begin so are run nowhere, and why.
-pub const NOT_RUN: [(&str, &str); 23] = [
+pub const NOT_RUN: [(&str, &str); 25] = [
     (
         "…/genv",
         "stands for the path of genv 1.x in a line of sudoers",
@@ -96,6 +101,11 @@ pub const NOT_RUN: [(&str, &str); 23] = [
     (
         "grafana server",
         "needs Grafana, which could not be had for the tests",
+    ),
+    ("podman unshare", "needs Podman and its users"),
+    (
+        "systemd-run",
+        "needs the service manager of a user who is logged in",
     ),
     ("lspci", "needs a GPU on a bus that can be looked at"),
     ("mesg", "needs a terminal of its own"),
