@@ -6,7 +6,9 @@ use std::process::{ChildStdout, Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience::{Lines, until};
+use genv_tests::patience::Lines;
+#[cfg(feature = "suite-root")]
+use genv_tests::patience::until;
 use genv_tests::process::{Running, Sleeper, signal};
 
 /// A process in a terminal of its own that belongs to the victim; it ends with the value.
