@@ -50,7 +50,7 @@ const LOCK_FILE: &str = "execute.lock";
 /// How long one program waits for another.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a cycle waits for genv's state: no longer than the shortest interval, so that a held lock makes no cycle late.
+/// How long a cycle waits for genv's state: with the intervals in use, a held lock makes no cycle late.
 const STATE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a configuration says of acting.
