@@ -30,6 +30,8 @@ pub(crate) struct Machine {
     store: StateStore,
     options: SourceOptions,
     gpus: Option<Gpus>,
+    /// What was printed of the state files.
+    notices: BTreeSet<String>,
 }
 
 /// Why GPUs tell nothing.
@@ -70,6 +72,7 @@ impl Machine {
                 .simulated(options.are_simulated()),
             options,
             gpus: None,
+            notices: BTreeSet::new(),
         })
     }
 
@@ -133,7 +136,9 @@ impl Machine {
 
     fn tell_notices(&mut self) {
         for notice in self.store.take_notices() {
-            tell(&notice);
+            if self.notices.insert(notice.clone()) {
+                tell(&notice);
+            }
         }
     }
 
