@@ -2,8 +2,10 @@
 
 use std::env;
 
-use genv_core::proc::own_uid;
-use genv_core::state::{Configuration, EditableState, EnvironmentState, State};
+use genv_core::proc::{
+    ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid,
+};
+use genv_core::state::{Configuration, EditableState, EnvironmentState, ProcessId, State};
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
@@ -68,22 +70,84 @@ pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As [`check_may_change`], of an environment, if it is there.
+/// As [`check_may_change`], of an environment, if it is there. One whose record was lost belongs to the users of its
+/// living members.
 ///
 /// # Errors
 /// The environment belongs to another user.
-pub(crate) fn check_outside(
-    environments: &[EnvironmentState],
-    eid: &str,
-    task: &str,
-) -> anyhow::Result<()> {
-    let found = environments.iter().find(|it| it.eid == eid);
-    found.map_or(Ok(()), |it| {
-        check_may_change(
+pub(crate) fn check_outside(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
+    match state.environment(eid) {
+        Some(it) => check_may_change(
             it.uid,
             &format!("{task} environment {}", eid.escape_debug()),
-        )
-    })
+        ),
+        None => check_lost(state, eid, task),
+    }
+}
+
+/// Sees to it that an environment whose record was lost with a damaged file is the caller's: one of its recorded members
+/// lives and runs as the caller.
+///
+/// # Errors
+/// There is such an environment, and the caller is neither its user nor root.
+pub(crate) fn check_lost(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
+    let caller = own_uid();
+    let lost = state.lost().filter(|(lost, _)| *lost == eid);
+    let members: Vec<ProcessId> = lost.map(|(_, process)| process).collect();
+    if members.is_empty() || caller == 0 {
+        return Ok(());
+    }
+    let table = ProcReader::new().read(&ProcessRequest {
+        processes: Vec::new(),
+        members: members.iter().map(|it| it.pid).collect(),
+    });
+    let is_own = |member: &ProcessId| {
+        let found = table.living(member.pid);
+        let found = found.filter(|it| it.start_time_ticks == member.start_time_ticks);
+        found.and_then(|it| it.uid).map(|uid| table.owner(uid)) == Some(caller)
+    };
+    anyhow::ensure!(
+        members.iter().any(is_own),
+        "cannot {task} environment {}: its record was lost with a damaged file, and none of its living processes is yours, \
+         so that this is for its user and for root. Take another id, or run it with sudo",
+        eid.escape_debug()
+    );
+    Ok(())
+}
+
+/// Sees to it that the caller may make a process a member of an environment: it is the caller's, or the caller is root.
+/// One that has ended is nobody's, and the next command forgets it.
+///
+/// # Errors
+/// The process is another user's, or a thread of the kernel.
+pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !is_kernel_thread(pid),
+        "cannot add process {pid}: it is a thread of the kernel, which is in no environment. Name a shell or a program: \
+         'ps' lists them"
+    );
+    let caller = own_uid();
+    if caller == 0 {
+        return Ok(());
+    }
+    let table = ProcReader::new().read(&ProcessRequest {
+        processes: vec![pid],
+        members: Vec::new(),
+    });
+    let owner = match table.processes.get(&pid) {
+        None | Some(ProcessRead::Vanished) => return Ok(()),
+        Some(ProcessRead::Present(facts)) if table.user(facts) == Some(caller) => return Ok(()),
+        Some(ProcessRead::Present(facts)) => facts.uid.filter(|uid| *uid != caller),
+        Some(ProcessRead::Unreadable) => None,
+    };
+    let owner = owner.map_or_else(
+        || "its users cannot be told, or differ".to_owned(),
+        |uid| format!("it runs as uid {uid}"),
+    );
+    anyhow::bail!(
+        "cannot add process {pid}: {owner}, and an environment has processes of its own user (uid {caller}). Name one of \
+         yours, or run it with sudo"
+    )
 }
 
 /// An environment as a shell shows it.

@@ -1,5 +1,6 @@
 //! The commands that change an environment, as people and scripts call them.
 
+mod admitted;
 mod bad_input;
 mod devices;
 mod jobs;

@@ -16,6 +16,13 @@ pub use reader::ProcReader;
 
 use std::collections::{HashMap, HashSet};
 
+/// Whether a pid is that of a thread of the kernel, as far as `/proc` shows that.
+#[must_use]
+pub fn is_kernel_thread(pid: u32) -> bool {
+    let content = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat::Stat::parse(&content).is_some_and(|stat| stat.is_kernel_thread())
+}
+
 /// Something that can be asked about processes: `/proc`, or a scenario.
 pub trait ProcessSource: Send {
     /// Reads processes once. A process that cannot be read is part of the answer, never an error.

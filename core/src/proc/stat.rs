@@ -2,6 +2,9 @@
 
 use super::UserNamespace;
 
+/// `PF_KTHREAD` of the kernel's `include/linux/sched.h`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
 /// What is used of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat<'a> {
@@ -11,6 +14,8 @@ pub(super) struct Stat<'a> {
     pub(super) state: u8,
     /// Field 4.
     pub(super) parent: u32,
+    /// Field 9: `PF_` flags of the kernel.
+    pub(super) flags: u64,
     /// Field 20.
     pub(super) threads: u64,
     /// Field 22.
@@ -32,8 +37,9 @@ impl<'a> Stat<'a> {
             comm,
             state: *fields.next()?.first()?,
             parent: number(fields.next()?)?.try_into().ok()?,
-            // Fields 5 to 19 lie between the parent and the threads, field 21 before the start time.
-            threads: number(fields.nth(15)?)?,
+            // Fields 5 to 8 lie between the parent and the flags, 10 to 19 before the threads, 21 before the start time.
+            flags: number(fields.nth(4)?)?,
+            threads: number(fields.nth(10)?)?,
             start_time_ticks: number(fields.nth(1)?)?,
         })
     }
@@ -46,6 +52,11 @@ impl<'a> Stat<'a> {
     /// As [`Stat::is_zombie`], of all its threads: where only the first has ended the others run on.
     pub(super) const fn has_ended(&self) -> bool {
         self.is_zombie() && self.threads <= 1
+    }
+
+    /// Whether it is a thread of the kernel, which has no program and no user.
+    pub(super) const fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
     }
 
     /// Whether it does nothing until SIGCONT comes. One that a debugger holds goes on by itself.
@@ -126,6 +137,7 @@ mod tests {
                 comm,
                 state: b'S',
                 parent: 41,
+                flags: 4_194_560,
                 threads: 1,
                 start_time_ticks: 123_456,
             };
@@ -145,6 +157,14 @@ mod tests {
         }
         assert_eq!(Stat::parse(b"42 )x( S 1"), None);
         assert_eq!(Stat::parse(b"42 (x) S -1 0 0"), None);
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_is_told_by_its_flags_and_not_by_its_pid() {
+        let kthreadd = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n";
+        assert!(Stat::parse(kthreadd).unwrap().is_kernel_thread());
+        let in_a_container = b"2 (bash) S 0 2 2 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0\n";
+        assert!(!Stat::parse(in_a_container).unwrap().is_kernel_thread());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::allocate::{self, AllocateError, AttachRequest};
 use super::inventory::{self, Inventory};
 use super::liveness::end_environments;
-use super::members::LostMember;
+use super::members::{LostMember, ProcessId};
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::MemoryAmount;
 
@@ -77,6 +77,11 @@ impl EditableState {
     #[must_use]
     pub fn environment(&self, eid: &str) -> Option<&EnvironmentState> {
         self.environments.iter().find(|it| it.eid == eid)
+    }
+
+    /// The ids of environments whose records were lost with a damaged file, each with a member that was recorded of it.
+    pub fn lost(&self) -> impl Iterator<Item = (&str, ProcessId)> {
+        self.lost.iter().map(|it| (it.eid.as_str(), it.process))
     }
 
     /// The devices, by index without gaps. Empty until an inventory was merged once.

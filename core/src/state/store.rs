@@ -194,6 +194,8 @@ impl StateStore {
             Ok(state) => state,
             Err(error) => self.read_damaged().map_err(|_| error)?,
         };
+        let is_lost = state.written_timestamp_seconds.is_none();
+        state.recorded.find_lost(&state.environments, is_lost);
         state.environments.retain(wanted);
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);

@@ -10,7 +10,7 @@ use genv_core::state::{Activation, Configuration, EditableState, MemberId, State
 
 use crate::failure::EXIT_CODES;
 use crate::machine::{Machine, Survey, tell};
-use crate::own_environment::{self, Shown, check_owner};
+use crate::own_environment::{self, Shown, check_lost, check_member, check_owner};
 use crate::queue::{Asking, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, local_config, values};
@@ -103,6 +103,7 @@ impl Activate {
                 eid.escape_debug()
             );
         }
+        check_member(caller.pid())?;
         let eid = self.eid.unwrap_or_else(|| free_id(&state, caller.pid()));
         let entry = Entry {
             eid: &eid,
@@ -176,8 +177,9 @@ impl Wanted {
         username: Option<&str>,
     ) -> anyhow::Result<Shown> {
         let eid = entry.eid;
-        if let Some(environment) = state.environment(eid) {
-            check_owner(environment, "activate")?;
+        match state.environment(eid) {
+            Some(environment) => check_owner(environment, "activate")?,
+            None => check_lost(state, eid, "activate")?,
         }
         let member = MemberId::Process(entry.member);
         let activation = state.activate(eid, own_uid(), username, &member);

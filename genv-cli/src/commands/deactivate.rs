@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::devices::indices;
 use crate::machine::{Job, Machine, tell};
 use crate::output::harmless;
-use crate::own_environment;
+use crate::own_environment::{self, check_outside};
 use crate::shell::Caller;
 
 /// How often those who wait for a job look again.
@@ -61,7 +61,10 @@ impl Deactivate {
         }
         let member = MemberId::Process(caller.pid());
         machine.update(|state| {
-            state.leave(&eid, &member);
+            // A shell that became another user's, as by su, leaves alone what is not its environment.
+            if check_outside(state, &eid, "leave").is_ok() {
+                state.leave(&eid, &member);
+            }
             Ok::<_, StoreError>(())
         })?;
         Ok(caller.leave()?)

@@ -119,7 +119,7 @@ impl Devices {
             machine.update(|state| {
                 let attachments = state.devices().iter().flat_map(|it| &it.attachments);
                 for attachment in attachments {
-                    check_outside(state.environments(), &attachment.eid, "detach")?;
+                    check_outside(state, &attachment.eid, "detach")?;
                 }
                 state.reset_devices(&inventory);
                 Ok::<_, anyhow::Error>(())
@@ -143,7 +143,7 @@ impl DevicesCommand {
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
-                    check_outside(state.environments(), &eid, "detach")?;
+                    check_outside(state, &eid, "detach")?;
                     state.detach(&eid, index)?;
                     Ok::<_, anyhow::Error>(state.attached(&eid))
                 })?;
@@ -204,7 +204,7 @@ fn attach(
         machine,
         asking,
         |state: &mut EditableState, survey: &Survey| {
-            check_outside(state.environments(), eid, "attach")?;
+            check_outside(state, eid, "attach")?;
             let configured = state.configuration(eid)?.gpus.map(Selection::Count);
             let Some(selection) = asked.or(configured) else {
                 return Ok(state.attached(eid));

@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
 };
-use crate::own_environment::{check_may_change, check_outside};
+use crate::own_environment::{check_may_change, check_member, check_outside};
 use crate::values;
 
 const EXAMPLE: &str = "Example: names of all environments, a line each
@@ -169,8 +169,9 @@ impl Envs {
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
             machine.update(|state| {
-                for environment in state.environments() {
-                    check_outside(state.environments(), &environment.eid, "end")?;
+                let known = state.environments().iter().map(|it| it.eid.as_str());
+                for eid in known.chain(state.lost().map(|(eid, _)| eid)) {
+                    check_outside(state, eid, "end")?;
                 }
                 state.reset_environments();
                 Ok::<_, anyhow::Error>(())
@@ -198,17 +199,22 @@ impl EnvsCommand {
                 member,
             } => {
                 let member = member.id();
+                let may_be_member = match member {
+                    MemberId::Process(pid) => check_member(pid),
+                    MemberId::Kernel(_) => Ok(()),
+                };
                 machine.update(|state| {
-                    match state.environment(&eid) {
-                        Some(_) => check_outside(state.environments(), &eid, "join")?,
-                        None => check_may_change(uid, "activate an environment")?,
+                    check_outside(state, &eid, "join")?;
+                    if state.environment(&eid).is_none() {
+                        check_may_change(uid, "activate an environment")?;
                     }
+                    may_be_member?;
                     state.activate(&eid, uid, username.as_deref(), &member);
                     Ok::<_, anyhow::Error>(())
                 })?;
             }
             Self::Config { eid, field } => machine.update(|state| {
-                check_outside(state.environments(), &eid, "configure")?;
+                check_outside(state, &eid, "configure")?;
                 let mut configuration = state.configuration(&eid)?;
                 field.set(&mut configuration);
                 Ok::<_, anyhow::Error>(state.configure(&eid, configuration)?)
@@ -216,9 +222,9 @@ impl EnvsCommand {
             Self::Deactivate { member } => {
                 let member = member.id();
                 machine.update(|state| {
-                    let environments = state.environments();
-                    for environment in environments.iter().filter(|it| it.has(&member)) {
-                        check_outside(environments, &environment.eid, "leave")?;
+                    let environments = state.environments().iter();
+                    for environment in environments.filter(|it| it.has(&member)) {
+                        check_outside(state, &environment.eid, "leave")?;
                     }
                     state.deactivate(&member);
                     Ok::<_, anyhow::Error>(())

@@ -5,7 +5,7 @@ use std::env;
 use genv_core::state::{MemberId, State, StateStore, StoreError};
 
 use super::{Caller, CallerError};
-use crate::own_environment::Shown;
+use crate::own_environment::{Shown, check_member};
 
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,10 @@ pub(crate) fn resume(
     // Most shells have joined or have nothing to join: neither needs the lock.
     let mut found = find(&store.read()?, &eid, pid);
     if join && found.as_ref().is_ok_and(|(_, member)| !member) {
+        if let Err(why) = check_member(pid) {
+            caller.leave()?;
+            return Ok(Resumed::Left(why.to_string()));
+        }
         found = store.update(|state| {
             let uid = genv_core::proc::own_uid();
             let still_there = state.environment(&eid).is_some_and(|it| it.uid == uid);

@@ -1,0 +1,216 @@
+//! Which processes may become members of an environment, and who may change one whose record was lost.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::patience::{output, until};
+use genv_tests::process::{Running, Sleeper, copy_program, signal};
+use genv_tests::root::FIRST_UID;
+use rustix::process::{Signal, getuid};
+
+/// Another user than the one of a [`Machine`].
+const BOB: u32 = FIRST_UID + 1;
+
+/// A state directory and a program that all users share.
+struct Machine {
+    folder: tempfile::TempDir,
+    /// An ordinary user: the one who runs the test, unless that is root.
+    user: u32,
+}
+
+impl Machine {
+    fn new() -> Result<Self> {
+        let all = |mode| fs::Permissions::from_mode(mode);
+        let folder = tempfile::Builder::new().permissions(all(0o755)).tempdir()?;
+        copy_program("genv", &folder.path().join("genv"))?;
+        let own = getuid().as_raw();
+        let user = if own == 0 { FIRST_UID } else { own };
+        let machine = Self { folder, user };
+        fs::create_dir(machine.state())?;
+        fs::set_permissions(machine.state(), all(0o777))?;
+        Ok(machine)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// A line of sh; `user` is for root alone.
+    fn sh(&self, user: Option<u32>, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).env_clear();
+        command.env(
+            "PATH",
+            format!("{}:/usr/bin:/bin", self.folder.path().display()),
+        );
+        command
+            .env("GENV_TMPDIR", self.state())
+            .env("GENV_DEVICES", "4");
+        command.current_dir(self.state());
+        if let Some(user) = user.filter(|_| is_root()) {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    fn run(&self, user: Option<u32>, line: &str) -> Result<Output> {
+        output(&mut self.sh(user, line))
+    }
+
+    fn succeeds(&self, user: Option<u32>, line: &str) -> Result<String> {
+        let done = self.run(user, line)?;
+        ensure!(done.status.success(), "{line}: {done:?}");
+        Ok(String::from_utf8(done.stdout)?)
+    }
+
+    /// Fails unless the line is refused with these words, and changes no environment.
+    fn refuses(&self, user: u32, line: &str, words: &str) -> Result<()> {
+        let before = self.environments();
+        let done = self.run(Some(user), line)?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        ensure!(done.status.code() == Some(1), "{line}: {done:?}");
+        ensure!(said.contains(words), "{line}: {said}");
+        ensure!(self.environments() == before, "{line}");
+        Ok(())
+    }
+
+    fn environments(&self) -> String {
+        fs::read_to_string(self.state().join("envs.json")).unwrap_or_default()
+    }
+
+    /// A process of a user.
+    fn sleeper(&self, user: u32) -> Result<Sleeper> {
+        let mut command = self.sh(Some(user), "exec sleep 1000");
+        Sleeper::spawn(&mut command)
+    }
+}
+
+fn is_root() -> bool {
+    getuid().is_root()
+}
+
+/// A thread of the kernel; a container shows none.
+fn kernel_thread() -> Option<u32> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let flags = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split(' ').nth(7));
+        flags
+            .and_then(|flags| flags.parse::<u64>().ok())
+            .is_some_and(|flags| flags & 0x0020_0000 != 0)
+    })
+}
+
+#[test]
+fn a_process_of_another_user_becomes_no_member() -> Result<()> {
+    let machine = Machine::new()?;
+    let user = machine.user;
+    let own = machine.sleeper(user)?;
+    let add = |pid: u32| format!("genv envs activate --eid e1 --uid {user} --pid {pid}");
+    machine.succeeds(Some(user), &add(own.pid()))?;
+    // An ordinary user finds somebody else's in pid 1, unless the test runs in a container of its own.
+    let bobs = machine.sleeper(BOB)?;
+    let other = if is_root() { bobs.pid() } else { 1 };
+    let words = format!("cannot add process {other}: it runs as uid ");
+    machine.refuses(user, &add(other), &words)?;
+    let new = format!("genv envs activate --eid e2 --uid {user} --pid {other}");
+    machine.refuses(user, &new, &words)?;
+    // The shell function names the shell's pid by a variable, which anybody can set.
+    let call = |command: &str| {
+        format!(
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {other} script'; {command}"
+        )
+    };
+    machine.refuses(user, &call("genv activate --id e1"), &words)?;
+    machine.refuses(user, &call("genv activate"), &words)?;
+    let before = machine.environments();
+    machine.run(
+        Some(user),
+        &call("GENV_ENVIRONMENT_ID=e1 genv shell --join"),
+    )?;
+    ensure!(machine.environments() == before);
+    if is_root() {
+        // What another user has is not left in his name either.
+        let leave = format!(
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {} script'; \
+             GENV_ENVIRONMENT_ID=e1 genv deactivate",
+            own.pid()
+        );
+        machine.run(Some(BOB), &leave)?;
+        ensure!(machine.environments() == before);
+        machine.succeeds(None, &add(bobs.pid()))?;
+        ensure!(machine.environments().contains(&bobs.pid().to_string()));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
+    let machine = Machine::new()?;
+    let Some(thread) = kernel_thread() else {
+        return Ok(());
+    };
+    for user in [0, machine.user] {
+        let line = format!("genv envs activate --eid e1 --uid {user} --pid {thread}");
+        if user != 0 || is_root() {
+            machine.refuses(user, &line, "it is a thread of the kernel")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Result<()> {
+    let machine = Machine::new()?;
+    let user = machine.user;
+    for by_root in [false, true] {
+        let mut job = machine.sh(Some(user), "exec genv exec --eid e1 --gpus 2 -- sleep 1000");
+        job.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let job = Running::spawn(&mut job)?;
+        until("the job has its devices", || {
+            let members = fs::read_to_string(machine.state().join("genv-members.json"));
+            let child = genv_tests::process::children(job.id())
+                .pop()
+                .unwrap_or_default();
+            Ok(members.is_ok_and(|it| it.contains(&format!("\"pid\": {child},"))))
+        })?;
+        fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
+        if is_root() {
+            for line in [
+                "genv devices detach --eid e1",
+                "genv devices detach --eid e1 --index 0",
+                "genv devices --reset",
+                "genv envs --reset",
+                "genv exec --eid e1 -- true",
+                "genv envs activate --eid e1 --uid BOB --kernel-id k",
+                "genv devices --no-cleanup detach --eid e1",
+            ] {
+                let line = line.replace("BOB", &BOB.to_string());
+                machine.refuses(BOB, &line, "none of its living processes is yours")?;
+                let held = machine.succeeds(Some(BOB), "genv devices find --eid e1")?;
+                ensure!(held == "0,1\n", "{line}: {held}");
+            }
+        }
+        let changer = (!by_root).then_some(user);
+        machine.succeeds(changer, "genv devices detach --eid e1")?;
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
+        for command in genv_tests::process::children(job.id()) {
+            signal(command, Signal::KILL)?;
+        }
+        let _ = fs::remove_dir_all(machine.state());
+        fs::create_dir(machine.state())?;
+        fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o777))?;
+    }
+    Ok(())
+}
