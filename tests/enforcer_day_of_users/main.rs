@@ -121,8 +121,9 @@ fn noon(day: &mut Day) -> Result<()> {
     day.stray("root", "root's", "", Fate::Stays)?;
     let mut stubborn = command_of("bob", "/usr/bin/env");
     stubborn.args(["--ignore-signal=TERM", "sleep", "1000000"]);
-    let mut protected = command_of("bob", NEVER);
-    protected.args(["-f", "/dev/null"]);
+    // Of a user of the system, who is trusted with what the program does.
+    let mut protected = command_of("root", NEVER);
+    protected.args(["-f", "/dev/null"]).uid(1).gid(1);
     // It wiped its environ, or had none.
     let mut unknown = command_of("eve", "/bin/sleep");
     unknown.env_clear().arg("1000000");
