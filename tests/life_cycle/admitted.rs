@@ -167,23 +167,130 @@ fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
     Ok(())
 }
 
+/// A command of `genv exec`; it ends with the value.
+struct Job {
+    command: u32,
+    _genv: Running,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = signal(self.command, Signal::KILL);
+    }
+}
+
+impl Machine {
+    /// A job in the environment e1, with the devices 0 and 1.
+    fn job(&self) -> Result<Job> {
+        let line = "exec genv exec --eid e1 --gpus 2 -- sleep 1000";
+        let mut job = self.sh(Some(self.user), line);
+        job.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let genv = Running::spawn(&mut job)?;
+        let mut command = 0;
+        until("the job has its devices", || {
+            let members = fs::read_to_string(self.state().join("genv-members.json"));
+            command = genv_tests::process::children(genv.id())
+                .pop()
+                .unwrap_or_default();
+            Ok(members.is_ok_and(|it| it.contains(&format!("\"pid\": {command},"))))
+        })?;
+        Ok(Job {
+            command,
+            _genv: genv,
+        })
+    }
+}
+
+#[test]
+fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> {
+    for by_root in [false, true] {
+        let machine = Machine::new()?;
+        let restorer = (!by_root).then_some(machine.user);
+        let job = machine.job()?;
+        fs::remove_file(machine.state().join("envs.json"))?;
+        if is_root() {
+            machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
+            ensure!(
+                !machine.environments().contains("e1"),
+                "{}",
+                machine.environments()
+            );
+        }
+        let before = machine.environments();
+        let listed = machine.succeeds(restorer, "genv envs query --query eid uid pids")?;
+        let record = format!("e1,{},{}\n", machine.user, job.command);
+        ensure!(listed == record, "{listed}");
+        ensure!(machine.environments() == before);
+        machine.succeeds(restorer, "genv envs config --eid e1 name --name again")?;
+        ensure!(machine.environments().contains("\"e1\""));
+        let held = machine.succeeds(None, "genv devices find --eid e1")?;
+        ensure!(held == "0,1\n", "{held}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_that_are_free()
+-> Result<()> {
+    let machine = Machine::new()?;
+    let job = machine.job()?;
+    let own = machine.sleeper(machine.user)?;
+    let path = machine.state().join("devices.json");
+    let content = fs::read_to_string(&path)?;
+    // Another one has the second device meanwhile.
+    fs::write(
+        &path,
+        content
+            .replacen("\"e1\"", "\"gone\"", 1)
+            .replacen("\"e1\"", "\"e2\"", 1),
+    )?;
+    fs::remove_file(machine.state().join("envs.json"))?;
+    let e2 = genv_tests::state::Environment::new("e2", machine.user, own.pid(), &[1]);
+    let scratch = tempfile::tempdir()?;
+    genv_tests::state::write(scratch.path(), 4, &[e2])?;
+    let e2 = fs::read_to_string(scratch.path().join("envs.json"))?;
+    // Cut off: the record of e2 is whole, and that of e1 is lost.
+    let cut = e2.rfind(']').context("a list")?;
+    fs::write(machine.state().join("envs.json"), &e2[..cut])?;
+    machine.succeeds(
+        Some(machine.user),
+        "genv envs config --eid e1 name --name again",
+    )?;
+    let held = machine.succeeds(None, "genv devices find --eid e1")?;
+    ensure!(held == "0\n", "{held}");
+    drop(job);
+    Ok(())
+}
+
+#[test]
+fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()> {
+    let machine = Machine::new()?;
+    let _job = machine.job()?;
+    fs::remove_file(machine.state().join("envs.json"))?;
+    let path = machine.state().join("genv-members.json");
+    let content = fs::read_to_string(&path)?;
+    fs::write(
+        &path,
+        content.replace("\"start_time_ticks\": ", "\"start_time_ticks\": 1"),
+    )?;
+    machine.succeeds(Some(machine.user), "genv exec --eid e2 --gpus 4 -- true")?;
+    ensure!(
+        !machine.environments().contains("\"e1\""),
+        "{}",
+        machine.environments()
+    );
+    Ok(())
+}
+
 #[test]
 fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Result<()> {
     let machine = Machine::new()?;
     let user = machine.user;
     for by_root in [false, true] {
-        let mut job = machine.sh(Some(user), "exec genv exec --eid e1 --gpus 2 -- sleep 1000");
-        job.stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let job = Running::spawn(&mut job)?;
-        until("the job has its devices", || {
-            let members = fs::read_to_string(machine.state().join("genv-members.json"));
-            let child = genv_tests::process::children(job.id())
-                .pop()
-                .unwrap_or_default();
-            Ok(members.is_ok_and(|it| it.contains(&format!("\"pid\": {child},"))))
-        })?;
+        let job = machine.job()?;
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
             for line in [
@@ -205,9 +312,7 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         machine.succeeds(changer, "genv devices detach --eid e1")?;
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
-        for command in genv_tests::process::children(job.id()) {
-            signal(command, Signal::KILL)?;
-        }
+        drop(job);
         let _ = fs::remove_dir_all(machine.state());
         fs::create_dir(machine.state())?;
         fs::set_permissions(machine.state(), fs::Permissions::from_mode(0o777))?;

@@ -160,6 +160,26 @@ fn a_shell_whose_environment_has_ended_is_told_so_and_can_start_anew() -> Result
 }
 
 #[test]
+fn a_shell_whose_environment_was_lost_with_its_file_goes_on_in_it() -> Result<()> {
+    let account = Account::new()?;
+    let lines = [
+        Shell::Bash.setup(),
+        "genv activate --id e1 --gpus 2",
+        "rm $GENV_TMPDIR/envs.json",
+        "genv status",
+        "genv attach --count 3",
+    ]
+    .map(str::to_owned);
+    let outcomes = account.lines(Shell::Bash, &[], &lines)?;
+    ensure!(outcomes.iter().all(|it| it.code == 0), "{outcomes:?}");
+    ensure!(!outcomes[3].stdout.contains("has ended"), "{outcomes:?}");
+    let visible = outcomes[4].variable("CUDA_VISIBLE_DEVICES");
+    ensure!(visible.is_some_and(|it| it == "0,1,2"), "{outcomes:?}");
+    ensure!(listed(&account, "envs.json", "envs")?[0]["eid"] == "e1");
+    Ok(())
+}
+
+#[test]
 fn a_program_that_is_no_shell_function_changes_nothing() -> Result<()> {
     let account = Account::new()?;
     let (code, printed, said) = account.script("bash", &[], "genv activate --gpus 1")?;

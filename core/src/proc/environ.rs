@@ -35,6 +35,12 @@ pub(super) fn claim(environ: &[u8]) -> Claim {
     }
 }
 
+/// The value of a variable, named with its `=`; as for getenv(3), the first entry counts.
+pub(crate) fn variable<'a>(environ: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let mut entries = environ.split(|&byte| byte == 0);
+    entries.find_map(|entry| entry.strip_prefix(name))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -206,7 +206,7 @@ pub(super) fn record(
 fn after_damage(name: &str, whole: usize) -> String {
     match name {
         ENVIRONMENTS_FILE if whole == 0 => {
-            "No environment in it is whole: 'genv activate' starts a new one".to_owned()
+            "No environment in it is whole: those that living processes name are restored by a command of their users, and 'genv activate' starts a new one".to_owned()
         }
         ENVIRONMENTS_FILE => format!("The {whole} environments that are whole in it go on"),
         DEVICES_FILE if whole == 0 => {

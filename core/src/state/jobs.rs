@@ -117,7 +117,7 @@ fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
 }
 
 /// Whether this program may read the environ of every process of a user (ptrace(2), `PTRACE_MODE_READ`).
-fn reads_environs_of(uid: u32) -> bool {
+pub(super) fn reads_environs_of(uid: u32) -> bool {
     geteuid().as_raw() == uid || geteuid().is_root() || fs::File::open("/proc/1/environ").is_ok()
 }
 
@@ -141,7 +141,7 @@ fn started_within(
 }
 
 /// The processes of a user; none if others' processes are hidden here (`hidepid`).
-fn processes_of(uid: u32) -> Option<Vec<u32>> {
+pub(super) fn processes_of(uid: u32) -> Option<Vec<u32>> {
     fs::metadata("/proc/1").ok()?;
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let of_user = entries.filter_map(|entry| {

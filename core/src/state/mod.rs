@@ -16,6 +16,7 @@ mod kernels;
 pub(crate) mod liveness;
 mod lock;
 mod members;
+mod restore;
 mod salvage;
 pub mod shape;
 mod store;

@@ -14,6 +14,7 @@ use super::jobs::{self, Contexts, Fates};
 use super::kernels::{EndedKernels, Kernels};
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile, LockHolder};
+use super::restore::{self, Restored};
 use super::shape::Times;
 use super::{DeviceState, EnvironmentState, State, StateDirectory, StateError, directory};
 use crate::model::machine_time_zone;
@@ -196,12 +197,16 @@ impl StateStore {
         };
         let is_lost = state.written_timestamp_seconds.is_none();
         state.recorded.find_lost(&state.environments, is_lost);
-        state.environments.retain(wanted);
+        state.environments.retain(&wanted);
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
             let fates = self.machine.fates(&state, &table);
+            let mut restored = self.machine.restored(&state, &table);
+            restored.retain(|it| wanted(&it.environment));
             liveness::clean(&mut state, &table, &ended, &fates);
+            let now_seconds = self.machine.now_seconds();
+            restore::apply(&mut state, restored, now_seconds);
         }
         Ok(state)
     }
@@ -230,12 +235,12 @@ impl StateStore {
         let directory = directory::open_or_create(&self.path).map_err(StoreError::from)?;
         let directory = directory.as_fd();
         self.refuse_foreign(directory)?;
-        let (lock, mut loaded, table, Asked { ended, fates }) = self.load(directory)?;
+        let (lock, mut loaded, table, asked) = self.load(directory)?;
+        let now_seconds = self.machine.now_seconds();
         if self.cleaning {
-            liveness::clean(&mut loaded.state, &table, &ended, &fates);
+            liveness::clean(&mut loaded.state, &table, &asked.ended, &asked.fates);
+            restore::apply(&mut loaded.state, asked.restored, now_seconds);
         }
-        let now = (self.machine.clock)().duration_since(UNIX_EPOCH);
-        let now_seconds = now.unwrap_or_default().as_secs_f64();
         let mut editable = loaded.edit(&table, now_seconds);
         let value = change(&mut editable)?;
         editable.normalize();
@@ -261,9 +266,7 @@ impl StateStore {
         let after = (&editable.environments[..], &editable.devices[..]);
         let taken = confirmed::taken(before, after);
         // After it is written, lest somebody who reads in between takes the confirmation for older than what it is about.
-        let now = (self.machine.clock)().duration_since(UNIX_EPOCH);
-        let now_seconds = now.unwrap_or_default().as_secs_f64();
-        confirmed::write(directory, taken, now_seconds);
+        confirmed::write(directory, taken, self.machine.now_seconds());
         drop(lock);
         Ok(value)
     }
@@ -379,7 +382,8 @@ impl StateStore {
                 .environments
                 .iter()
                 .any(|it| !it.kernel_ids.is_empty());
-            let questions = kernels || !liveness::without_members(state, &table).is_empty();
+            let lost = !state.recorded.lost.is_empty();
+            let questions = kernels || lost || !liveness::without_members(state, &table).is_empty();
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, asked)),
                 None if !questions || !self.cleaning => {
@@ -390,6 +394,7 @@ impl StateStore {
                     asked = Some(Asked {
                         ended: self.machine.kernels.ended(&state.environments),
                         fates: self.machine.fates(state, &table),
+                        restored: self.machine.restored(state, &table),
                     });
                 }
             }
@@ -402,6 +407,7 @@ impl StateStore {
 struct Asked {
     ended: EndedKernels,
     fates: Fates,
+    restored: Vec<Restored>,
 }
 
 impl Machine {
@@ -412,6 +418,15 @@ impl Machine {
             contexts: self.contexts.as_mut(),
         };
         jobs::fates(state, &ended, &mut evidence)
+    }
+
+    fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {
+        restore::find(state, table, self.processes.as_mut())
+    }
+
+    fn now_seconds(&self) -> f64 {
+        let now = (self.clock)().duration_since(UNIX_EPOCH);
+        now.unwrap_or_default().as_secs_f64()
     }
 
     fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {

@@ -1,0 +1,145 @@
+//! Restoring an environment whose record was lost with a damaged file.
+//!
+//! A recorded member of it lives, and a process of the same user names it: the user's commands, root's and the
+//! enforcer's write its record again. Who cannot read that user's environs leaves it as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
+
+use super::jobs::{processes_of, reads_environs_of};
+use super::members::{LostMember, ProcessId};
+use super::{AttachmentState, EnvironmentState, State};
+use crate::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, variable};
+
+/// More of an environ is not read.
+const MOST_ENVIRON_BYTES: u64 = 1 << 20;
+
+/// An environment as its processes bear it out.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Restored {
+    pub(super) environment: EnvironmentState,
+    members: Vec<ProcessId>,
+    /// Devices that the process which names it sees.
+    visible: BTreeSet<u32>,
+}
+
+/// The lost environments that this program may restore; `table` has their members.
+pub(super) fn find(
+    state: &State,
+    table: &ProcessTable,
+    processes: &mut dyn ProcessSource,
+) -> Vec<Restored> {
+    let mut lost: BTreeMap<&str, Vec<&LostMember>> = BTreeMap::new();
+    for member in &state.recorded.lost {
+        lost.entry(member.eid.as_str()).or_default().push(member);
+    }
+    let mut claims: BTreeMap<u32, BTreeMap<String, u32>> = BTreeMap::new();
+    let restore = |(eid, lost): (&str, Vec<&LostMember>)| {
+        let living = |member: &&LostMember| {
+            let process = member.process;
+            let found = table.living(process.pid)?;
+            let is_same = found.start_time_ticks == process.start_time_ticks;
+            Some((process, table.owner(found.uid?))).filter(|_| is_same)
+        };
+        let (members, users): (Vec<ProcessId>, BTreeSet<u32>) =
+            lost.iter().filter_map(living).unzip();
+        // Members of several users are nobody's environment.
+        let uid = users.first().copied().filter(|_| users.len() == 1)?;
+        if !reads_environs_of(uid) {
+            return None;
+        }
+        let claims = claims
+            .entry(uid)
+            .or_insert_with(|| claims_of(uid, processes));
+        let naming = *claims.get(eid)?;
+        let username = processes.username(uid);
+        #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
+        let created = lost.first()?.created_seconds.map(|seconds| seconds as f64);
+        Some(Restored {
+            environment: EnvironmentState {
+                eid: eid.to_owned(),
+                uid,
+                username: Some(username).filter(|name| *name != format!("uid:{uid}")),
+                created_timestamp_seconds: created,
+                name: None,
+                gpus: None,
+                gpu_memory: None,
+                pids: members.iter().map(|process| process.pid).collect(),
+                kernel_ids: Vec::new(),
+            },
+            members,
+            visible: visible_devices(naming),
+        })
+    };
+    lost.into_iter().filter_map(restore).collect()
+}
+
+/// Which environments the processes of a user name, each with the first of them.
+fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
+    let table = processes.read(&ProcessRequest {
+        processes: processes_of(uid).unwrap_or_default(),
+        members: Vec::new(),
+    });
+    let mut claims = BTreeMap::new();
+    for (&pid, read) in &table.processes {
+        if let ProcessRead::Present(facts) = read
+            && let Claim::Named(eid) = &facts.claim
+            && table.user(facts) == Some(uid)
+        {
+            let first = claims.entry(eid.clone()).or_insert(pid);
+            *first = pid.min(*first);
+        }
+    }
+    claims
+}
+
+/// The devices that a process sees by `CUDA_VISIBLE_DEVICES`.
+fn visible_devices(pid: u32) -> BTreeSet<u32> {
+    let mut environ = Vec::new();
+    let file = File::open(format!("/proc/{pid}/environ"));
+    let read = file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ));
+    let value = read
+        .ok()
+        .and_then(|_| variable(&environ, b"CUDA_VISIBLE_DEVICES="));
+    let value = value.map(String::from_utf8_lossy).unwrap_or_default();
+    value
+        .split(',')
+        .filter_map(|index| index.trim().parse().ok())
+        .collect()
+}
+
+/// Writes them down again. One that kept none of its devices gets those that its process sees and that are free.
+pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64) {
+    for Restored {
+        environment,
+        members,
+        visible,
+    } in restored
+    {
+        let eid = environment.eid.clone();
+        let is_lost = state.recorded.lost.iter().any(|it| it.eid == eid);
+        if !is_lost || state.environments.iter().any(|it| it.eid == eid) {
+            continue;
+        }
+        state.recorded.lost.retain(|it| it.eid != eid);
+        for process in members {
+            let created = environment.created_timestamp_seconds;
+            state.recorded.record(&eid, created, process);
+        }
+        if state.attached(&eid).is_empty() {
+            let free = state
+                .devices
+                .iter_mut()
+                .filter(|device| visible.contains(&device.index) && device.attachments.is_empty());
+            free.for_each(|device| {
+                device.attachments.push(AttachmentState {
+                    eid: eid.clone(),
+                    gpu_memory: None,
+                    attached_timestamp_seconds: Some(now_seconds),
+                });
+            });
+        }
+        state.environments.push(environment);
+    }
+}
