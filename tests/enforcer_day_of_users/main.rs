@@ -9,6 +9,7 @@ mod day;
 mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
