@@ -206,6 +206,39 @@ fn a_record_in_the_name_of_a_user_of_whom_no_member_is_counts_for_nobody() -> Re
 }
 
 #[test]
+fn a_member_that_a_later_record_lists_stays_in_the_first() -> Result<()> {
+    // It names no environment, so that records alone show where it is.
+    let process = sleeper(&[])?;
+    let own = Environment::new("e1", victim(), process.pid(), &[0]);
+    let setup = Setup::new(
+        &used_by(&[process.pid()]),
+        &rule("kind: env-devices, action: terminate"),
+    )?;
+    let folder = setup.genv_directory();
+    state::write(&folder, 2, &[own])?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(2)?;
+    let lab = Lab {
+        enforcer,
+        member: sleeper(&[])?,
+        process,
+    };
+    let why = "it lists members of another environment";
+    // A new record in its user's name, which is the first of the file.
+    change(&folder, "envs", |envs| {
+        let mut forged = envs[0].clone();
+        forged["eid"] = "forged".into();
+        envs.insert(0, forged);
+    })?;
+    lab.is_spared(why)?;
+    // The record under another id.
+    change(&folder, "envs", |envs| {
+        envs.truncate(1);
+    })?;
+    lab.is_spared(why)
+}
+
+#[test]
 fn an_environment_is_as_old_as_its_oldest_member_at_most() -> Result<()> {
     // The record is of a day in the past, as one is that was written with another TZ.
     let lab = Lab::new("kind: max-age, limit: 5m, action: terminate", |_| ())?;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use genv_core::attribute::reason;
 use genv_core::enforcement::DisputedRecord;
 use genv_core::model::{
-    Attachment, Attribution, DeviceIndex, Environment, EnvironmentDevice, Process, Snapshot,
+    Attachment, Attribution, DeviceIndex, Environment, EnvironmentDevice, Member, Process, Snapshot,
 };
 use genv_core::state::Confirmed;
 
 use super::known::{Held, Known, Reservations, held, is_less, key, member};
+use super::places::{Places, Taken};
 use super::witness::Witness;
 use super::{MOST_OF_A_HOST, MOST_OF_A_USER};
 use crate::plan::words;
@@ -31,20 +32,23 @@ pub(super) struct Judged {
 
 /// What a judgement is made of.
 pub(super) struct Judgement<'j, 'w> {
-    snapshot: &'j Snapshot,
-    known: &'j mut BTreeMap<String, Known>,
-    witness: Option<&'j mut (dyn Witness + 'w)>,
+    pub(super) snapshot: &'j Snapshot,
+    pub(super) known: &'j mut BTreeMap<String, Known>,
+    pub(super) places: &'j mut Places,
+    pub(super) witness: Option<&'j mut (dyn Witness + 'w)>,
     /// What is seen now for the first time may have been there for long.
     pub(super) begins: bool,
     /// When the files were read, by the clock of the host.
-    read_seconds: f64,
+    pub(super) read_seconds: f64,
     confirmed: HashMap<u32, Vec<Confirmed>>,
+    /// Members that are other environments', by the eid of the record that lists them.
+    pub(super) taken: Taken,
     /// Processes that belong elsewhere than the snapshot says, by position.
-    moved: HashMap<usize, Attribution>,
-    environments: BTreeMap<String, Arc<Environment>>,
+    pub(super) moved: HashMap<usize, Attribution>,
+    pub(super) environments: BTreeMap<String, Arc<Environment>>,
     /// What environments reserve of GPUs, where that is not what the snapshot says.
     reserved: BTreeMap<(u32, String), Held>,
-    judged: Judged,
+    pub(super) judged: Judged,
     differs: bool,
 }
 
@@ -52,6 +56,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
     pub(super) fn new(
         snapshot: &'j Snapshot,
         known: &'j mut BTreeMap<String, Known>,
+        places: &'j mut Places,
         witness: Option<&'j mut (dyn Witness + 'w)>,
         now_seconds: f64,
     ) -> Self {
@@ -62,10 +67,12 @@ impl<'j, 'w> Judgement<'j, 'w> {
         Self {
             snapshot,
             known,
+            places,
             witness,
             begins: false,
             read_seconds: finite.unwrap_or(now_seconds),
             confirmed: HashMap::new(),
+            taken: Taken::new(),
             moved: HashMap::new(),
             environments: BTreeMap::new(),
             reserved: BTreeMap::new(),
@@ -87,6 +94,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
             *of_users.entry(known.uid).or_default() += 1;
         }
         let surplus = self.surplus(&uses);
+        self.find_taken();
         for (position, environment) in snapshot.environments.iter().enumerate() {
             let processes = uses.get(environment.eid.as_str());
             let processes = processes.map_or(&[][..], Vec::as_slice);
@@ -97,6 +105,8 @@ impl<'j, 'w> Judgement<'j, 'w> {
             self.recognize(environment, processes, &mut of_users);
         }
         self.look_for_removed();
+        self.keep_places();
+        self.remember_places();
         self.differs |= !self.moved.is_empty();
 
         let reservations = Reservations::of(snapshot);
@@ -127,6 +137,10 @@ impl<'j, 'w> Judgement<'j, 'w> {
     ) {
         let eid = &environment.eid;
         let mut counts = Arc::clone(environment);
+        if self.taken.contains_key(eid) {
+            let why = "it lists members of another environment of its user".to_owned();
+            self.dispute(eid, &environment.username, why);
+        }
         if let Some(known) = self.known.get(eid)
             && !known.members.is_empty()
         {
@@ -179,6 +193,10 @@ impl<'j, 'w> Judgement<'j, 'w> {
             }
         }
         if !self.known.contains_key(eid) {
+            if self.is_taken_whole(environment) {
+                self.differs = true;
+                return;
+            }
             if self.is_anothers(environment, processes) {
                 let why = format!(
                     "no member of it is a process of {}",
@@ -323,25 +341,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
             }
             return;
         }
-        let username = known.username.clone();
-        let environment = Environment {
-            eid: eid.to_owned(),
-            uid,
-            username: username.clone(),
-            name: None,
-            created_timestamp_seconds: known.created_seconds,
-            gpus: None,
-            gpu_memory_bytes: known.memory_bytes,
-            oldest_member_started_timestamp_seconds: None,
-            foreign_members: 0,
-            members: known.members.keys().copied().map(member).collect(),
-            kernel_ids: Vec::new(),
-            devices: Vec::new(),
-        };
-        self.environments
-            .insert(eid.to_owned(), Arc::new(environment));
-        let why = "it was removed while members of it live".to_owned();
-        self.dispute(eid, &username, why);
+        self.show(eid);
     }
 
     /// Processes of others in an environment are outside of it: their claims name what is another user's.
@@ -409,7 +409,9 @@ impl<'j, 'w> Judgement<'j, 'w> {
             attach(&mut counts, gpu);
             self.reserved.insert((gpu, eid.clone()), *held);
         }
-        for it in environment.members.iter().filter(|_| is_shown) {
+        let taken = self.taken.get(eid);
+        let own = |it: &&Member| is_shown && taken.is_none_or(|of| !of.contains(&key(**it)));
+        for it in environment.members.iter().filter(own) {
             known.members.insert(key(*it), self.read_seconds);
         }
         self.judged.changed |= is_news(&before, &known);
@@ -474,7 +476,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
         bounds.into_iter().flatten().reduce(f64::max)
     }
 
-    fn lives(&mut self, member_key: (u32, u64), uid: Option<u32>) -> bool {
+    pub(super) fn lives(&mut self, member_key: (u32, u64), uid: Option<u32>) -> bool {
         let Some(witness) = self.witness.as_mut() else {
             return false;
         };
@@ -491,11 +493,11 @@ impl<'j, 'w> Judgement<'j, 'w> {
 
     /// Takes what commands of the user took since; whether they ended the environment.
     fn confirm(&mut self, eid: &str, uid: Option<u32>) -> bool {
-        let (Some(witness), Some(uid)) = (self.witness.as_mut(), uid) else {
+        let Some(uid) = uid else {
             return false;
         };
-        let confirmed = self.confirmed.entry(uid);
-        let confirmed = confirmed.or_insert_with(|| witness.confirmed(uid));
+        self.confirmed_by(uid);
+        let confirmed = &self.confirmed[&uid];
         let Some(known) = self.known.get_mut(eid) else {
             return false;
         };
@@ -505,12 +507,21 @@ impl<'j, 'w> Judgement<'j, 'w> {
         ended
     }
 
-    fn is_ended(&mut self, eid: &str, uid: Option<u32>) -> bool {
+    /// What commands of a user took, as far as that can be known here.
+    pub(super) fn confirmed_by(&mut self, uid: u32) -> &[Confirmed] {
+        let witness = &mut self.witness;
+        self.confirmed.entry(uid).or_insert_with(|| {
+            let read = witness.as_mut().map(|it| it.confirmed(uid));
+            read.unwrap_or_default()
+        })
+    }
+
+    pub(super) fn is_ended(&mut self, eid: &str, uid: Option<u32>) -> bool {
         let ended = self.confirm(eid, uid);
         ended || self.known.get(eid).is_some_and(|it| it.members.is_empty())
     }
 
-    fn dispute(&mut self, eid: &str, username: &str, why: String) {
+    pub(super) fn dispute(&mut self, eid: &str, username: &str, why: String) {
         self.judged.disputes.push(DisputedRecord {
             hostname: self.snapshot.hostname.clone(),
             eid: eid.to_owned(),

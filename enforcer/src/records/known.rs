@@ -158,24 +158,24 @@ pub(super) const fn member((pid, start_time_ticks): (u32, u64)) -> Member {
     }
 }
 
-/// A map of which the keys are no texts, as a list of pairs.
-mod pairs {
+/// A map by pid and start time, as a list of pairs.
+pub(super) mod pairs {
     use std::collections::BTreeMap;
 
-    use serde::{Deserialize as _, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    type Members = BTreeMap<(u32, u64), f64>;
+    type ByProcess<V> = BTreeMap<(u32, u64), V>;
 
-    pub(super) fn serialize<S: Serializer>(
-        map: &Members,
+    pub(in crate::records) fn serialize<V: Serialize, S: Serializer>(
+        map: &ByProcess<V>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::records) fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Members, D::Error> {
+    ) -> Result<ByProcess<V>, D::Error> {
         Ok(Vec::deserialize(deserializer)?.into_iter().collect())
     }
 }

@@ -7,6 +7,7 @@
 
 mod judgement;
 mod known;
+mod places;
 #[cfg(test)]
 mod tests;
 mod witness;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use judgement::Judgement;
 use known::Known;
+use places::Places;
 pub(crate) use witness::{Here, Witness};
 
 /// The file of the enforcer's directory in which records are remembered.
@@ -43,6 +45,9 @@ pub(crate) struct Records {
     boot_id: String,
     /// By host and eid.
     hosts: BTreeMap<String, BTreeMap<String, Known>>,
+    /// Where processes were first seen, by host.
+    #[serde(default)]
+    places: BTreeMap<String, Places>,
     /// Whether what the first moment of a host shows may have been there for long.
     #[serde(skip)]
     is_recording: bool,
@@ -148,7 +153,8 @@ impl Records {
             if let Some(snapshot) = snapshot {
                 let begins = self.is_recording && !self.hosts.contains_key(&host.hostname);
                 let known = self.hosts.entry(host.hostname.clone()).or_default();
-                let mut judgement = Judgement::new(snapshot, known, witness, now_seconds);
+                let places = self.places.entry(host.hostname.clone()).or_default();
+                let mut judgement = Judgement::new(snapshot, known, places, witness, now_seconds);
                 judgement.begins = begins;
                 let judged = judgement.judge();
                 self.changed |= judged.changed;
@@ -166,6 +172,7 @@ impl Records {
         if !hosts.is_empty() {
             let named = |hostname: &String| hosts.iter().any(|it| it.hostname == *hostname);
             self.hosts.retain(|hostname, _| named(hostname));
+            self.places.retain(|hostname, _| named(hostname));
         }
         counting
     }

@@ -173,7 +173,7 @@ fn malformed_records(by: &mut Adversary<'_>) -> Result<()> {
         for _ in 0..=random.below(3) {
             let environments = files.environments();
             let one = random.below(environments.len());
-            let key = *random.one_of(&["uid", "creation", "config", "pids", "username", ""]);
+            let key = *random.one_of(&["eid", "uid", "creation", "config", "pids", "username", ""]);
             if key.is_empty() {
                 environments[one] = junk(random);
             } else if let Some(of) = environments[one].as_object_mut() {
@@ -365,13 +365,20 @@ fn removed_records(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
-/// Environments of another user, in which nobody is.
+/// Environments in the name of another user, empty or with a process of that user.
 fn records_of_others(by: &mut Adversary<'_>) -> Result<()> {
     let innocents = &by.lab.innocents;
-    let uid = innocents[by.random.below(innocents.len())].uid;
+    let one = by.random.below(innocents.len());
+    let (uid, pid) = (innocents[one].uid, innocents[one].pid);
     by.change(|files, random| {
         for number in 0..3 + random.below(3) {
-            files.add(&format!("forged{number}"), uid, &[], &[SPARE, number], None);
+            let pids = if random.below(2) == 0 {
+                vec![pid]
+            } else {
+                Vec::new()
+            };
+            let eid = format!("forged{number}");
+            files.add(&eid, uid, &pids, &[SPARE, number], None);
         }
     })
 }

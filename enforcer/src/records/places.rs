@@ -1,0 +1,256 @@
+//! Members and processes stay in the environment in which they were first seen.
+//!
+//! Everybody can write a new record in another user's name that lists a process of that user, or give another's record a
+//! new id. So a later record does not take a living member from the environment that had it first, and a process that
+//! was seen in one environment, or outside, does not become another one's by what a later record lists.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use genv_core::attribute::reason;
+use genv_core::model::{Attribution, Environment, Process};
+use genv_core::state::ConfirmedChange;
+use serde::{Deserialize, Serialize};
+
+use super::MOST_OF_A_HOST;
+use super::judgement::Judgement;
+use super::known::{key, member, pairs};
+
+/// Where a process that uses a device was when it was last seen where it counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Place {
+    /// Its effective user.
+    uid: Option<u32>,
+    /// Its environment; absent: outside.
+    eid: Option<String>,
+    /// When the files last said so, Unix time by the clock of the host.
+    seen_seconds: f64,
+}
+
+/// The places of a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Places(#[serde(with = "pairs")] pub(super) BTreeMap<(u32, u64), Place>);
+
+/// Members that records list and that belong to other environments, by eid.
+pub(super) type Taken = BTreeMap<String, BTreeSet<(u32, u64)>>;
+
+impl Judgement<'_, '_> {
+    /// Finds listed members that were first seen in another environment of the same user, and did not leave it since.
+    pub(super) fn find_taken(&mut self) {
+        let snapshot = self.snapshot;
+        let mut first: HashMap<(u32, u64), Vec<String>> = HashMap::new();
+        for (eid, known) in &*self.known {
+            for it in known.members.keys() {
+                first.entry(*it).or_default().push(eid.clone());
+            }
+        }
+        for (it, place) in &self.places.0 {
+            if let Some(eid) = &place.eid {
+                first.entry(*it).or_default().push(eid.clone());
+            }
+        }
+        for environment in snapshot.environments.iter().filter(|it| it.uid.is_some()) {
+            let eid = &environment.eid;
+            for it in environment.members.iter().map(|it| key(*it)) {
+                let eids = first.get(&it).map_or(&[][..], Vec::as_slice);
+                let is_own = eids.contains(eid);
+                if !is_own && eids.iter().any(|first| self.keeps(first, it, environment)) {
+                    self.taken.entry(eid.clone()).or_default().insert(it);
+                }
+            }
+        }
+    }
+
+    /// Whether a process is still in the environment in which it was first seen.
+    fn keeps(&mut self, eid: &str, process: (u32, u64), other: &Environment) -> bool {
+        if self.known.get(eid).is_none_or(|it| it.uid != other.uid) {
+            return false;
+        }
+        // Without a word of the kernel's, the files show who left.
+        let shown = self.snapshot.environment(eid);
+        if self.witness.is_none() && shown.is_none() {
+            return false;
+        }
+        let was_member = self.known[eid].members.contains_key(&process);
+        if self.is_ended(eid, other.uid) && shown.is_none() {
+            return false;
+        }
+        let known = self.known.get(eid);
+        if was_member {
+            return known.is_some_and(|it| it.members.contains_key(&process));
+        }
+        let seen_seconds = self.places.0.get(&process).map(|it| it.seen_seconds);
+        !self.has_left(eid, seen_seconds.unwrap_or_default())
+    }
+
+    /// Whether all members that a record lists are of other environments.
+    pub(super) fn is_taken_whole(&self, environment: &Environment) -> bool {
+        let taken = self.taken.get(&environment.eid);
+        let of_others = |taken: &BTreeSet<_>| {
+            let mut members = environment.members.iter();
+            members.all(|it| taken.contains(&key(*it)))
+        };
+        environment.kernel_ids.is_empty() && taken.is_some_and(of_others)
+    }
+
+    /// Counts processes where they were first seen.
+    pub(super) fn keep_places(&mut self) {
+        let snapshot = self.snapshot;
+        for (position, process) in snapshot.processes.iter().enumerate() {
+            let (Some(of), Some(now)) = (of(process), process.attribution.eid()) else {
+                continue;
+            };
+            if self.moved.contains_key(&position) {
+                continue;
+            }
+            let place = self.places.0.get(&of).filter(|it| it.uid == process.uid);
+            let unknown = || {
+                let reason = reason::RECORD_DISPUTED.to_owned();
+                Attribution::Unknown { reason }
+            };
+            let belongs = match place.cloned() {
+                // Only one of its members may have started it.
+                None if self.taken.contains_key(now) => Some(unknown()),
+                None => None,
+                Some(place) if place.eid.as_deref() == Some(now) => None,
+                Some(place) => self.first_place(place, process, now),
+            };
+            if let Some(belongs) = belongs {
+                self.moved.insert(position, belongs);
+            } else if !self.environments.contains_key(now) {
+                self.moved.insert(position, unknown());
+            }
+        }
+    }
+
+    /// Where a process belongs that the files show in another place than before; absent: where they show it.
+    fn first_place(&mut self, place: Place, process: &Process, now: &str) -> Option<Attribution> {
+        let owner = self.snapshot.environment(now).and_then(|it| it.uid);
+        let is_gone = |eid: &String| {
+            let removed = self.snapshot.environment(eid).is_none();
+            self.witness.is_none() && removed
+        };
+        if place.eid.as_ref().is_some_and(is_gone) {
+            return None;
+        }
+        let known = place
+            .eid
+            .and_then(|eid| Some((self.known.get(&eid)?.uid, eid)));
+        if let Some((uid, eid)) = known
+            && uid == owner
+            && !self.has_left(&eid, place.seen_seconds)
+        {
+            self.show(&eid);
+            return Some(Attribution::Environment { eid });
+        }
+        // Outside before: it is in an environment if that has all its devices.
+        let environment = self.environments.get(now);
+        let has = |gpu: u32| {
+            environment.is_some_and(|it| {
+                let mut devices = it.devices.iter();
+                devices.any(|device| device.attached && device.index.gpu == gpu)
+            })
+        };
+        let mut devices = process.devices.iter();
+        let inside = devices.all(|device| has(device.index.gpu));
+        (!inside).then(|| Attribution::Outside {
+            reason: reason::NO_CLAIM.to_owned(),
+        })
+    }
+
+    /// Shows an environment of which the record is gone.
+    pub(super) fn show(&mut self, eid: &str) {
+        if self.environments.contains_key(eid) {
+            return;
+        }
+        let Some(known) = self.known.get(eid) else {
+            return;
+        };
+        let username = known.username.clone();
+        let environment = Environment {
+            eid: eid.to_owned(),
+            uid: known.uid,
+            username: username.clone(),
+            name: None,
+            created_timestamp_seconds: known.created_seconds,
+            gpus: None,
+            gpu_memory_bytes: known.memory_bytes,
+            oldest_member_started_timestamp_seconds: None,
+            foreign_members: 0,
+            members: known.members.keys().copied().map(member).collect(),
+            kernel_ids: Vec::new(),
+            devices: Vec::new(),
+        };
+        self.environments
+            .insert(eid.to_owned(), Arc::new(environment));
+        let why = "it was removed while members of it live".to_owned();
+        self.dispute(eid, &username, why);
+    }
+
+    /// Whether a command of the user's confirms that something left this environment since then.
+    fn has_left(&mut self, eid: &str, since_seconds: f64) -> bool {
+        let Some(uid) = self.known.get(eid).and_then(|it| it.uid) else {
+            return false;
+        };
+        let mut confirmed = self.confirmed_by(uid).iter();
+        confirmed.any(|it| {
+            let leaves = matches!(
+                it.change,
+                ConfirmedChange::Ended | ConfirmedChange::Left { .. }
+            );
+            it.eid == eid && it.at_seconds >= since_seconds && leaves
+        })
+    }
+
+    /// Remembers where processes are, and forgets those that ended.
+    pub(super) fn remember_places(&mut self) {
+        let snapshot = self.snapshot;
+        let mut ended: BTreeSet<(u32, u64)> = self.places.0.keys().copied().collect();
+        for (position, process) in snapshot.processes.iter().enumerate() {
+            let Some(of) = of(process) else {
+                continue;
+            };
+            ended.remove(&of);
+            let moved = self.moved.get(&position);
+            let eid = match moved.unwrap_or(&process.attribution) {
+                Attribution::Environment { eid } => Some(eid.clone()),
+                Attribution::Outside { .. } => None,
+                Attribution::Unknown { .. } => continue,
+            };
+            let uid = process.uid;
+            let seen_seconds = self.read_seconds;
+            let before = self.places.0.get_mut(&of);
+            if let Some(place) = before {
+                if place.eid != eid || place.uid != uid {
+                    (place.eid, place.uid) = (eid, uid);
+                    self.judged.changed = true;
+                }
+                if moved.is_none() {
+                    place.seen_seconds = seen_seconds;
+                }
+            } else if self.places.0.len() < MOST_OF_A_HOST {
+                let place = Place {
+                    uid,
+                    eid,
+                    seen_seconds,
+                };
+                self.places.0.insert(of, place);
+                self.judged.changed = true;
+            }
+        }
+        for it in ended {
+            let uid = self.places.0[&it].uid;
+            if !self.lives(it, uid) {
+                self.places.0.remove(&it);
+                self.judged.changed = true;
+            }
+        }
+    }
+}
+
+/// A process as it is remembered.
+fn of(process: &Process) -> Option<(u32, u64)> {
+    Some((process.pid, process.start_time_ticks?))
+}
