@@ -64,7 +64,7 @@ pub mod reason {
     /// Unknown: the environment that it claims is its user's and would live by Jupyter kernels, of which none was found;
     /// where they are looked for, only their user's programs know for sure.
     pub const KERNELS_NOT_FOUND: &str = "kernels_not_found";
-    /// Unknown, to the enforcer alone: the record of the environment that it seems to be in is another user's doing.
+    /// Unknown, to the enforcer alone: the record of the environment that it seems to be in is disputed.
     pub const RECORD_DISPUTED: &str = "record_disputed";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";

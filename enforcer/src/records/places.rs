@@ -1,8 +1,8 @@
 //! Members and processes stay in the environment in which they were first seen.
 //!
-//! Everybody can write a new record in another user's name that lists a process of that user, or give another's record a
-//! new id. So a later record does not take a living member from the environment that had it first, and a process that
-//! was seen in one environment, or outside, does not become another one's by what a later record lists.
+//! Every user can write a new record in another user's name that lists a process of that user, or give another user's
+//! record a new id. So a later record takes no living member from the environment that had it first, and no process from
+//! the environment in which it was seen.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::MOST_OF_A_HOST;
 use super::judgement::Judgement;
 use super::known::{key, member, pairs};
 
-/// Where a process that uses a device was when it was last seen where it counts.
+/// Where a process that uses a device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Place {
@@ -68,7 +68,7 @@ impl Judgement<'_, '_> {
         if self.known.get(eid).is_none_or(|it| it.uid != other.uid) {
             return false;
         }
-        // Without a word of the kernel's, the files show who left.
+        // Without a witness nothing can confirm that a member left; the files show it.
         let shown = self.snapshot.environment(eid);
         if self.witness.is_none() && shown.is_none() {
             return false;
@@ -111,7 +111,7 @@ impl Judgement<'_, '_> {
                 Attribution::Unknown { reason }
             };
             let belongs = match place.cloned() {
-                // Only one of its members may have started it.
+                // The member that started it may be one of another environment.
                 None if self.taken.contains_key(now) => Some(unknown()),
                 None => None,
                 Some(place) if place.eid.as_deref() == Some(now) => None,
