@@ -81,7 +81,10 @@ impl Lab {
         ensure!(is_alive(self.process.pid()), "{}", self.enforcer.log());
         let scrape = self.enforcer.scrape()?;
         let disputed = scrape.all("genv_state_disputed_records", &[]);
-        ensure!(disputed.iter().any(|(_, value)| *value == 1.0));
+        ensure!(
+            disputed.iter().any(|(_, value)| *value >= 1.0),
+            "{disputed:?}"
+        );
         let said = self.enforcer.setup().said(&["status"])?;
         ensure!(said.contains("Disputed"), "{said}");
         Ok(())
