@@ -227,7 +227,7 @@ impl Setup {
             if let Some(status) = enforcer.child.try_wait()? {
                 anyhow::bail!("genv-enforcer ended with {status}: {}", enforcer.log());
             }
-            Ok(matches!(http::get(port, "/-/ready"), Ok(answer) if answer.status == 200))
+            Ok(matches!(http::get(port, "/metrics"), Ok(answer) if answer.status == 200))
         })
         .with_context(|| enforcer.log())?;
         Ok(enforcer)
