@@ -65,11 +65,8 @@ impl Machine {
     /// A variable has a wrong value.
     pub(crate) fn here() -> Result<Self, SourceError> {
         let options = SourceOptions::default().or_from_environment()?;
-        let path = options.state_directory.clone();
         Ok(Self {
-            store: StateStore::new(path.unwrap_or_else(|| directory_path(None)))
-                .contexts(ask_contexts(options.clone()))
-                .simulated(options.are_simulated()),
+            store: store(&options),
             options,
             gpus: None,
             notices: BTreeSet::new(),
@@ -289,6 +286,14 @@ impl Gpus {
             }
         }
     }
+}
+
+/// The state of this machine; where an environment depends on who has a context on its devices, it asks the GPUs.
+pub(crate) fn store(options: &SourceOptions) -> StateStore {
+    let path = options.state_directory.clone();
+    StateStore::new(path.unwrap_or_else(|| directory_path(None)))
+        .contexts(ask_contexts(options.clone()))
+        .simulated(options.are_simulated())
 }
 
 /// Asks the GPUs who has a context on which of them, each time within [`USAGE_PATIENCE`].

@@ -5,10 +5,11 @@ use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use genv_core::sources::SourceOptions;
 use genv_core::state::{StateStore, directory_path};
 
 use crate::failure::Failure;
-use crate::machine::tell;
+use crate::machine::{store, tell};
 use crate::shell::{
     self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, resume,
 };
@@ -111,7 +112,12 @@ fn join() -> anyhow::Result<()> {
 
 /// What [`resume`] does, with what is said of the state's files.
 fn resumed(caller: Caller, join: bool) -> Result<Resumed, ResumeError> {
-    let mut store = StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref()));
+    let options = SourceOptions::default().or_from_environment();
+    let mut store = options.map_or_else(
+        // What is wrong with it, the commands that ask the GPUs say.
+        |_| StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref())),
+        |options| store(&options),
+    );
     let resumed = resume(caller, &mut store, join);
     store.take_notices().iter().for_each(|notice| tell(notice));
     resumed
