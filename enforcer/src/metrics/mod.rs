@@ -143,7 +143,7 @@ pub fn unknown_processes<'a>(
         .collect()
 }
 
-/// How many such processes each user has on each host. Users beyond [`MOST_USERS`] of a host are counted together.
+/// How many such processes each user has on each host. Users beyond 1,000 of a host are counted together.
 #[must_use]
 pub fn unknown_user_processes(plan: &Plan) -> BTreeMap<(String, String), u64> {
     let mut counts = BTreeMap::new();

@@ -67,7 +67,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Processes whose environment nobody knows, by host: never acted upon.
     pub unknown_processes: BTreeMap<String, u64>,
-    /// The same by host and user; [`unknown::UNKNOWN_USER`] has those whose user is not known.
+    /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehind>,
