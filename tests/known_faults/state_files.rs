@@ -171,12 +171,17 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let job = Running::spawn(&mut job)?;
+        // The files are written one after the other.
         until("the job has its devices", || {
-            let members = fs::read_to_string(account.state().join("genv-members.json"));
+            let read =
+                |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();
             let child = genv_tests::process::children(job.id())
                 .pop()
                 .unwrap_or_default();
-            Ok(members.is_ok_and(|it| it.contains(&format!("\"pid\": {child},"))))
+            let member = format!("\"pid\": {child},");
+            Ok(read("genv-members.json").contains(&member)
+                && read("envs.json").contains(&child.to_string())
+                && read("devices.json").contains("\"e1\""))
         })?;
         lose(&account.state().join("envs.json"))?;
         let before = contents(&account)?;
