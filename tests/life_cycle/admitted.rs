@@ -13,17 +13,17 @@ use genv_tests::root::FIRST_UID;
 use rustix::process::{Signal, getuid};
 
 /// Another user than the one of a [`Machine`].
-const BOB: u32 = FIRST_UID + 1;
+pub(crate) const BOB: u32 = FIRST_UID + 1;
 
 /// A state directory and a program that all users share.
-struct Machine {
+pub(crate) struct Machine {
     folder: tempfile::TempDir,
     /// An ordinary user: the one who runs the test, unless that is root.
-    user: u32,
+    pub(crate) user: u32,
 }
 
 impl Machine {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let all = |mode| fs::Permissions::from_mode(mode);
         let folder = tempfile::Builder::new().permissions(all(0o755)).tempdir()?;
         copy_program("genv", &folder.path().join("genv"))?;
@@ -35,7 +35,7 @@ impl Machine {
         Ok(machine)
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
@@ -57,11 +57,11 @@ impl Machine {
         command
     }
 
-    fn run(&self, user: Option<u32>, line: &str) -> Result<Output> {
+    pub(crate) fn run(&self, user: Option<u32>, line: &str) -> Result<Output> {
         output(&mut self.sh(user, line))
     }
 
-    fn succeeds(&self, user: Option<u32>, line: &str) -> Result<String> {
+    pub(crate) fn succeeds(&self, user: Option<u32>, line: &str) -> Result<String> {
         let done = self.run(user, line)?;
         ensure!(done.status.success(), "{line}: {done:?}");
         Ok(String::from_utf8(done.stdout)?)
@@ -83,13 +83,13 @@ impl Machine {
     }
 
     /// A process of a user.
-    fn sleeper(&self, user: u32) -> Result<Sleeper> {
+    pub(crate) fn sleeper(&self, user: u32) -> Result<Sleeper> {
         let mut command = self.sh(Some(user), "exec sleep 1000");
         Sleeper::spawn(&mut command)
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     getuid().is_root()
 }
 
@@ -185,8 +185,8 @@ fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
 }
 
 /// A command of `genv exec`; it ends with the value.
-struct Job {
-    command: u32,
+pub(crate) struct Job {
+    pub(crate) command: u32,
     _genv: Running,
 }
 
@@ -199,7 +199,7 @@ impl Drop for Job {
 
 impl Machine {
     /// A job in the environment e1, with the devices 0 and 1.
-    fn job(&self) -> Result<Job> {
+    pub(crate) fn job(&self) -> Result<Job> {
         let line = "exec genv exec --eid e1 --gpus 2 -- sleep 1000";
         let mut job = self.sh(Some(self.user), line);
         job.stdin(Stdio::null())

@@ -2,6 +2,7 @@
 
 mod admitted;
 mod bad_input;
+mod damaged;
 mod devices;
 mod jobs;
 mod members;

@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::atomic::{Disk, Prepared};
+use super::attachments::{self, Visible};
 use super::document::{self, Document, Format};
 use super::editable::EditableState;
 use super::file::{self, MOST_FILE_BYTES, ReadError, Version, io_error, write_remedy};
@@ -77,7 +78,7 @@ impl Loaded {
         let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
         let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
         let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
-        let environments_are_lost = environments.is_lost();
+        let environments_are_lost = environments.is_lost() || environments.document.incomplete;
         let mut recorded = members
             .document
             .entries
@@ -85,19 +86,27 @@ impl Loaded {
             .next()
             .unwrap_or_default();
         recorded.find_lost(&environments.document.entries, environments_are_lost);
+        let devices_are_lost = match devices.content {
+            None => !recorded.copy.is_empty() || members.content.is_none(),
+            Some(_) => devices.is_lost() || !devices.document.damaged.is_empty(),
+        };
         let mut warnings = environments.document.warnings;
         warnings.extend(devices.document.warnings);
+        let mut state = State {
+            installed: true,
+            written_timestamp_seconds: environments.version.map(Version::modified_seconds),
+            environments: environments.document.entries,
+            devices: devices.document.entries,
+            recorded,
+            kernels_not_found: BTreeMap::new(),
+            incomplete: environments.document.incomplete,
+            warnings,
+        };
+        state.recorded.fill_empty(&mut state.environments);
+        attachments::put_back(&mut state, &devices.document.damaged);
+        attachments::find_bare(&mut state, devices_are_lost);
         Ok(Self {
-            state: State {
-                installed: true,
-                written_timestamp_seconds: environments.version.map(Version::modified_seconds),
-                environments: environments.document.entries,
-                devices: devices.document.entries,
-                recorded,
-                kernels_not_found: BTreeMap::new(),
-                incomplete: environments.document.incomplete,
-                warnings,
-            },
+            state,
             boot_id: boot_id(),
             contents: [members.content, environments.content, devices.content],
         })
@@ -117,7 +126,12 @@ impl Loaded {
     }
 
     /// The state to be changed, without those in the queue whose pids others have by now.
-    pub(super) fn edit(&self, table: &ProcessTable, now_seconds: f64) -> EditableState {
+    pub(super) fn edit(
+        &self,
+        table: &ProcessTable,
+        visible: Visible,
+        now_seconds: f64,
+    ) -> EditableState {
         let waiting = self.state.recorded.queue.iter().filter(|waiting| {
             let process = table.lineage.get(&waiting.pid);
             process.map_or_else(
@@ -125,14 +139,18 @@ impl Loaded {
                 |process| process.start_time_ticks == waiting.start_time_ticks,
             )
         });
-        EditableState {
+        let mut editable = EditableState {
             environments: self.state.environments.clone(),
             devices: self.state.devices.clone(),
             queue: waiting.map(|waiting| waiting.pid).collect(),
             lost: self.state.recorded.lost.clone(),
+            bare: self.state.recorded.bare.clone(),
+            visible,
             devices_known: false,
             now_seconds,
-        }
+        };
+        editable.attach_visible();
+        editable
     }
 }
 
@@ -199,6 +217,11 @@ pub(super) fn record(
     recorded.queue = waiting.collect();
     recorded.lost.clone_from(&editable.lost);
     recorded.simulated = before.simulated;
+    recorded.copy.clone_from(&editable.devices);
+    recorded.bare.clone_from(&editable.bare);
+    recorded
+        .bare
+        .retain(|eid| editable.environment(eid).is_some());
     recorded
 }
 
@@ -209,15 +232,10 @@ fn after_damage(name: &str, whole: usize) -> String {
             "No environment in it is whole: those that living processes name are restored by a command of their users, and 'genv activate' starts a new one".to_owned()
         }
         ENVIRONMENTS_FILE => format!("The {whole} environments that are whole in it go on"),
-        DEVICES_FILE if whole == 0 => {
-            "No device in it is whole, so that nobody is attached: 'genv attach' attaches again"
-                .to_owned()
-        }
-        DEVICES_FILE => {
-            format!(
-                "The {whole} devices that are whole in it stay attached: 'genv attach' attaches again"
-            )
-        }
+        DEVICES_FILE => format!(
+            "{whole} devices in it are whole; environments keep the others by genv-members.json or by what their \
+             processes see. 'genv attach' attaches what is missing"
+        ),
         _ => "genv fills it again, and there is nothing to do".to_owned(),
     }
 }

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, o
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::attachments;
 use super::document::{self, Document, Format};
 use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
@@ -263,7 +264,7 @@ impl StateDirectory {
             });
         };
         let (written, environments) = self.environments.read(&self.path, directory.as_fd())?;
-        let (_, devices) = self.devices.read(&self.path, directory.as_fd())?;
+        let (devices_written, devices) = self.devices.read(&self.path, directory.as_fd())?;
         let mut warnings = environments.warnings;
         warnings.extend(devices.warnings);
         // Members are judged by their pids alone then, as genv 1.x judges them.
@@ -274,7 +275,8 @@ impl StateDirectory {
                 Vec::new()
             }
         };
-        Ok(State {
+        let is_lost = members.is_empty() && devices_written.is_none();
+        let mut state = State {
             installed: true,
             written_timestamp_seconds: written.map(Version::modified_seconds),
             environments: environments.entries,
@@ -283,7 +285,14 @@ impl StateDirectory {
             kernels_not_found: BTreeMap::new(),
             incomplete: environments.incomplete,
             warnings,
-        })
+        };
+        let has_lost = written.is_none() || state.incomplete;
+        state.recorded.find_lost(&state.environments, has_lost);
+        state.recorded.fill_empty(&mut state.environments);
+        let is_lost = is_lost || devices_written.is_none() && !state.recorded.copy.is_empty();
+        attachments::put_back(&mut state, &devices.damaged);
+        attachments::find_bare(&mut state, is_lost || !devices.damaged.is_empty());
+        Ok(state)
     }
 }
 

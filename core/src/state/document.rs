@@ -4,7 +4,7 @@
 //! was `attached`, then `time`; what a version did not know is missing or null. Any mixture is read, and
 //! keys that are not known are passed over.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
@@ -25,6 +25,8 @@ pub(super) struct Document<T> {
     /// Whether an entry, or a member of one, was left out.
     pub(super) incomplete: bool,
     pub(super) warnings: Vec<String>,
+    /// Devices that are there, and of which an attachment was left out.
+    pub(super) damaged: BTreeSet<u32>,
 }
 
 impl<T> Default for Document<T> {
@@ -33,6 +35,7 @@ impl<T> Default for Document<T> {
             entries: Vec::new(),
             incomplete: false,
             warnings: Vec::new(),
+            damaged: BTreeSet::new(),
         }
     }
 }
@@ -56,11 +59,14 @@ pub(super) const ENVIRONMENTS: Format<EnvironmentState> = Format {
     },
 };
 
+/// What a whole record of a device has.
+pub(super) const DEVICE_KEYS: [&str; 2] = ["index", "attachments"];
+
 pub(super) const DEVICES: Format<DeviceState> = Format {
     name: DEVICES_FILE,
     parse: devices,
     salvage: |content, time_zone| {
-        let records = salvage::records(content, &["index", "attachments"]);
+        let records = salvage::records(content, &DEVICE_KEYS);
         salvaged(devices_of(&json!({ "devices": records }), time_zone))
     },
 };
@@ -122,15 +128,19 @@ pub(super) fn devices_of(
     root: &Value,
     time_zone: &TimeZone,
 ) -> Result<Document<DeviceState>, NotADocument> {
-    let mut indices = HashSet::new();
+    let (mut indices, mut damaged) = (HashSet::new(), BTreeSet::new());
     let mut document = document("devices.json", "devices", root, |entry| {
         let device = device(entry, time_zone)?;
         let first = indices.insert(device.index);
         if !first {
             entry.warn("it is there twice: the first is taken");
         }
+        if entry.incomplete || !first {
+            damaged.insert(device.index);
+        }
         first.then_some(device)
     })?;
+    document.damaged = damaged;
     document.entries.sort_by_key(|device| device.index);
     Ok(document)
 }
@@ -256,13 +266,18 @@ fn attachments(
     let list = match list {
         Some(list) => value::children(list).unwrap_or_else(|| {
             let found = shown(list);
+            entry.incomplete = true;
             entry.warn(format!("its attachments are {found}, and are left out"));
             Vec::new()
         }),
         // The first versions attached one environment, written into the device itself.
         None => match fields.get("eid") {
-            Some(Value::Null) | None => Vec::new(),
+            Some(Value::Null) => Vec::new(),
             Some(_) => vec![(None, entry.value)],
+            None => {
+                entry.incomplete = true;
+                Vec::new()
+            }
         },
     };
     let mut eids = HashSet::with_capacity(list.len());
@@ -276,6 +291,7 @@ fn attachments(
         };
         let Some(eid) = eid(bare, key) else {
             let found = shown(value);
+            entry.incomplete = true;
             entry.warn(format!(
                 "its attachment {found} has no eid, and is left out"
             ));

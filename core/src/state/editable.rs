@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::allocate::{self, AllocateError, AttachRequest};
+use super::attachments::{self, Visible};
 use super::inventory::{self, Inventory};
 use super::liveness::end_environments;
 use super::members::{LostMember, ProcessId};
@@ -18,6 +19,9 @@ pub struct EditableState {
     pub(super) queue: Vec<u32>,
     /// Members of environments that a damaged file has lost.
     pub(super) lost: Vec<LostMember>,
+    /// Environments whose devices a damaged file has lost, and what is known of them.
+    pub(super) bare: BTreeSet<String>,
+    pub(super) visible: Visible,
     /// Whether the machine was looked at, even if it has no device.
     pub(super) devices_known: bool,
     pub(super) now_seconds: f64,
@@ -197,6 +201,18 @@ impl EditableState {
     pub fn merge_inventory(&mut self, inventory: &Inventory) {
         inventory.merge_into(&mut self.devices);
         self.devices_known = true;
+        self.attach_visible();
+    }
+
+    /// Attaches environments whose devices were lost, once devices are known.
+    pub(super) fn attach_visible(&mut self) {
+        attachments::attach_visible(
+            &mut self.devices,
+            &self.environments,
+            &mut self.bare,
+            &self.visible,
+            self.now_seconds,
+        );
     }
 
     /// Attaches an environment, each device with the memory that it is configured with; returns the indices of all
@@ -206,6 +222,7 @@ impl EditableState {
     /// It does not exist, or there are not enough devices; nothing was changed.
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
         let memory = self.configuration(eid)?.gpu_memory;
+        self.bare.remove(eid);
         let chosen = allocate::choose(&self.devices, eid, memory, request)?;
         let renewed: BTreeSet<u32> = match request.selection {
             allocate::Selection::Count(_) => chosen.clone(),
@@ -245,6 +262,7 @@ impl EditableState {
             }
             .into());
         }
+        self.bare.remove(eid);
         let mut detached = Vec::new();
         for device in &mut self.devices {
             if index.is_none_or(|index| index == device.index) {
@@ -272,6 +290,7 @@ impl EditableState {
     /// Forgets all devices and attachments, and takes these for the machine's.
     pub fn reset_devices(&mut self, inventory: &Inventory) {
         self.devices.clear();
+        self.bare.clear();
         self.merge_inventory(inventory);
     }
 

@@ -4,14 +4,16 @@
 //! start times of members, and who waits in the queue. It adds to `envs.json` and never contradicts it: what is
 //! not there is dropped here, unless it was lost there with a damaged file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::document::{Document, Format, NotADocument};
-use super::shape::{self, Times};
-use super::{EnvironmentState, MEMBERS_FILE, salvage, value};
+use super::document::{self, Document, Format, NotADocument};
+use super::file::MOST_FILE_BYTES;
+use super::shape::{self, DevicesDocument, Times};
+use super::{DeviceState, EnvironmentState, MEMBERS_FILE, salvage, value};
 use crate::model::parse_local_time;
 
 const VERSION: u32 = 1;
@@ -39,6 +41,10 @@ pub struct RecordedMembers {
     pub(super) lost: Vec<LostMember>,
     /// Whether the devices of the state are invented, if that is known.
     pub(super) simulated: Option<bool>,
+    /// The devices as they were last written, for the case that `devices.json` is lost.
+    pub(super) copy: Vec<DeviceState>,
+    /// Environments of which a damaged `devices.json` may have lost the devices.
+    pub(super) bare: BTreeSet<String>,
 }
 
 /// A member of an environment of which nothing else is known any more. While it lives the environment keeps its devices.
@@ -83,6 +89,11 @@ struct File {
     lost: Vec<FileMember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     simulated: Option<bool>,
+    /// As `devices.json` has them.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    devices: Value,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    bare: BTreeSet<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -115,6 +126,8 @@ impl RecordedMembers {
             && self.queue.is_empty()
             && self.lost.is_empty()
             && self.simulated.is_none()
+            && self.copy.is_empty()
+            && self.bare.is_empty()
     }
 
     /// Takes note of what `envs.json` does not have and should, if it lost some (`damaged`); forgets what it has again.
@@ -145,6 +158,29 @@ impl RecordedMembers {
         self.lost.truncate(MOST_LOST);
     }
 
+    /// Gives environments without a member, which no program writes, those that are recorded of them.
+    pub(super) fn fill_empty(&self, environments: &mut [EnvironmentState]) {
+        let is_empty = |it: &&mut EnvironmentState| it.pids.is_empty() && it.kernel_ids.is_empty();
+        let empty = environments.iter_mut().filter(is_empty);
+        let mut empty: HashMap<String, &mut EnvironmentState> =
+            empty.map(|it| (it.eid.clone(), it)).collect();
+        if empty.is_empty() {
+            return;
+        }
+        for ((eid, pid), record) in &self.members {
+            let Some(environment) = empty.get_mut(eid) else {
+                continue;
+            };
+            let created = whole(environment.created_timestamp_seconds);
+            if created.is_none() || created == record.created_seconds {
+                environment.pids.push(*pid);
+            }
+        }
+        for environment in empty.into_values() {
+            environment.pids.sort_unstable();
+        }
+    }
+
     /// Records a member.
     pub(super) fn record(
         &mut self,
@@ -159,8 +195,17 @@ impl RecordedMembers {
         self.members.insert((eid.to_owned(), process.pid), record);
     }
 
-    /// The file.
+    /// The file. The copy of the devices is left out where it would be larger than what is read.
     pub(super) fn write(&self, boot_id: &str, times: &Times) -> Vec<u8> {
+        let bytes = self.write_with(&self.copy, boot_id, times);
+        if bytes.len() as u64 <= MOST_FILE_BYTES {
+            bytes
+        } else {
+            self.write_with(&[], boot_id, times)
+        }
+    }
+
+    fn write_with(&self, copy: &[DeviceState], boot_id: &str, times: &Times) -> Vec<u8> {
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
         let member = |eid: &str, created: Option<i64>, process| FileMember {
             eid: eid.to_owned(),
@@ -189,6 +234,8 @@ impl RecordedMembers {
             queue: self.queue.clone(),
             lost: lost.collect(),
             simulated: self.simulated,
+            devices: DevicesDocument::new(copy, times).list(),
+            bare: self.bare.clone(),
         })
     }
 }
@@ -201,7 +248,7 @@ pub(super) const FORMAT: Format<RecordedMembers> = Format {
 
 /// What is whole in a damaged file, if it is of this boot.
 fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<RecordedMembers> {
-    let boot = serde_json::Value::from(boot_id).to_string();
+    let boot = Value::from(boot_id).to_string();
     let same_boot = !boot_id.is_empty() && String::from_utf8_lossy(content).contains(&boot);
     let process = ["pid", "start_time_ticks"];
     let records = if same_boot {
@@ -224,6 +271,8 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
         queue,
         lost: Vec::new(),
         simulated: None,
+        devices: json!(salvage::records(content, &document::DEVICE_KEYS)),
+        bare: BTreeSet::new(),
     };
     Document {
         incomplete: true,
@@ -265,6 +314,7 @@ fn parse(
 }
 
 fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<RecordedMembers> {
+    let copy = document::devices_of(&json!({ "devices": file.devices }), time_zone);
     let created = |member: &FileMember| parse_local_time(&member.creation, time_zone).ok();
     let members = file.members.into_iter().map(|member| {
         let record = Record {
@@ -287,11 +337,12 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         queue: if same_boot { file.queue } else { Vec::new() },
         lost: lost.collect(),
         simulated: file.simulated,
+        copy: copy.unwrap_or_default().entries,
+        bare: file.bare,
     };
     Document {
         entries: vec![recorded],
-        incomplete: false,
-        warnings: Vec::new(),
+        ..Document::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod allocate;
 pub mod atomic;
+mod attachments;
 mod commit;
 mod confirmed;
 mod corrupt;

@@ -9,7 +9,7 @@ use std::io::Read as _;
 
 use super::jobs::{processes_of, reads_environs_of};
 use super::members::{LostMember, ProcessId};
-use super::{AttachmentState, EnvironmentState, State};
+use super::{EnvironmentState, State, attachments};
 use crate::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, variable};
 
 /// More of an environ is not read.
@@ -76,7 +76,7 @@ pub(super) fn find(
 }
 
 /// Which environments the processes of a user name, each with the first of them.
-fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
+pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u32> {
     let table = processes.read(&ProcessRequest {
         processes: processes_of(uid).unwrap_or_default(),
         members: Vec::new(),
@@ -95,7 +95,7 @@ fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap<String, u3
 }
 
 /// The devices that a process sees by `CUDA_VISIBLE_DEVICES`.
-fn visible_devices(pid: u32) -> BTreeSet<u32> {
+pub(super) fn visible_devices(pid: u32) -> BTreeSet<u32> {
     let mut environ = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ"));
     let read = file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ));
@@ -128,17 +128,7 @@ pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64
             state.recorded.record(&eid, created, process);
         }
         if state.attached(&eid).is_empty() {
-            let free = state
-                .devices
-                .iter_mut()
-                .filter(|device| visible.contains(&device.index) && device.attachments.is_empty());
-            free.for_each(|device| {
-                device.attachments.push(AttachmentState {
-                    eid: eid.clone(),
-                    gpu_memory: None,
-                    attached_timestamp_seconds: Some(now_seconds),
-                });
-            });
+            attachments::attach_free(&mut state.devices, &environment, &visible, now_seconds);
         }
         state.environments.push(environment);
     }

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use super::value::lone_surrogate;
@@ -137,6 +138,14 @@ impl<'a> DevicesDocument<'a> {
         Self {
             devices: devices.iter().map(|it| device(it, times)).collect(),
         }
+    }
+
+    /// The list in it, as a part of another document; nothing of an empty one.
+    pub(super) fn list(&self) -> Value {
+        let list = serde_json::to_value(&self.devices).unwrap_or_default();
+        Some(list)
+            .filter(|_| !self.devices.is_empty())
+            .unwrap_or_default()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::fstat;
 
 use super::atomic::{self, Disk, RealDisk};
+use super::attachments::{self, Visible};
 use super::commit::{self, Files, Loaded};
 use super::confirmed;
 use super::editable::EditableState;
@@ -195,8 +196,6 @@ impl StateStore {
             Ok(state) => state,
             Err(error) => self.read_damaged().map_err(|_| error)?,
         };
-        let is_lost = state.written_timestamp_seconds.is_none();
-        state.recorded.find_lost(&state.environments, is_lost);
         state.environments.retain(&wanted);
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
@@ -204,9 +203,17 @@ impl StateStore {
             let fates = self.machine.fates(&state, &table);
             let mut restored = self.machine.restored(&state, &table);
             restored.retain(|it| wanted(&it.environment));
+            let visible = self.machine.visible(&state);
             liveness::clean(&mut state, &table, &ended, &fates);
             let now_seconds = self.machine.now_seconds();
             restore::apply(&mut state, restored, now_seconds);
+            attachments::attach_visible(
+                &mut state.devices,
+                &state.environments,
+                &mut state.recorded.bare,
+                &visible,
+                now_seconds,
+            );
         }
         Ok(state)
     }
@@ -241,7 +248,7 @@ impl StateStore {
             liveness::clean(&mut loaded.state, &table, &asked.ended, &asked.fates);
             restore::apply(&mut loaded.state, asked.restored, now_seconds);
         }
-        let mut editable = loaded.edit(&table, now_seconds);
+        let mut editable = loaded.edit(&table, asked.visible, now_seconds);
         let value = change(&mut editable)?;
         editable.normalize();
         self.refuse_other_devices(&mut loaded.state, &editable)?;
@@ -383,7 +390,9 @@ impl StateStore {
                 .iter()
                 .any(|it| !it.kernel_ids.is_empty());
             let lost = !state.recorded.lost.is_empty();
-            let questions = kernels || lost || !liveness::without_members(state, &table).is_empty();
+            let bare = !state.recorded.bare.is_empty();
+            let questions =
+                kernels || lost || bare || !liveness::without_members(state, &table).is_empty();
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, asked)),
                 None if !questions || !self.cleaning => {
@@ -395,6 +404,7 @@ impl StateStore {
                         ended: self.machine.kernels.ended(&state.environments),
                         fates: self.machine.fates(state, &table),
                         restored: self.machine.restored(state, &table),
+                        visible: self.machine.visible(state),
                     });
                 }
             }
@@ -408,6 +418,7 @@ struct Asked {
     ended: EndedKernels,
     fates: Fates,
     restored: Vec<Restored>,
+    visible: Visible,
 }
 
 impl Machine {
@@ -422,6 +433,10 @@ impl Machine {
 
     fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {
         restore::find(state, table, self.processes.as_mut())
+    }
+
+    fn visible(&mut self, state: &State) -> Visible {
+        attachments::visible(state, self.processes.as_mut())
     }
 
     fn now_seconds(&self) -> f64 {

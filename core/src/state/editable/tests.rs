@@ -8,6 +8,8 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         devices: Vec::new(),
         queue: Vec::new(),
         lost: Vec::new(),
+        bare: BTreeSet::new(),
+        visible: Visible::new(),
         devices_known: false,
         now_seconds: 1000.5,
     };

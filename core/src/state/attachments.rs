@@ -1,0 +1,148 @@
+//! Attachments that `devices.json` has lost.
+//!
+//! `genv-members.json` has a second copy of the devices, as the last change of this program's left them. It counts for
+//! devices alone of which no whole record is left, and for environments that are still there. Where the copy lacks an
+//! environment too, its devices are those that a process of its user which names it sees, if they are free. Only its
+//! user's commands, root's and the enforcer's can read that; until then the environment is noted as *bare*.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::members::RecordedMembers;
+use super::restore::{claims_of, visible_devices};
+use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
+use crate::proc::ProcessSource;
+
+/// More bare environments than this are no mishap: anybody may write there.
+const MOST_BARE: usize = 1_000;
+
+/// The devices that a process of each bare environment sees, by eid.
+pub(super) type Visible = BTreeMap<String, BTreeSet<u32>>;
+
+/// Gives devices that have no whole record what the copy has of them. `damaged` are devices with a record of which an
+/// attachment was left out.
+pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
+    let State {
+        environments,
+        devices,
+        recorded: RecordedMembers { copy, lost, .. },
+        ..
+    } = state;
+    let mut put_back = Vec::new();
+    for device in copy.iter() {
+        match devices.binary_search_by_key(&device.index, |it| it.index) {
+            Ok(_) if !damaged.contains(&device.index) => {}
+            Ok(position) => put_back.push((position, device)),
+            Err(position) => {
+                let empty = DeviceState {
+                    attachments: Vec::new(),
+                    ..device.clone()
+                };
+                devices.insert(position, empty);
+                put_back.push((position, device));
+            }
+        }
+    }
+    if put_back.is_empty() {
+        return;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
+    let lost = lost
+        .iter()
+        .map(|it| (it.eid.as_str(), it.created_seconds.map(|it| it as f64)));
+    let known = environments
+        .iter()
+        .map(|it| (it.eid.as_str(), it.created_timestamp_seconds));
+    let created: HashMap<&str, Option<f64>> = lost.chain(known).collect();
+    // An environment that was made later than the attachment is another one with the same id.
+    let is_of = |attachment: &&AttachmentState| {
+        let attached = attachment.attached_timestamp_seconds;
+        created.get(attachment.eid.as_str()).is_some_and(|created| {
+            let times = created.zip(attached);
+            times.is_none_or(|(created, attached)| created <= attached)
+        })
+    };
+    for (position, device) in put_back {
+        let attachments = &mut devices[position].attachments;
+        let whole: HashSet<String> = attachments.iter().map(|it| it.eid.clone()).collect();
+        let missing = device.attachments.iter().filter(is_of);
+        attachments.extend(missing.filter(|it| !whole.contains(&it.eid)).cloned());
+    }
+}
+
+/// Takes note of the environments that have no device, if `devices.json` lost some (`damaged`); forgets those that have one
+/// again, or ended.
+pub(super) fn find_bare(state: &mut State, damaged: bool) {
+    let bare = &mut state.recorded.bare;
+    if !damaged && bare.is_empty() {
+        return;
+    }
+    let attachments = state.devices.iter().flat_map(|it| &it.attachments);
+    let attached: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
+    let eids = state.environments.iter().map(|it| it.eid.as_str());
+    let without: HashSet<&str> = eids.filter(|eid| !attached.contains(eid)).collect();
+    bare.retain(|eid| without.contains(eid.as_str()));
+    if damaged {
+        let room = MOST_BARE.saturating_sub(bare.len());
+        bare.extend(without.into_iter().take(room).map(str::to_owned));
+    }
+}
+
+/// Which devices processes see that name a bare environment, as far as this program may know.
+pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visible {
+    let mut claims: BTreeMap<u32, BTreeMap<String, u32>> = BTreeMap::new();
+    let mut visible = Visible::new();
+    for EnvironmentState { eid, uid, .. } in &state.environments {
+        if !state.recorded.bare.contains(eid) || !jobs::reads_environs_of(*uid) {
+            continue;
+        }
+        let claims = claims
+            .entry(*uid)
+            .or_insert_with(|| claims_of(*uid, processes));
+        if let Some(&pid) = claims.get(eid) {
+            visible.insert(eid.clone(), visible_devices(pid));
+        }
+    }
+    visible
+}
+
+/// Attaches bare environments to the devices that their processes see and that are free. Nothing is settled while no device
+/// is known.
+pub(super) fn attach_visible(
+    devices: &mut [DeviceState],
+    environments: &[EnvironmentState],
+    bare: &mut BTreeSet<String>,
+    visible: &Visible,
+    now_seconds: f64,
+) {
+    if devices.is_empty() || bare.is_empty() {
+        return;
+    }
+    for environment in environments {
+        let Some(visible) = visible.get(&environment.eid) else {
+            continue;
+        };
+        if !bare.remove(&environment.eid) {
+            continue;
+        }
+        attach_free(devices, environment, visible, now_seconds);
+    }
+}
+
+/// Attaches an environment to those of these devices that are free.
+pub(super) fn attach_free(
+    devices: &mut [DeviceState],
+    environment: &EnvironmentState,
+    indices: &BTreeSet<u32>,
+    now_seconds: f64,
+) {
+    let is_free = |device: &&mut DeviceState| {
+        indices.contains(&device.index) && device.attachments.is_empty()
+    };
+    for device in devices.iter_mut().filter(is_free) {
+        device.attachments.push(AttachmentState {
+            eid: environment.eid.clone(),
+            gpu_memory: environment.gpu_memory,
+            attached_timestamp_seconds: Some(now_seconds),
+        });
+    }
+}
