@@ -37,7 +37,13 @@ const CALLS: &[&str] = &[
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
     "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
 ];
+
+/// Calls that answer with a text, and what may stand in its place.
+const TEXTS: &[&str] = &["nvmlDeviceGetUUID", "nvmlDeviceGetName"];
+const NO_TEXTS: &[&str] = &["empty", "not_utf8", "unterminated"];
 
 /// Calls that answer with a list.
 const LISTS: &[&str] = &[
@@ -79,6 +85,22 @@ const OF_THE_HOST: &[&str] = &[
     "{hang: nvmlDeviceGetComputeRunningProcesses}",
     "{hang: nvmlDeviceGetMemoryInfo}",
     "{hang: all}",
+    "{wrong: nvmlSystemGetDriverVersion, text: empty}, {reload: 4}",
+    "{wrong: nvmlSystemGetDriverVersion, text: not_utf8}, {reload: 5}",
+    "{wrong: nvmlSystemGetDriverVersion, text: unterminated}, {reload: 6}",
+    "{wrong: nvmlSystemGetDriverVersion, error: insufficient_size}, {reload: 7}",
+    "{wrong: nvmlEventSetCreate, error: unknown}, {reload: 8}",
+    "{wrong: nvmlEventSetCreate, error: uninitialized}, {reload: 9}",
+    "{wrong: nvmlDeviceRegisterEvents, error: unknown}, {reload: 10}",
+    "{wrong: nvmlEventSetWait, error: unknown}",
+    "{wrong: nvmlEventSetWait, error: gpu_is_lost}",
+    "{wrong: nvmlEventSetWait, error: uninitialized}",
+    "{wrong: nvmlEventSetWait, number: 18446744073709551615}",
+    "{wrong: nvmlEventSetWait, number: 4294967295}",
+    "{hang: nvmlEventSetCreate}, {reload: 11}",
+    "{hang: nvmlDeviceRegisterEvents}, {reload: 12}",
+    "{hang: nvmlEventSetWait}",
+    "{hang: nvmlEventSetWait}, {reload: 13}",
 ];
 
 /// All faults of single devices.
@@ -95,7 +117,11 @@ fn faults() -> Vec<String> {
         let counts = COUNTS.iter();
         counts.map(move |count| format!("{{wrong: {call}, count: {count}}}"))
     });
-    errors.chain(numbers).chain(counts).collect()
+    let texts = TEXTS.iter().flat_map(|call| {
+        let texts = NO_TEXTS.iter();
+        texts.map(move |text| format!("{{wrong: {call}, text: {text}}}"))
+    });
+    errors.chain(numbers).chain(counts).chain(texts).collect()
 }
 
 /// Two devices for each fault: of each pair the first is held by an environment and kept busy by its process, the
@@ -248,6 +274,9 @@ impl Stage {
                 ensure!((0.0..=most).contains(&value), "{name} {value}: {:?}", at());
             }
         }
+        for (labels, _) in scrape.all("genv_device_xid_errors_total", &[]) {
+            ensure!(labels["xid"].parse::<u64>()? < 10_000, "{labels:?}");
+        }
         let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
         for (labels, seconds) in idle {
             ensure!(
@@ -257,6 +286,22 @@ impl Stage {
             );
         }
         Ok(())
+    }
+
+    /// The first of the devices of which processes are told though the list of those that compute fails.
+    fn told_in_spite_of_its_list(&self, scrape: &Scrape) -> Option<usize> {
+        let fails = |fault: &str| {
+            fault.contains("GetComputeRunningProcesses, error") && !fault.contains("is_lost")
+        };
+        let told = |index: &usize| {
+            let index = index.to_string();
+            !scrape
+                .all("genv_device_processes", &[("index", &index)])
+                .is_empty()
+        };
+        let faults = self.faults.iter().enumerate();
+        let mut failing = faults.filter(|(_, fault)| fails(fault)).map(|it| 2 * it.0);
+        failing.find(told)
     }
 
     /// The enforcer finds nobody who breaks a rule.
@@ -344,16 +389,9 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
         let readings = scrape.all("genv_device_distrusted_readings_total", &[]);
         readings.iter().any(|(_, number)| *number > 2.0)
             && scrape.all("genv_device_processes", &[]).len() > stage.devices()
+            && stage.told_in_spite_of_its_list(scrape).is_none()
     })?;
     stage.is_honest(&wrong)?;
-    // Of those whose list of computing processes fails nobody knows who uses them.
-    for (position, fault) in stage.faults.iter().enumerate() {
-        if fault.contains("GetComputeRunningProcesses, error") && !fault.contains("is_lost") {
-            let index = (2 * position).to_string();
-            let told = wrong.all("genv_device_processes", &[("index", &index)]);
-            ensure!(told.is_empty(), "{told:?}: {fault}");
-        }
-    }
     let sample: Vec<usize> = (0..stage.devices()).step_by(41).collect();
     stage.commands_are_honest(&sample)?;
     stage.plans_nothing()?;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::Deserialize;
+
 use super::nvml::{Measurement, NvmlError, ThrottleReason};
 use super::pattern::{Level, Pattern, Window};
 use crate::model::{DeviceIndex, ProcessType};
@@ -244,6 +246,20 @@ pub enum WrongAnswer {
     Number(u64),
     /// So many entries of a list, whatever room there is.
     Count(u32),
+    /// This in the place of a text.
+    Text(WrongText),
+}
+
+/// What a driver may write where a text should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WrongText {
+    /// Nothing.
+    Empty,
+    /// Bytes that are no UTF-8.
+    NotUtf8,
+    /// Characters up to the end of the buffer, without the NUL.
+    Unterminated,
 }
 
 /// Which NVML calls.

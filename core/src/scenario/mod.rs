@@ -15,7 +15,7 @@ mod view;
 
 pub use definition::{
     Calls, Device, DeviceFault, Environment, Facts, Host, HostFault, MigDevice, Process, Readable,
-    Scenario, Use, WrongAnswer, Xid,
+    Scenario, Use, WrongAnswer, WrongText, Xid,
 };
 #[cfg(test)]
 mod tests;

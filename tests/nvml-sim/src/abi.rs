@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use genv_core::scenario::{WrongAnswer, WrongText};
 use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -54,6 +55,34 @@ pub(crate) fn put_text(buffer: *mut c_char, length: c_uint, text: &str) -> Answe
         *buffer.add(text.len()) = 0;
     }
     Ok(())
+}
+
+/// Writes what is no text to a buffer of `length` characters.
+fn put_wrong_text(buffer: *mut c_char, length: c_uint, wrong: WrongText) -> Answer {
+    let bytes = match wrong {
+        WrongText::Empty => vec![0],
+        WrongText::NotUtf8 => b"\xff\xfe\xc3\0".to_vec(),
+        WrongText::Unterminated => vec![b'x'; length as usize],
+    };
+    if buffer.is_null() || bytes.len() > length as usize {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller's buffer holds `length` characters, and these are no more.
+    unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
+    Ok(())
+}
+
+/// As [`put_text`], or what the scenario puts in the text's place.
+pub(crate) fn put_text_or(
+    wrong: Option<WrongAnswer>,
+    buffer: *mut c_char,
+    length: c_uint,
+    text: &str,
+) -> Answer {
+    match wrong {
+        Some(WrongAnswer::Text(wrong)) => put_wrong_text(buffer, length, wrong),
+        _ => put_text(buffer, length, text),
+    }
 }
 
 /// Answers with a list by NVML's rule: `count` holds the capacity on entry and the number of items on return; too

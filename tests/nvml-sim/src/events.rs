@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use genv_core::model::DeviceIndex;
-use genv_core::scenario::Measurement;
+use genv_core::scenario::{Measurement, WrongAnswer};
 use nvml_wrapper_sys::bindings::{
     nvmlEventData_t, nvmlEventTypeXidCriticalError,
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
@@ -80,6 +80,11 @@ fn next(handle: usize, moment: &Moment) -> Answer<Option<(u32, u64)>> {
     Ok(None)
 }
 
+/// The first GPU that a set asked for.
+fn first(handle: usize) -> Option<u32> {
+    sets().open.get(&handle)?.asked.keys().next().copied()
+}
+
 fn wait(
     call: &'static str,
     set: usize,
@@ -89,7 +94,14 @@ fn wait(
     let deadline = Instant::now() + Duration::from_millis(timeout_milliseconds.into());
     loop {
         let moment = driver::host(call)?;
-        if let Some((gpu, xid)) = next(set, &moment)? {
+        let garbage = match moment.at().wrong(call) {
+            Some(WrongAnswer::Number(number)) => first(set).map(|gpu| (gpu, number)),
+            _ => None,
+        };
+        if garbage.is_some() {
+            sleep(POLL);
+        }
+        if let Some((gpu, xid)) = garbage.map_or_else(|| next(set, &moment), |it| Ok(Some(it)))? {
             return put(
                 out,
                 nvmlEventData_t {

@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
 };
 
-use crate::abi::{Answer, Out, device_calls, fixed_text, gpu_calls, put, put_text};
+use crate::abi::{Answer, Out, device_calls, fixed_text, gpu_calls, put, put_text_or};
 use crate::device::{Device, Handle};
 use crate::pci::PciAddress;
 
@@ -76,11 +76,11 @@ fn ecc_mode(device: &Device) -> Answer<c_uint> {
 device_calls! {
     fn nvmlDeviceGetName(device, buffer: *mut c_char, length: c_uint) {
         device.require(Measurement::Name)?;
-        put_text(buffer, length, &device.name())
+        put_text_or(device.wrong(), buffer, length, &device.name())
     }
 
     fn nvmlDeviceGetUUID(device, buffer: *mut c_char, length: c_uint) {
-        put_text(buffer, length, device.uuid())
+        put_text_or(device.wrong(), buffer, length, device.uuid())
     }
 
     fn nvmlDeviceGetIndex(device, out: Out<'_, c_uint>) {

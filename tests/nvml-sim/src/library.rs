@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
 };
 
-use crate::abi::{Answer, Out, free_calls, host_calls, put, put_text, text};
+use crate::abi::{Answer, Out, free_calls, host_calls, put, put_text, put_text_or, text};
 use crate::device::Handle;
 use crate::driver::{self, Moment};
 use crate::pci::PciAddress;
@@ -95,7 +95,8 @@ free_calls! {
 
 host_calls! {
     fn nvmlSystemGetDriverVersion(moment, buffer: *mut c_char, length: c_uint) {
-        put_text(buffer, length, &moment.host().driver_version)
+        let wrong = moment.at().wrong("nvmlSystemGetDriverVersion");
+        put_text_or(wrong, buffer, length, &moment.host().driver_version)
     }
 
     fn nvmlSystemGetNVMLVersion(moment, buffer: *mut c_char, length: c_uint) {

@@ -75,7 +75,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure>
     }
     Ok(Facts {
         uuid,
-        name: optional("nvmlDeviceGetName", device.name())?,
+        name: optional("nvmlDeviceGetName", raw::name(device))?,
         minor: optional("nvmlDeviceGetMinorNumber", device.minor_number())?,
         fans: optional("nvmlDeviceGetNumFans", device.num_fans())?
             .filter(|fans| *fans <= MOST_FANS)

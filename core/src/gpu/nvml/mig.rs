@@ -7,6 +7,7 @@ use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 use super::device;
 use super::error::{Failure, optional};
 use super::processes::ProcessReader;
+use super::raw;
 use crate::gpu::DeviceSample;
 use crate::model::{DeviceIndex, DeviceMeasurements};
 
@@ -55,7 +56,7 @@ pub(super) fn read(
             all_found &= nothing_there;
             continue;
         };
-        let Some(uuid) = optional("nvmlDeviceGetUUID", device.uuid())? else {
+        let Some(uuid) = optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
             all_found = false;
             continue;
         };
@@ -89,7 +90,7 @@ pub(super) fn read(
 }
 
 fn facts(device: &Device<'_>, index: u32, uuid: String) -> Result<MigFacts, Failure> {
-    let name = optional("nvmlDeviceGetName", device.name())?;
+    let name = optional("nvmlDeviceGetName", raw::name(device))?;
     let profile = match name.as_deref().and_then(profile_in_name) {
         Some(profile) => Some(profile.to_owned()),
         None => optional("nvmlDeviceGetAttributes_v2", device.attributes())?

@@ -1,6 +1,8 @@
 //! The NVML calls that `nvml-wrapper` does not offer in a usable form, and its device handles:
 //! all `unsafe` code of the NVML source.
 
+mod text;
+
 use std::sync::Arc;
 
 use nvml_wrapper::error::{NvmlError, nvml_try};
@@ -10,6 +12,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t,
 };
+
+pub(super) use text::{driver_version, name, uuid};
 
 use crate::model::DeviceMemory;
 

@@ -10,7 +10,7 @@ use super::device::{self, Facts};
 use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
 use super::processes::{ProcessReader, Processes};
-use super::raw::DeviceHandle;
+use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, UNUSED_RATIO};
 use crate::model::DeviceIndex;
 
@@ -48,12 +48,12 @@ impl Session {
             .lib_path(library.as_os_str())
             .init()
             .map_err(|error| init_error(&library.to_string_lossy(), &error))?;
-        let driver_version = match optional("nvmlSystemGetDriverVersion", nvml.sys_driver_version())
-        {
-            Ok(version) => version,
-            Err(Failure::Driver(error)) => return Err(error),
-            Err(Failure::Lost) => None,
-        };
+        let driver_version =
+            match optional("nvmlSystemGetDriverVersion", raw::driver_version(&nvml)) {
+                Ok(version) => version,
+                Err(Failure::Driver(error)) => return Err(error),
+                Err(Failure::Lost) => None,
+            };
         Ok(Self {
             nvml: Arc::new(nvml),
             processes: ProcessReader::new(driver_version.as_deref().unwrap_or_default()),
@@ -139,7 +139,7 @@ impl Slot {
     /// Makes sure that the device is open and still the same; whether it is a new one.
     fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
         if let Some(open) = &self.0 {
-            let now = optional("nvmlDeviceGetUUID", open.handle.device().uuid())?;
+            let now = optional("nvmlDeviceGetUUID", raw::uuid(&open.handle.device()))?;
             if now.is_none_or(|it| it == open.facts.uuid) {
                 return Ok(false);
             }
@@ -159,7 +159,7 @@ impl Slot {
             Err(_) => return Err(Failure::Lost),
         };
         let device = handle.device();
-        *uuid = optional("nvmlDeviceGetUUID", device.uuid())?.unwrap_or_default();
+        *uuid = optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
         let facts = device::facts(&device, uuid.clone())?;
         self.0 = Some(OpenDevice {
             handle,

@@ -32,6 +32,9 @@ const CAPACITY: usize = 1024;
 /// What `nvmlEventData_t` holds for an XID that the driver could not tell.
 const UNKNOWN_XID: u64 = 999;
 
+/// Codes are below 200 today; a larger one than this is none.
+const LARGEST_XID: u64 = 9_999;
+
 /// GPUs to watch, with their indices.
 type Watched = Vec<(u32, DeviceHandle)>;
 
@@ -265,8 +268,8 @@ fn rest(duration: Duration, commands: &Receiver<Watched>) -> Next {
 
 fn xid_event(event: &EventData<'_>, watched: &Watched) -> Option<XidEvent> {
     let xid = match event.event_data.as_ref()? {
-        XidError::Value(xid) => *xid,
-        XidError::Unknown => UNKNOWN_XID,
+        XidError::Value(xid) if *xid <= LARGEST_XID => *xid,
+        XidError::Value(_) | XidError::Unknown => UNKNOWN_XID,
     };
     // By handle first: a GPU that fell off the bus may not tell its index any more.
     let same = watched.iter().find(|(_, handle)| handle.is(&event.device));

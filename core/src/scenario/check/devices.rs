@@ -218,7 +218,10 @@ impl Checker<'_> {
                 (false, None, Some(measurements), None) => DeviceFault::NotSupported(measurements),
                 (false, None, None, Some(calls)) => DeviceFault::Wrong(
                     calls,
-                    self.wrong_answer(entry.referenced, fault.error, fault.number, fault.count)?,
+                    self.wrong_answer(
+                        entry.referenced,
+                        (fault.error, fault.number, fault.count, fault.text),
+                    )?,
                 ),
                 _ => {
                     return self.refuse(

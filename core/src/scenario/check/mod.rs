@@ -6,7 +6,7 @@ mod processes;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-use super::definition::{Device, Host, HostFault, Process, Scenario, WrongAnswer};
+use super::definition::{Device, Host, HostFault, Process, Scenario, WrongAnswer, WrongText};
 use super::format::{DuringEntry, File, HostEntry, HostFaultEntry, Index, Moment, Span};
 use super::nvml::NvmlError;
 use super::pattern::{Window, peak_together};
@@ -169,7 +169,10 @@ impl Checker<'_> {
                 (None, None, None, Some(more), None) => HostFault::InsufficientSize(more),
                 (None, None, None, None, Some(calls)) => HostFault::Wrong(
                     calls,
-                    self.wrong_answer(entry.referenced, fault.error, fault.number, fault.count)?,
+                    self.wrong_answer(
+                        entry.referenced,
+                        (fault.error, fault.number, fault.count, fault.text),
+                    )?,
                 ),
                 _ => {
                     return self.refuse(
@@ -184,17 +187,21 @@ impl Checker<'_> {
     fn wrong_answer(
         &self,
         referenced: Place,
-        error: Option<NvmlError>,
-        number: Option<u64>,
-        count: Option<u32>,
+        answer: (
+            Option<NvmlError>,
+            Option<u64>,
+            Option<u32>,
+            Option<WrongText>,
+        ),
     ) -> Checked<WrongAnswer> {
-        match (error, number, count) {
-            (Some(error), None, None) => Ok(WrongAnswer::Error(error)),
-            (None, Some(number), None) => Ok(WrongAnswer::Number(number)),
-            (None, None, Some(count)) => Ok(WrongAnswer::Count(count)),
+        match answer {
+            (Some(error), None, None, None) => Ok(WrongAnswer::Error(error)),
+            (None, Some(number), None, None) => Ok(WrongAnswer::Number(number)),
+            (None, None, Some(count), None) => Ok(WrongAnswer::Count(count)),
+            (None, None, None, Some(text)) => Ok(WrongAnswer::Text(text)),
             _ => self.refuse(
                 referenced,
-                "a wrong answer is one of error, number and count",
+                "a wrong answer is one of error, number, count and text",
             ),
         }
     }

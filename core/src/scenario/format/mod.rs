@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::definition::Calls;
+use super::definition::{Calls, WrongText};
 use super::nvml::{Measurement, NvmlError, ThrottleReason};
 use super::pattern::{Level, Pattern};
 use crate::model::ProcessType;
@@ -201,6 +201,7 @@ pub(super) struct HostFaultEntry {
     pub(super) error: Option<NvmlError>,
     pub(super) number: Option<u64>,
     pub(super) count: Option<u32>,
+    pub(super) text: Option<WrongText>,
     pub(super) during: Option<Located<DuringEntry>>,
 }
 
@@ -215,5 +216,6 @@ pub(super) struct DeviceFaultEntry {
     pub(super) error: Option<NvmlError>,
     pub(super) number: Option<u64>,
     pub(super) count: Option<u32>,
+    pub(super) text: Option<WrongText>,
     pub(super) during: Option<Located<DuringEntry>>,
 }
