@@ -200,6 +200,19 @@ fn a_device_in_use_without_a_process_is_not_free() -> Result<()> {
     exporter.wait_for("an empty device", |scrape| {
         available(scrape, "0") == Some(1.0)
     })?;
+    // A command looks once: a device that works without a process is not known to be free.
+    for (used, how) in [
+        (", utilization: 0.9", "not known"),
+        (", utilization: 0.05", "free"),
+    ] {
+        simulation.rewrite(&device(used));
+        let free = genv(&simulation, &exporter, &["free", "--no-header"])?;
+        let line = free.lines().next().unwrap_or_default();
+        ensure!(
+            line.starts_with("0 ") && line.ends_with(how),
+            "{used}: {free}"
+        );
+    }
     Ok(())
 }
 

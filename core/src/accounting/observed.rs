@@ -1,5 +1,7 @@
 //! What accounting needs to know of one moment.
 
+use std::collections::BTreeSet;
+
 use super::{UserId, Users};
 use crate::gpu::XidEvent;
 use crate::model::{Attribution, Snapshot};
@@ -12,6 +14,8 @@ pub(crate) struct Reading {
     pub(crate) read_seconds: Option<f64>,
     /// XID errors that happened since.
     pub(crate) xid_events: Vec<XidEvent>,
+    /// GPUs that list no process, and are in use.
+    pub(crate) suspected: BTreeSet<u32>,
 }
 
 /// One host at one moment.
@@ -90,7 +94,9 @@ impl Observed {
                         })
                     })
                     .collect(),
-                users: snapshot.processes_known(device.index.gpu).then(Vec::new),
+                users: (snapshot.processes_known(device.index.gpu)
+                    && !reading.suspected.contains(&device.index.gpu))
+                .then(Vec::new),
             });
         }
 

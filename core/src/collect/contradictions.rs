@@ -4,7 +4,7 @@
 //! every device seems unused. Some drivers leave processes out for other reasons. A device that works, or holds memory
 //! that the driver itself does not need, is used by a process that is not listed: then its processes are not known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
 use crate::model::{DeviceIndex, DeviceMeasurements};
@@ -42,8 +42,10 @@ struct Watched {
 
 impl Contradictions {
     /// Marks the processes of devices as incomplete that contradict their lists, in a sample that was read at
-    /// `read_seconds` of a clock that never goes back.
-    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+    /// `read_seconds` of a clock that never goes back. Returns all GPUs that do so now, also those that have not done
+    /// so for long enough: until that is decided, nobody is charged for leaving them idle.
+    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) -> BTreeSet<u32> {
+        let mut suspected = BTreeSet::new();
         // Another driver may keep more.
         if self.driver_version != sample.driver_version {
             self.driver_version.clone_from(&sample.driver_version);
@@ -61,6 +63,9 @@ impl Contradictions {
                 device.processes_incomplete = true;
                 contradicted.get_or_insert(device.index);
             }
+            if watched.since_seconds.is_some() {
+                suspected.insert(device.index.gpu);
+            }
         }
         if let Some(index) = contradicted
             && !self.logged
@@ -77,15 +82,23 @@ impl Contradictions {
                 "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
             );
         }
+        suspected
     }
 }
 
-/// Whether a device holds more memory than any driver keeps on one that no process uses: all that a single look at it
-/// can tell, where its utilization may still be that of a process that has just ended.
+/// Whether a device works, or holds more memory than any driver keeps on one that no process uses. A single look cannot
+/// know more: its utilization may be that of a process that has just ended.
 #[must_use]
-pub fn holds_memory(measurements: &DeviceMeasurements) -> bool {
+pub fn seems_used(measurements: &DeviceMeasurements) -> bool {
     let memory = measurements.memory.as_ref();
     memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES)
+        || works(measurements)
+}
+
+fn works(measurements: &DeviceMeasurements) -> bool {
+    measurements
+        .utilization_ratio
+        .is_some_and(|ratio| ratio > UNUSED_RATIO)
 }
 
 impl Watched {
@@ -101,8 +114,7 @@ impl Watched {
             self.samples = 0;
             return false;
         }
-        let works = device.measurements.utilization_ratio;
-        let works = works.is_some_and(|ratio| ratio > UNUSED_RATIO);
+        let works = works(&device.measurements);
         let used_bytes = device.measurements.memory.map(|memory| memory.used_bytes);
         let kept_bytes = self.kept_bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
         let holds =

@@ -99,7 +99,7 @@ impl View {
         &mut self,
         now: Moment,
         evidence: &mut Evidence,
-        reading: Reading,
+        mut reading: Reading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
         if let Some(gpu) = evidence
@@ -109,7 +109,7 @@ impl View {
         {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
-            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            reading.suspected = self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
         }
         let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;

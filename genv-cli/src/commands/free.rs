@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
-use genv_core::collect::holds_memory;
+use genv_core::collect::seems_used;
 use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
 use genv_core::state::DeviceState;
 use serde::Serialize;
@@ -190,7 +190,7 @@ pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
     let users = users.count();
     let mut parts = snapshot.devices.iter();
     let contradicted =
-        users == 0 && parts.any(|it| it.index.whole() == gpu && holds_memory(&it.measurements));
+        users == 0 && parts.any(|it| it.index.whole() == gpu && seems_used(&it.measurements));
     (snapshot.processes_known(index) && !contradicted).then_some(users)
 }
 
