@@ -18,7 +18,9 @@ use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
 use super::liveness;
 use super::members::{self, RecordedMembers};
-use super::{DeviceState, EnvironmentState, State, StateError, StateSource};
+use super::{
+    DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource,
+};
 use crate::model::machine_time_zone;
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
@@ -63,6 +65,8 @@ pub struct StateDirectory {
 struct Remembered<T> {
     format: Format<T>,
     last: Option<(Version, Document<T>)>,
+    /// Whether the file was there when it was last looked for.
+    there: bool,
 }
 
 impl StateDirectory {
@@ -75,14 +79,17 @@ impl StateDirectory {
             environments: Remembered {
                 format: document::ENVIRONMENTS,
                 last: None,
+                there: false,
             },
             devices: Remembered {
                 format: document::DEVICES,
                 last: None,
+                there: false,
             },
             members: Remembered {
                 format: members::FORMAT,
                 last: None,
+                there: false,
             },
             kernels: Kernels::default(),
             there: false,
@@ -121,6 +128,33 @@ impl StateDirectory {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(unopened(&self.path, errno)),
         }
+    }
+}
+
+/// The state directory (0), or one of its files, was there and is not any more.
+fn removed(path: &Path, what: usize) -> StateError {
+    let (path, what, remedy) = match what {
+        0 => (
+            path.to_owned(),
+            "the state directory ",
+            "any command of genv makes it anew",
+        ),
+        1 => (
+            path.join(ENVIRONMENTS_FILE),
+            "",
+            "the next 'genv activate' makes it anew",
+        ),
+        _ => (
+            path.join(DEVICES_FILE),
+            "",
+            "the next 'genv attach' makes it anew",
+        ),
+    };
+    StateError {
+        message: format!(
+            "cannot read {what}{}: it was removed: {remedy}",
+            path.display()
+        ),
     }
 }
 
@@ -234,17 +268,17 @@ impl<'a> Place<'a> {
 impl StateSource for StateDirectory {
     /// Kernels that ended are left out; who of the members lives, processes tell.
     fn read(&mut self) -> Result<State, StateError> {
-        let was_there = self.there;
-        let mut state = self.read_files()?;
-        if was_there && !self.there {
-            // Nobody's environments ended with it: whoever looks keeps what was known, and is told.
-            self.there = true;
-            return Err(StateError {
-                message: format!(
-                    "cannot read the state directory {}: it was removed: any command of genv makes it anew",
-                    self.path.display()
-                ),
-            });
+        let was_there = [self.there, self.environments.there, self.devices.there];
+        let read = self.read_files();
+        let is_there = [self.there, self.environments.there, self.devices.there];
+        // What was removed is missing until it is made anew; the files of a directory that is gone, with it.
+        self.there |= was_there[0];
+        self.environments.there = is_there[0] && (is_there[1] || was_there[1]);
+        self.devices.there = is_there[0] && (is_there[2] || was_there[2]);
+        let mut state = read?;
+        if let Some(what) = (0..3).find(|&it| was_there[it] && !is_there[it]) {
+            // No environment ended with it: the caller keeps the last state, and reports the error.
+            return Err(removed(&self.path, what));
         }
         let ended = self.kernels.ended(&state.environments);
         state.kernels_not_found = liveness::forget_kernels(&mut state.environments, &ended);
@@ -329,7 +363,9 @@ impl<T: Clone> Remembered<T> {
         &mut self,
         directory: BorrowedFd<'_>,
     ) -> Result<(Option<Version>, Document<T>), ReadError> {
-        let Some(found) = file::find(directory, self.format.name)? else {
+        let found = file::find(directory, self.format.name);
+        self.there = !matches!(found, Ok(None));
+        let Some(found) = found? else {
             return Ok((None, Document::default()));
         };
         if let Some((version, document)) = &self.last

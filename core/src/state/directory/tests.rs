@@ -219,6 +219,42 @@ fn what_is_not_a_regular_file_is_refused_without_waiting_for_it() {
 }
 
 #[test]
+fn a_file_that_was_removed_is_an_error_until_it_is_made_anew() {
+    for name in ["envs.json", "devices.json"] {
+        let directory = directory();
+        let (path, aside) = (directory.path().join(name), directory.path().join("aside"));
+        let mut source = StateDirectory::new(directory.path());
+        let before = source.read().unwrap();
+        fs::rename(&path, &aside).unwrap();
+        for _ in 0..2 {
+            let error = source.read().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("{name}: it was removed")),
+                "{error}"
+            );
+        }
+        // Another error in between changes nothing about that.
+        let other = directory.path().join(if name == "envs.json" {
+            "devices.json"
+        } else {
+            "envs.json"
+        });
+        let content = fs::read(&other).unwrap();
+        fs::write(&other, "{").unwrap();
+        assert!(source.read().is_err());
+        fs::write(&other, content).unwrap();
+        assert!(source.read().is_err());
+        fs::rename(&aside, &path).unwrap();
+        let after = source.read().unwrap();
+        assert_eq!(after.environments, before.environments);
+        assert_eq!(after.devices, before.devices);
+        // Who never saw it does not know of it.
+        fs::rename(&path, &aside).unwrap();
+        assert!(StateDirectory::new(directory.path()).read().is_ok());
+    }
+}
+
+#[test]
 fn a_directory_that_cannot_be_one_says_what_to_do() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("file"), "").unwrap();
