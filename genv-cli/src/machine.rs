@@ -47,6 +47,11 @@ pub(crate) enum NoSample {
         .0.as_secs_f64()
     )]
     TooLate(Duration),
+    /// One of them does not list its processes.
+    #[error(
+        "the driver does not tell which processes use device {0}: see whether 'nvidia-smi' does"
+    )]
+    Untold(u32),
 }
 
 /// The GPUs, asked on a thread of their own, because a driver may hang.
@@ -171,22 +176,26 @@ impl Machine {
         }
     }
 
-    /// Processes of an environment that have a context on a device that it holds; none where the GPUs do not tell.
-    pub(crate) fn jobs(&mut self, state: &State, eid: &str) -> Vec<Job> {
+    /// Processes of an environment that have a context on a device that it holds. The GPUs may take so long to answer.
+    ///
+    /// # Errors
+    /// They do not answer, or not of all these devices.
+    pub(crate) fn jobs(
+        &mut self,
+        state: &State,
+        eid: &str,
+        patience: Duration,
+    ) -> Result<Vec<Job>, NoSample> {
         let held = state.attached(eid);
-        let Ok(gpus) = self.gpus() else {
-            return Vec::new();
-        };
-        let Ok(sample) = gpus.sample(USAGE_PATIENCE) else {
-            return Vec::new();
-        };
-        let devices = sample
-            .devices
-            .iter()
-            .filter(|it| held.contains(&it.index.gpu));
-        let rows = devices.flat_map(|device| {
-            let processes = device.processes.iter().flatten();
-            processes.map(|process| (process.pid, device.index.gpu))
+        let gpus = self.gpus()?;
+        let sample = gpus.sample(patience)?;
+        let contexts = contexts(&sample);
+        if let Some(index) = held.iter().find(|it| !contexts.contains_key(*it)) {
+            return Err(NoSample::Untold(*index));
+        }
+        let rows = held.iter().flat_map(|device| {
+            let pids = contexts.get(device).into_iter().flatten();
+            pids.map(|pid| (*pid, *device))
         });
         let mut jobs: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (pid, device) in rows {
@@ -214,7 +223,7 @@ impl Machine {
                 devices: devices.into_iter().collect(),
             })
         };
-        jobs.into_iter().filter_map(job).collect()
+        Ok(jobs.into_iter().filter_map(job).collect())
     }
 
     fn gpus(&mut self) -> Result<&mut Gpus, NoSample> {

@@ -210,6 +210,41 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
 }
 
 #[test]
+fn who_waits_for_jobs_waits_while_the_driver_does_not_tell_them() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    fs::write(account.home().join("run"), "exec sleep 1000\n")?;
+    let script = format!(
+        "{}\ngenv activate --id e1 --gpus 1\nsh ~/run > /dev/null 2>&1 < /dev/null & echo $!\nread line\ngenv deactivate --wait",
+        Shell::Bash.setup()
+    );
+    let mut shell = bash(&account, &script)?;
+    shell
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut shell = Running::spawn(&mut shell)?;
+    let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+    let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
+    let job = Job(lines.next_line()?.trim().parse()?);
+    fs::write(
+        account.home().join("driver.yaml"),
+        "version: 1\nhosts:\n- devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]\n",
+    )?;
+    drop(shell.stdin.take());
+    let line = complaints.next_line()?;
+    ensure!(line.contains("it is not known which jobs work"), "{line}");
+    driver(&account, &[job.0])?;
+    let line = complaints.next_line()?;
+    ensure!(line.contains("waiting for process"), "{line}");
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    driver(&account, &[])?;
+    ensure!(ended(&mut shell)?.success());
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+#[test]
 fn a_snapshot_has_an_environment_whose_job_outlived_its_shell() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;

@@ -3,13 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use clap::Args;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
 use genv_core::state::{MemberId, ProcessId, StoreError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::devices::indices;
-use crate::machine::{Job, Machine, tell};
+use crate::machine::{INVENTORY_PATIENCE, Job, Machine, NoSample, USAGE_PATIENCE, tell};
 use crate::output::harmless;
 use crate::own_environment::{self, check_outside};
 use crate::shell::Caller;
@@ -39,19 +40,16 @@ impl Deactivate {
         let eid = own_environment::active("deactivate")?;
         let caller = Caller::from_environment()?;
         let mut machine = Machine::here()?;
-        let mut jobs = jobs(&mut machine, &eid, caller.pid());
         if self.end {
+            let jobs = jobs(&mut machine, &eid, caller.pid(), INVENTORY_PATIENCE).context(
+                "cannot tell which jobs work on the devices. 'genv deactivate' without --end leaves at once",
+            )?;
             end(&jobs);
-        } else if self.wait && !jobs.is_empty() {
-            tell(&format!(
-                "waiting for {}. Ctrl-C stops waiting",
-                named(&jobs)
-            ));
-            while !jobs.is_empty() {
-                thread::sleep(POLL);
-                jobs = self::jobs(&mut machine, &eid, caller.pid());
-            }
-        } else if !jobs.is_empty() {
+        } else if self.wait {
+            wait(&mut machine, &eid, caller.pid());
+        } else if let Ok(jobs) = jobs(&mut machine, &eid, caller.pid(), USAGE_PATIENCE)
+            && !jobs.is_empty()
+        {
             tell(&format!(
                 "environment {} ends, and others may get its devices, but {}. 'genv deactivate --wait' would have waited \
                  for that, '--end' would have ended it",
@@ -72,16 +70,39 @@ impl Deactivate {
 }
 
 /// Jobs that lose their devices when this member leaves: none if it is not the last.
-fn jobs(machine: &mut Machine, eid: &str, member: u32) -> Vec<Job> {
+fn jobs(
+    machine: &mut Machine,
+    eid: &str,
+    member: u32,
+    patience: Duration,
+) -> Result<Vec<Job>, NoSample> {
     // What cannot be read now fails below, where it matters.
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let is_last = environment.is_some_and(|it| it.pids == [member] && it.kernel_ids.is_empty());
     if !is_last || state.attached(eid).is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let jobs = machine.jobs(&state, eid).into_iter();
-    jobs.filter(|job| job.process.pid != member).collect()
+    let mut jobs = machine.jobs(&state, eid, patience)?;
+    jobs.retain(|job| job.process.pid != member);
+    Ok(jobs)
+}
+
+/// Waits until it is known that no job works on the devices.
+fn wait(machine: &mut Machine, eid: &str, member: u32) {
+    let mut told = String::new();
+    loop {
+        let why = match jobs(machine, eid, member, INVENTORY_PATIENCE) {
+            Ok(jobs) if jobs.is_empty() => return,
+            Ok(jobs) => format!("waiting for {}", named(&jobs)),
+            Err(error) => format!("waiting, as it is not known which jobs work: {error}"),
+        };
+        if why != told {
+            tell(&format!("{why}. Ctrl-C stops waiting"));
+            told = why;
+        }
+        thread::sleep(POLL);
+    }
 }
 
 fn named(jobs: &[Job]) -> String {
