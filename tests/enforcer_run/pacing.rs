@@ -90,3 +90,30 @@ rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []
     ensure!(status["breaker"].is_null(), "{status:#}");
     Ok(())
 }
+
+#[test]
+fn what_waits_for_its_turn_goes_on_where_its_rule_is_taken_out() -> Result<()> {
+    let member = sleeper(&[])?;
+    let (_processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
+    let config = "version: 1
+mode: enforce
+breaker: {share_of_users: 1, signals_per_minute: 8}
+rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}]
+";
+    let setup = Setup::new(&used_by(&pids), config)?;
+    let environment = Environment::new("E", victim(), member.pid(), &[0]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let enforcer = setup.start()?;
+    let left = enforcer.setup().state_directory().join("left.json");
+    until("some wait for their turn", || Ok(left.exists()))?;
+    let (rules, _) = config.split_once("rules:").unwrap_or_default();
+    enforcer
+        .setup()
+        .rewrite_config(&format!("{rules}rules: []\n"))?;
+    until("nothing waits any more", || Ok(!left.exists()))?;
+    enforcer.wait_for_cycles(2)?;
+    // Of 8 signals and devices a minute, one user may lose 6.
+    let alive = pids.iter().filter(|pid| is_alive(**pid)).count();
+    ensure!(alive >= JOB - 6, "{alive}");
+    Ok(())
+}

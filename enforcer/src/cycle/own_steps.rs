@@ -57,6 +57,9 @@ impl Cycle {
         if control.paused_until_seconds.is_some() || !may_act {
             return;
         }
+        let rules = config.rules.iter().filter(|rule| rule.action.acts());
+        self.executor
+            .keep_left(|name| rules.clone().any(|rule| rule.name == name));
         let given = control.waivers();
         let hostname = &self.hostname;
         self.executor.end_left(|rule, process| {

@@ -84,6 +84,20 @@ impl Executor {
         }
     }
 
+    /// Lets go of those whose rule ends nothing any more: the administrator has changed it since.
+    pub(crate) fn keep_left(&mut self, ends: impl Fn(&str) -> bool) {
+        let before = self.left.len();
+        self.left.retain(|left| ends(&left.rule));
+        let count = before - self.left.len();
+        if count > 0 {
+            tracing::info!(
+                count,
+                "processes whose device was taken go on: their rule ends nothing any more"
+            );
+            self.save_left();
+        }
+    }
+
     /// Ends those whose turn has come, but for those that wait by an administrator's word.
     pub(crate) fn end_left(&mut self, waits: impl Fn(&str, &ProcessTarget) -> bool) {
         if self.left.is_empty() || self.policy.mode == Mode::DryRun {
