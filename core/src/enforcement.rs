@@ -34,6 +34,9 @@ const MISSED_INTERVALS: f64 = 3.0;
 /// A machine under load may be late by this much, however short the interval.
 const LATE_SECONDS: f64 = 30.0;
 
+/// Sources and hosts that are named before the rest is only counted.
+const MOST_NAMED: usize = 5;
+
 /// What the enforcer knows and holds against whom, after a cycle.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -58,7 +61,7 @@ pub struct Enforcement {
     pub waivers: Vec<EnforcementWaiver>,
     /// Why nothing is done until `reset`, if the breaker has tripped.
     pub breaker: Option<String>,
-    /// Sources that show nothing: what they would show breaks no rule here, and is not acted upon.
+    /// Sources that show nothing, or not all: what they would show breaks no rule here, and is not acted upon.
     pub blind: Vec<Blind>,
     /// Hosts without fresh facts, where nothing is done.
     pub missing_hosts: Vec<String>,
@@ -132,6 +135,36 @@ impl Enforcement {
         self.interval_seconds > 0.0
             && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
     }
+
+    /// Why it is not known whether more breaks a rule than [`Enforcement::violations`], in one clause; nothing if it is known.
+    /// Names in it are not harmless in a terminal.
+    #[must_use]
+    pub fn not_known(&self, now_seconds: f64) -> Option<String> {
+        if self.is_abandoned(now_seconds) {
+            let span = format_span(now_seconds - self.updated_timestamp_seconds);
+            return Some(format!(
+                "the enforcer has ended or hangs, and its last cycle was {span} ago"
+            ));
+        }
+        let listed = |names: Vec<String>| {
+            let more = names.len().saturating_sub(MOST_NAMED);
+            let named = names[..names.len() - more].join(", ");
+            match more {
+                0 => named,
+                more => format!("{named} and {more} more"),
+            }
+        };
+        if !self.blind.is_empty() {
+            let blind = self.blind.iter().map(Blind::place);
+            return Some(format!(
+                "the enforcer is blind: {}",
+                listed(blind.collect())
+            ));
+        }
+        let missing = &self.missing_hosts;
+        (!missing.is_empty())
+            .then(|| format!("there are no fresh facts of {}", listed(missing.clone())))
+    }
 }
 
 /// Which rules are in force.
@@ -190,12 +223,24 @@ pub struct LeftBehindContext {
 pub struct Blind {
     /// Host.
     pub hostname: String,
-    /// `gpu`, `processes`, `state`, or `host` for all of them.
+    /// `gpu`, `processes`, `state`, or `host` for all of them; `devices` and `records` where the collector works, and the
+    /// processes on some devices or some records of the state are not known.
     pub source: String,
     /// Since when, Unix time.
     pub since_seconds: f64,
     /// Why, and what to do.
     pub why: String,
+}
+
+impl Blind {
+    /// The source and its host: `state of gpu01`. Names in it are not harmless in a terminal.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.source.as_str() {
+            "host" => self.hostname.clone(),
+            source => format!("{source} of {}", self.hostname),
+        }
+    }
 }
 
 /// A record of an environment that does not count as the files have it.
@@ -328,6 +373,46 @@ mod tests {
         assert!(!of(10.0).is_abandoned(1059.0));
         assert!(of(10.0).is_abandoned(1061.0));
         assert!(!of(0.0).is_abandoned(1e9));
+    }
+
+    #[test]
+    fn what_nobody_looks_at_or_nothing_shows_is_not_known() {
+        let of = |change: fn(&mut Enforcement)| {
+            let mut status = Enforcement {
+                interval_seconds: 10.0,
+                updated_timestamp_seconds: 1000.0,
+                ..Enforcement::default()
+            };
+            change(&mut status);
+            status.not_known(1005.0)
+        };
+        assert_eq!(of(|_| {}), None);
+        let known = of(|it| it.updated_timestamp_seconds = 800.0);
+        assert_eq!(
+            known.as_deref(),
+            Some("the enforcer has ended or hangs, and its last cycle was 3m25s ago")
+        );
+        let blind = |source: &str| Blind {
+            hostname: "gpu01".to_owned(),
+            source: source.to_owned(),
+            ..Blind::default()
+        };
+        let mut status = Enforcement {
+            blind: vec![blind("state"), blind("host")],
+            missing_hosts: (0..7).map(|it| format!("gpu{it}")).collect(),
+            ..Enforcement::default()
+        };
+        let known = status.not_known(0.0);
+        assert_eq!(
+            known.as_deref(),
+            Some("the enforcer is blind: state of gpu01, gpu01")
+        );
+        status.blind.clear();
+        let known = status.not_known(0.0);
+        assert_eq!(
+            known.as_deref(),
+            Some("there are no fresh facts of gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more")
+        );
     }
 
     #[test]

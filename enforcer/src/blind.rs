@@ -1,16 +1,24 @@
-//! Whether the enforcer sees what its rules are about: a source that fails is blind, and nothing is done by what it would
-//! show. Decided here, once a cycle, for status, readiness, metrics and log.
+//! Whether the enforcer sees what its rules are about: a source that fails, or that does not show a part, is blind, and nothing
+//! is done by what it would show. Decided here, once a cycle, for status, readiness, metrics and log.
 
 use std::collections::BTreeMap;
 
 use genv_core::enforcement::Blind;
-use genv_core::model::HostSnapshot;
+use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::text::shortened;
+
+use crate::plan::words;
 
 /// The source that stands for a whole host.
 const HOST: &str = "host";
 
 /// The collectors that rules need.
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
+
+/// Stand for devices of which the processes are not known, and for records of the state that are damaged, where the collector
+/// itself works.
+const DEVICES: &str = "devices";
+const RECORDS: &str = "records";
 
 /// How many publications in a row a source that worked may fail in: a single one that comes late is not blindness.
 const TOLERATED: u32 = 1;
@@ -68,8 +76,8 @@ impl Sight {
                 self.0.insert(key, seen);
             };
             let mut explained = false;
+            let snapshot = host.snapshot.as_deref().filter(|_| host.up);
             for collector in COLLECTORS {
-                let snapshot = host.snapshot.as_deref().filter(|_| host.up);
                 let Some(status) = snapshot.and_then(|it| it.collectors.get(collector)) else {
                     continue;
                 };
@@ -79,6 +87,10 @@ impl Sight {
                 });
                 explained |= why.is_some();
                 look(collector, why);
+            }
+            for (part, of, why) in PARTS {
+                let snapshot = snapshot.filter(|it| works(it, of));
+                look(part, snapshot.and_then(why));
             }
             let why = if !host.up || host.snapshot.is_none() {
                 let error = host.ssh.as_ref().and_then(|ssh| ssh.error.clone());
@@ -106,9 +118,59 @@ impl Sight {
     }
 }
 
+/// What a collector that works may show in part only, and why it does.
+type Part = (&'static str, &'static str, fn(&Snapshot) -> Option<String>);
+const PARTS: [Part; 2] = [
+    (DEVICES, "gpu", unknown_devices),
+    (RECORDS, "state", damaged_records),
+];
+
+fn works(snapshot: &Snapshot, collector: &str) -> bool {
+    let status = snapshot.collectors.get(collector);
+    status.is_some_and(|status| status.success && status.current)
+}
+
+/// Devices that answer, and of which not all processes are known.
+fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
+    let unknown: Vec<u32> = answering(snapshot)
+        .filter(|gpu| !snapshot.processes_known(*gpu))
+        .collect();
+    (!unknown.is_empty()).then(|| {
+        format!(
+            "the processes on {} are not known: the driver does not list them, or its other answers contradict its list; \
+             see the log",
+            words::devices(unknown)
+        )
+    })
+}
+
+fn damaged_records(snapshot: &Snapshot) -> Option<String> {
+    let error = snapshot.collectors.get("state")?.error.as_deref()?;
+    Some(shortened(error, MOST_CHARACTERS))
+}
+
+/// Whoever may write the state files may damage any number of records in them.
+const MOST_CHARACTERS: usize = 500;
+
+/// Whole GPUs that answer.
+fn answering(snapshot: &Snapshot) -> impl Iterator<Item = u32> {
+    let devices = snapshot.devices.iter();
+    let whole = devices.filter(|it| it.index.mig.is_none() && it.up);
+    whole.map(|it| it.index.gpu)
+}
+
 /// Whether no host can be judged.
 pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
-    let is_blind = |host: &HostSnapshot| blind.iter().any(|it| it.hostname == host.hostname);
+    let is_blind = |host: &HostSnapshot| {
+        let mut of_host = blind.iter().filter(|it| it.hostname == host.hostname);
+        of_host.any(|it| match it.source.as_str() {
+            RECORDS => false,
+            DEVICES => host.snapshot.as_deref().is_some_and(|snapshot| {
+                answering(snapshot).all(|gpu| !snapshot.processes_known(gpu))
+            }),
+            _ => true,
+        })
+    };
     !hosts.is_empty() && hosts.iter().all(is_blind)
 }
 
@@ -116,9 +178,10 @@ pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use genv_core::model::{CollectorStatus, Snapshot};
+    use genv_core::model::CollectorStatus;
 
     use super::*;
+    use crate::plan::tests::lab::Lab;
 
     fn host(up: bool, gpu: Option<&str>) -> HostSnapshot {
         let mut snapshot = Snapshot::default();
@@ -167,6 +230,51 @@ mod tests {
         assert_eq!(look(host(true, None), 6.0), []);
         assert_eq!(look(host(false, None), 7.0), []);
         assert_eq!(look(host(false, None), 8.0), [("host".to_owned(), 7.0)]);
+    }
+
+    #[test]
+    fn a_part_that_is_not_shown_is_blind_and_the_host_only_if_it_is_all() {
+        let with = |unknown: &[bool], damage: Option<&str>| {
+            let devices = Lab::new(1, u32::try_from(unknown.len()).unwrap())
+                .hosts
+                .remove(0)
+                .devices;
+            let mut host = host(true, None);
+            let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
+            snapshot.devices = devices;
+            for (device, unknown) in snapshot.devices.iter_mut().zip(unknown) {
+                device.processes_measured = !unknown;
+            }
+            let state = snapshot.collectors.get_mut("state").unwrap();
+            state.error = damage.map(str::to_owned);
+            host
+        };
+        for (unknown, damage, sources, is_nothing) in [
+            (&[false, false][..], None, &[][..], false),
+            (&[false, true], None, &["devices"], false),
+            (&[true, true], None, &["devices"], true),
+            (&[false], Some("e1 is left out"), &["records"], false),
+            (
+                &[true],
+                Some("e1 is left out"),
+                &["devices", "records"],
+                true,
+            ),
+        ] {
+            let hosts = [with(unknown, damage)];
+            let mut sight = Sight::default();
+            let blind = sight.look(&hosts, |_| false, 1.0);
+            let found: Vec<_> = blind.iter().map(|it| it.source.as_str()).collect();
+            assert_eq!(found, sources);
+            assert_eq!(sees_nothing(&hosts, &blind), is_nothing, "{found:?}");
+        }
+        // A list that fails once is not blindness where it worked before.
+        let mut sight = Sight::default();
+        let mut look = |unknown| sight.look(&[with(&[unknown], None)], |_| false, 1.0).len();
+        assert_eq!(
+            [look(false), look(true), look(true), look(false)],
+            [0, 0, 1, 0]
+        );
     }
 
     #[test]

@@ -115,14 +115,10 @@ fn describe(
         writeln!(out, "Paused     until {}", end_moment(until, zone))?;
     }
     for blind in &status.blind {
-        let what = match blind.source.as_str() {
-            "host" => String::new(),
-            source => format!("{} of ", words::name(source)),
-        };
         writeln!(
             out,
-            "Blind      {what}{} for {}: {}",
-            words::name(&blind.hostname),
+            "Blind      {} for {}: {}",
+            genv_core::text::harmless(&blind.place()),
             format_span(now_seconds - blind.since_seconds),
             genv_core::text::harmless(&blind.why)
         )?;
@@ -141,20 +137,32 @@ fn describe(
             genv_core::text::harmless(&waiver.reason)
         )?;
     }
-    if status.violations.is_empty() {
-        return match &status.blind[..] {
-            [] => writeln!(out, "\nNobody breaks a rule."),
-            _ => writeln!(
-                out,
-                "\nWho breaks a rule is not known: the enforcer is blind."
-            ),
-        };
+    if let Some(conclusion) = conclusion(status, now_seconds) {
+        writeln!(out, "\n{conclusion}")?;
     }
     for violation in &status.violations {
         writeln!(out)?;
         out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
     }
     Ok(())
+}
+
+/// What is known of all users beside the violations that follow, in one sentence.
+fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
+    let is_empty = status.violations.is_empty();
+    if let Some(why) = status.not_known(now_seconds) {
+        let who = if is_empty { "Who" } else { "Who else" };
+        let why = genv_core::text::harmless(&why);
+        return Some(format!("{who} breaks a rule is not known: {why}."));
+    }
+    let unknown: u64 = status.unknown_processes.values().sum();
+    is_empty.then(|| match unknown {
+        0 => "Nobody breaks a rule.".to_owned(),
+        1 => "Nobody is known to break a rule. Of 1 unknown process it cannot be told.".to_owned(),
+        unknown => format!(
+            "Nobody is known to break a rule. Of {unknown} unknown processes it cannot be told."
+        ),
+    })
 }
 
 /// Why less is done than the rules say.

@@ -27,7 +27,7 @@ fn config(undelivered: &str) -> String {
 }
 
 /// What a user reads, with the programs where that user can reach them.
-fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
+pub(crate) fn why(enforcer: &Enforcer, uid: u32) -> Result<String> {
     let folder = enforcer.setup().folder();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let genv = folder.join("genv-program");
@@ -99,8 +99,9 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     );
     ensure!(!why(&enforcer, NOHUP + 1)?.contains(&ended));
     let log = enforcer.log();
-    let warnings = log.lines().filter(|line| line.contains("a user is warned"));
-    ensure!(warnings.count() == 2, "one refusal, one warning: {log}");
+    for said in ["a warning is not delivered yet", "a user is warned"] {
+        ensure!(log.matches(said).count() == 1, "{said}: {log}");
+    }
     Ok(())
 }
 

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends_outsiders, is_alive, sleeper};
+use genv_tests::enforcer::{
+    Enforcer, Setup, ends_outsiders, is_alive, sleeper, sleeper_of, victim,
+};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::state;
 use serde_json::Value;
@@ -57,6 +59,13 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     is_blind(&enforcer, "state", true)?;
     fs::rename(genv.join("kept"), &envs)?;
     is_blind(&enforcer, "state", false)?;
+    // No file, and the file again.
+    for name in ["envs.json", "devices.json"] {
+        fs::rename(genv.join(name), genv.join("kept"))?;
+        is_blind(&enforcer, "state", true)?;
+        fs::rename(genv.join("kept"), genv.join(name))?;
+        is_blind(&enforcer, "state", false)?;
+    }
     // The directory is gone: nobody is outside of an environment for that.
     let process = sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?;
     fs::rename(&genv, enforcer.setup().folder().join("away"))?;
@@ -75,6 +84,134 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     is_blind(&enforcer, "gpu", true)?;
     enforcer.setup().rewrite_scenario(&healthy)?;
     is_blind(&enforcer, "gpu", false)
+}
+
+/// What the user of the tests is told.
+fn why(enforcer: &Enforcer) -> Result<String> {
+    let directory = enforcer.setup().state_directory().display().to_string();
+    let mut why = enforcer
+        .setup()
+        .program("genv", &["why", "--state-directory", &directory])?;
+    Ok(String::from_utf8(
+        genv_tests::patience::output(&mut why)?.stdout,
+    )?)
+}
+
+/// Waits until the status names this source, or none; returns what the commands say.
+fn named(enforcer: &Enforcer, source: Option<&str>) -> Result<(String, String)> {
+    enforcer.wait_for_status("the source is named", |status| match source {
+        Some(source) => status["blind"][0]["source"] == source,
+        None => status["blind"].as_array().is_some_and(Vec::is_empty),
+    })?;
+    Ok((enforcer.setup().said(&["status"])?, why(enforcer)?))
+}
+
+#[test]
+fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Result<()> {
+    let untold = |devices: &[u8]| {
+        let device = |gpu: u8| match devices.contains(&gpu) {
+            true => "{faults: [{not_supported: [processes]}]}",
+            false => "{}",
+        };
+        format!(
+            "version: 1\nhosts:\n- devices: [{}, {}]\n",
+            device(0),
+            device(1)
+        )
+    };
+    let setup = Setup::new(&untold(&[]), "version: 1\nrules: [{kind: idle}]\n")?;
+    let genv = setup.genv_directory();
+    state::write(&genv, 2, &[])?;
+    let enforcer = setup.start()?;
+    let (status, told) = named(&enforcer, None)?;
+    ensure!(status.contains("Nobody breaks a rule."), "{status}");
+    ensure!(told.contains("Nothing is held against"), "{told}");
+
+    for (devices, what, ready) in [
+        (&[1][..], "the processes on device 1 are not known", 200),
+        (
+            &[0, 1],
+            "the processes on devices 0 and 1 are not known",
+            503,
+        ),
+    ] {
+        enforcer.setup().rewrite_scenario(&untold(devices))?;
+        enforcer.wait_for_status(what, |status| {
+            status["blind"][0]["why"]
+                .as_str()
+                .is_some_and(|why| why.contains(what))
+        })?;
+        let (status, told) = named(&enforcer, Some("devices"))?;
+        ensure!(
+            status.contains("Blind      devices of") && status.contains(what),
+            "{status}"
+        );
+        ensure!(
+            status.contains("Who breaks a rule is not known: the enforcer is blind: devices of"),
+            "{status}"
+        );
+        ensure!(
+            told.contains("It is not known whether") && told.contains("the enforcer is blind"),
+            "{told}"
+        );
+        genv_tests::patience::until("it is ready, or not", || {
+            Ok(enforcer.get("/-/ready")?.status == ready)
+        })?;
+    }
+    enforcer.setup().rewrite_scenario(&untold(&[]))?;
+    named(&enforcer, None)?;
+
+    let envs = fs::read_to_string(genv.join("envs.json"))?;
+    fs::write(genv.join("envs.json"), r#"{"envs": [{"eid": "e1"}]}"#)?;
+    let (status, _) = named(&enforcer, Some("records"))?;
+    ensure!(status.contains("Blind      records of"), "{status}");
+    assert_eq!(enforcer.get("/-/ready")?.status, 200);
+    fs::write(genv.join("envs.json"), envs)?;
+    let (status, _) = named(&enforcer, None)?;
+    ensure!(status.contains("Nobody breaks a rule."), "{status}");
+    let log = enforcer.log();
+    ensure!(
+        log.matches("the enforcer sees the source again").count() >= 2,
+        "{log}"
+    );
+    Ok(())
+}
+
+#[test]
+fn of_an_unknown_process_and_by_a_daemon_that_has_ended_nobody_is_said_to_keep_the_rules()
+-> Result<()> {
+    let hidden = sleeper_of(victim(), &[])?;
+    let setup = Setup::new(
+        &used_by(&[hidden.pid()]),
+        &ends_outsiders("enforce", "for: 0s, warn: []"),
+    )?;
+    state::write(&setup.genv_directory(), 2, &[])?;
+    let enforcer = setup.start()?;
+    let unknown = "Nobody is known to break a rule. Of 1 unknown process it cannot be told.";
+    let said = enforcer.setup().said(&["status"])?;
+    ensure!(said.contains(unknown), "{said}");
+
+    let (_, setup) = enforcer.terminate()?;
+    // A day passes.
+    let path = setup.state_directory().join("status.json");
+    let mut status: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let ended = status["updated_timestamp_seconds"]
+        .as_f64()
+        .unwrap_or_default();
+    status["updated_timestamp_seconds"] = (ended - 86_400.0).into();
+    fs::write(&path, status.to_string())?;
+    let said = setup.said(&["status"])?;
+    let not_known = "is not known: the enforcer has ended or hangs";
+    ensure!(said.contains(not_known), "{said}");
+    ensure!(!said.contains("Nobody"), "{said}");
+    let directory = setup.state_directory().display().to_string();
+    let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
+    let why = String::from_utf8(genv_tests::patience::output(&mut why)?.stdout)?;
+    ensure!(
+        why.contains("It is not known whether") && !why.contains("Nothing is held"),
+        "{why}"
+    );
+    Ok(())
 }
 
 #[test]

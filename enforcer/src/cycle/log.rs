@@ -92,7 +92,7 @@ impl Said {
                     hostname = it.hostname.as_str(),
                     source = it.source.as_str(),
                     reason = it.why.as_str(),
-                    "the enforcer is blind: a source shows nothing, and nothing is done by what it would show"
+                    "the enforcer is blind: a source shows nothing, or not all, and nothing is done by what it would show"
                 );
             }
         }
@@ -102,7 +102,7 @@ impl Said {
                 event = "blind",
                 hostname,
                 source,
-                "the source shows something again"
+                "the enforcer sees the source again"
             );
         }
         self.blind = is;
@@ -182,7 +182,13 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
             mode,
             result,
             reason,
-            "a user is warned"
+            "{}",
+            match outcome {
+                Outcome::Done => "a user is warned",
+                Outcome::Would => "a user would be warned",
+                Outcome::Refused { .. } => "a warning is not delivered yet",
+                Outcome::Failed { .. } => "a user cannot be warned",
+            }
         ),
         _ => {
             let (deed, target) = words::deed(&step.kind).unwrap_or_default();

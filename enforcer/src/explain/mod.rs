@@ -101,7 +101,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let elsewhere = status.iter().flat_map(|it| it.blind.clone());
     notes.extend(here.into_iter().chain(elsewhere).map(|it| {
         let why = genv_core::text::harmless(&it.why);
-        format!("{} of {} shows nothing: {why}", it.source, it.hostname)
+        format!("the enforcer is blind: {}: {why}", it.place())
     }));
     let own = hosts.iter().find(|host| host.hostname == hostname);
     let own = own

@@ -11,7 +11,6 @@ use genv_core::text::moment;
 use serde::Serialize;
 
 use crate::ago::now_seconds;
-use crate::machine::tell;
 use crate::output::{JsonFlag, harmless, print, print_json};
 
 const EXAMPLE: &str = "Example: why is my process going to be ended, and what can I do
@@ -40,6 +39,8 @@ struct Answer<'a> {
     updated_timestamp_seconds: f64,
     /// Whether the enforcer should have told more by now.
     abandoned: bool,
+    /// Why it is not known whether the user breaks more rules.
+    not_known: Option<String>,
     paused_until_seconds: Option<f64>,
     violations: Vec<&'a HeldViolation>,
     /// What was done in the last days.
@@ -92,10 +93,6 @@ impl Why {
             format!("cannot tell what is held against anybody: no enforcer has written to {directory}. Perhaps none runs on this machine; your administrator knows")
         })?;
         let now = now_seconds();
-        let abandoned = enforcement.is_abandoned(now);
-        if abandoned {
-            tell("the enforcer has told nothing new for a while: it has ended, or hangs");
-        }
         let is_meant = |it: &&HeldViolation| it.concerns(&user, uid);
         let is_recent =
             |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
@@ -103,7 +100,8 @@ impl Why {
             user: &user,
             mode: &enforcement.mode,
             updated_timestamp_seconds: enforcement.updated_timestamp_seconds,
-            abandoned,
+            abandoned: enforcement.is_abandoned(now),
+            not_known: enforcement.not_known(now),
             paused_until_seconds: enforcement.paused_until_seconds,
             violations: enforcement.violations.iter().filter(is_meant).collect(),
             done: done
@@ -141,7 +139,17 @@ impl Answer<'_> {
         let all_is_empty = all.is_empty();
         let zone = local_time_zone();
         let mut text = String::new();
-        if all_is_empty {
+        let not_known = self.not_known.as_deref().map(harmless);
+        if let Some(why) = &not_known {
+            let more = if all_is_empty { "" } else { "more " };
+            text = format!(
+                "It is not known whether {} breaks {more}rules: {why}.\n",
+                harmless(self.user)
+            );
+            if !all_is_empty {
+                text.push('\n');
+            }
+        } else if all_is_empty {
             text = format!("Nothing is held against {}.\n", harmless(self.user));
         }
         for (it, enforcer) in all {
