@@ -279,3 +279,92 @@ fn memory_that_cannot_be_is_not_written_into_the_state() -> Result<()> {
     ensure!(devices["devices"][0]["total_memory"].is_null(), "{devices}");
     Ok(())
 }
+
+/// Faults of two calls, of which neither alone hides whether a process works.
+const TOGETHER: [&str; 4] = [
+    "{wrong: nvmlDeviceGetUtilizationRates, error: unknown}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}",
+    "{wrong: nvmlDeviceGetUtilizationRates, number: 200}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}",
+    "{wrong: nvmlDeviceGetUtilizationRates, error: unknown}, {wrong: nvmlDeviceGetProcessUtilization, number: 0}",
+    "{wrong: nvmlDeviceGetUtilizationRates, number: 0}, {wrong: nvmlDeviceGetProcessUtilization, error: not_found}, \
+     {wrong: nvmlDeviceGetMPSComputeRunningProcesses, error: unknown}",
+];
+
+#[test]
+fn a_process_is_unmeasured_where_two_calls_hide_together_whether_it_works() -> Result<()> {
+    let process = Sleeper::start(&[("PATH", "/bin")])?;
+    let simulation = Simulation::new(&used(process.pid(), ""));
+    let exporter = with_a_holder(&simulation, process.pid())?;
+    let ratio = |scrape: &Scrape| {
+        let told = scrape.all("genv_process_utilization_ratio", &[]);
+        told.first().map(|(_, ratio)| *ratio)
+    };
+    let works = |scrape: &Scrape| ratio(scrape) == Some(0.5);
+    for faults in TOGETHER {
+        exporter.wait_for("a process at work", works)?;
+        simulation.rewrite(&used(process.pid(), faults));
+        for _ in 0..3 {
+            let told = ratio(&exporter.next_collection("gpu")?);
+            ensure!(told.is_none_or(|ratio| ratio == 0.5), "{told:?}: {faults}");
+        }
+        exporter.wait_for("an unmeasured process", |scrape| ratio(scrape).is_none())?;
+        simulation.rewrite(&used(process.pid(), ""));
+    }
+    let scrape = exporter.wait_for("a process at work", works)?;
+    let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
+    ensure!(idle.iter().all(|(_, seconds)| *seconds == 0.0), "{idle:?}");
+    Ok(())
+}
+
+#[test]
+fn a_sample_that_cannot_be_shows_no_other_process_to_be_idle() -> Result<()> {
+    let processes = [Sleeper::start(&[])?, Sleeper::start(&[])?];
+    let [works, rests] = [processes[0].pid(), processes[1].pid()];
+    let scenario = |faults: &str| {
+        format!(
+            "version: 1\nhosts:\n- environments: []\n  devices: [{{faults: [{faults}]}}]\n  processes:\n\
+             \x20 - {{pid: {works}, devices: [{{index: 0, memory: 1gi, utilization: 0.5}}]}}\n\
+             \x20 - {{pid: {rests}, devices: [{{index: 0, memory: 1gi, utilization: 0}}]}}\n"
+        )
+    };
+    let simulation = Simulation::new(&scenario(""));
+    let exporter = started(&simulation)?;
+    let ratios = |scrape: &Scrape| scrape.all("genv_process_utilization_ratio", &[]).len();
+    exporter.wait_for("both processes", |scrape| ratios(scrape) == 2)?;
+    for number in [101, 200, 0xFFFF_FFFF_u64] {
+        let fault = format!("{{wrong: nvmlDeviceGetProcessUtilization, number: {number}}}");
+        simulation.rewrite(&scenario(&fault));
+        // Nothing that could be shows who keeps the device busy.
+        exporter.wait_for("no ratio", |scrape| ratios(scrape) == 0)?;
+        simulation.rewrite(&scenario(""));
+        exporter.wait_for("both processes again", |scrape| ratios(scrape) == 2)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_device_could_not_tell_at_first_is_asked_again() -> Result<()> {
+    let device = |faults: &str| {
+        format!(
+            "version: 1\nhosts:\n- environments: []\n  devices: [{{fans: [0.5], faults: [{faults}]}}]\n"
+        )
+    };
+    let names = "[nvmlDeviceGetName, nvmlDeviceGetMinorNumber, nvmlDeviceGetNumFans, nvmlDeviceGetTemperatureThreshold]";
+    for wrong in ["error: unknown", "error: timeout", "number: 4294967295"] {
+        let simulation = Simulation::new(&device(&format!("{{wrong: {names}, {wrong}}}")));
+        let exporter = started(&simulation)?;
+        exporter.wait_for("a device", |scrape| {
+            scrape.all("genv_device_utilization_ratio", &[]).len() == 1
+        })?;
+        simulation.rewrite(&device(""));
+        exporter.wait_for("all of the device", |scrape| {
+            let info = scrape.all("genv_device_info", &[]);
+            info.iter()
+                .all(|(labels, _)| !labels["name"].is_empty() && !labels["minor"].is_empty())
+                && scrape.all("genv_device_fan_speed_ratio", &[]).len() == 1
+                && !scrape
+                    .all("genv_device_temperature_limit_celsius", &[])
+                    .is_empty()
+        })?;
+    }
+    Ok(())
+}

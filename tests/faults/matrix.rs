@@ -385,12 +385,14 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.plans_nothing()?;
 
     stage.play("", true, BUSY)?;
-    let wrong = stage.exporter.wait_for("distrusted readings", |scrape| {
+    stage.exporter.wait_for("distrusted readings", |scrape| {
         let readings = scrape.all("genv_device_distrusted_readings_total", &[]);
         readings.iter().any(|(_, number)| *number > 2.0)
             && scrape.all("genv_device_processes", &[]).len() > stage.devices()
             && stage.told_in_spite_of_its_list(scrape).is_none()
     })?;
+    // The scenario may have changed while these were read.
+    let wrong = stage.exporter.next_collection("gpu")?;
     stage.is_honest(&wrong)?;
     let sample: Vec<usize> = (0..stage.devices()).step_by(41).collect();
     stage.commands_are_honest(&sample)?;

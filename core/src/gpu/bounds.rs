@@ -16,7 +16,7 @@ const RATIO: RangeInclusive<f64> = 0.0..=1.0;
 const FAN_RATIO: RangeInclusive<f64> = 0.0..=1.5;
 
 /// Celsius: a GPU shuts down long before the end of it.
-const TEMPERATURE_CELSIUS: RangeInclusive<f64> = -50.0..=200.0;
+pub(super) const TEMPERATURE_CELSIUS: RangeInclusive<f64> = -50.0..=200.0;
 
 /// Ten times what the largest module draws.
 const MOST_WATTS: f64 = 30_000.0;
@@ -37,7 +37,7 @@ const MOST_HERTZ: f64 = 1e11;
 const MOST_BYTES: u64 = 1 << 46;
 
 /// Minor numbers of Linux have 20 bits.
-const MOST_MINOR: u32 = (1 << 20) - 1;
+pub(super) const MOST_MINOR: u32 = (1 << 20) - 1;
 
 /// Errors and replays since the driver was loaded: a device is replaced long before.
 const MOST_ERRORS: u64 = 1 << 31;

@@ -11,6 +11,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::error::{Failure, optional};
 use super::raw;
+use crate::gpu::bounds::{MOST_MINOR, TEMPERATURE_CELSIUS};
 use crate::model::{DeviceMeasurements, DeviceMemory, EccErrors};
 
 /// What cannot change while the driver is loaded, read once per device.
@@ -21,6 +22,8 @@ pub(super) struct Facts {
     pub(super) minor: Option<u32>,
     fans: u32,
     temperature_limits_celsius: BTreeMap<String, f64>,
+    /// Whether each question was answered: else all are asked again.
+    pub(super) is_whole: bool,
 }
 
 /// Fans that a device has at most: far more than any product, so that a wrong count costs little.
@@ -66,22 +69,51 @@ const THROTTLE_REASONS: [(&str, ThrottleReasons); 8] = [
 /// # Errors
 /// The device or the driver is gone.
 pub(super) fn facts(device: &Device<'_>, uuid: String) -> Result<Facts, Failure> {
+    let mut is_whole = true;
     let mut temperature_limits_celsius = BTreeMap::new();
     for (limit, threshold) in TEMPERATURE_LIMITS {
         let answer = device.temperature_threshold(threshold);
-        if let Some(celsius) = optional("nvmlDeviceGetTemperatureThreshold", answer)? {
-            temperature_limits_celsius.insert(limit.to_owned(), f64::from(celsius));
+        let call = "nvmlDeviceGetTemperatureThreshold";
+        if let Some(celsius) = fact(call, answer, &mut is_whole)? {
+            let celsius = f64::from(celsius);
+            is_whole &= TEMPERATURE_CELSIUS.contains(&celsius);
+            temperature_limits_celsius.insert(limit.to_owned(), celsius);
         }
     }
+    let name = fact("nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
+    let minor = device.minor_number();
+    let minor = fact("nvmlDeviceGetMinorNumber", minor, &mut is_whole)?;
+    is_whole &= minor.is_none_or(|minor| minor <= MOST_MINOR);
+    let fans = fact("nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
+    is_whole &= fans.is_none_or(|fans| fans <= MOST_FANS);
     Ok(Facts {
         uuid,
-        name: optional("nvmlDeviceGetName", raw::name(device))?,
-        minor: optional("nvmlDeviceGetMinorNumber", device.minor_number())?,
-        fans: optional("nvmlDeviceGetNumFans", device.num_fans())?
-            .filter(|fans| *fans <= MOST_FANS)
-            .unwrap_or(0),
+        name,
+        minor,
+        fans: fans.filter(|fans| *fans <= MOST_FANS).unwrap_or(0),
         temperature_limits_celsius,
+        is_whole,
     })
+}
+
+/// The answer to a question of which the answer stays. One that failed may be answered later.
+fn fact<T>(
+    call: &'static str,
+    answer: Result<T, NvmlError>,
+    is_whole: &mut bool,
+) -> Result<Option<T>, Failure> {
+    *is_whole &= match &answer {
+        Ok(_) => true,
+        Err(error) => matches!(
+            error,
+            NvmlError::NotSupported
+                | NvmlError::InvalidArg
+                | NvmlError::NoPermission
+                | NvmlError::FunctionNotFound
+                | NvmlError::FailedToLoadSymbol(_)
+        ),
+    };
+    optional(call, answer)
 }
 
 /// Reads what changes.

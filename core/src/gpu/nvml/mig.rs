@@ -67,7 +67,7 @@ pub(super) fn read(
             Some(at) => known.swap_remove(at),
             None => facts(&device, index, uuid)?,
         };
-        let listed = processes.read(&device, None, false)?;
+        let listed = processes.read(&device, None, true)?;
         samples.push(DeviceSample {
             index: DeviceIndex::mig(gpu, index),
             uuid: facts.uuid.clone(),

@@ -48,12 +48,7 @@ impl Session {
             .lib_path(library.as_os_str())
             .init()
             .map_err(|error| init_error(&library.to_string_lossy(), &error))?;
-        let driver_version =
-            match optional("nvmlSystemGetDriverVersion", raw::driver_version(&nvml)) {
-                Ok(version) => version,
-                Err(Failure::Driver(error)) => return Err(error),
-                Err(Failure::Lost) => None,
-            };
+        let driver_version = driver_version(&nvml)?;
         Ok(Self {
             nvml: Arc::new(nvml),
             processes: ProcessReader::new(driver_version.as_deref().unwrap_or_default()),
@@ -81,6 +76,7 @@ impl Session {
         &mut self,
         uuids: &mut Vec<String>,
     ) -> Result<Vec<DeviceSample>, GpuError> {
+        self.learn_driver_version()?;
         let count = self
             .nvml
             .device_count()
@@ -123,6 +119,18 @@ impl Session {
         Ok(samples)
     }
 
+    /// Asks again for the version of the driver, by which lists are read, if it was not told when the session was opened.
+    fn learn_driver_version(&mut self) -> Result<(), GpuError> {
+        if self.driver_version.is_some() {
+            return Ok(());
+        }
+        self.driver_version = driver_version(&self.nvml)?;
+        if let Some(version) = &self.driver_version {
+            self.processes = ProcessReader::new(version);
+        }
+        Ok(())
+    }
+
     /// Whether other devices answer than when this was last asked.
     pub(super) const fn take_handles_changed(&mut self) -> bool {
         std::mem::replace(&mut self.handles_changed, false)
@@ -135,12 +143,25 @@ impl Session {
     }
 }
 
+fn driver_version(nvml: &Nvml) -> Result<Option<String>, GpuError> {
+    match optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
+        Ok(version) => Ok(version),
+        Err(Failure::Driver(error)) => Err(error),
+        Err(Failure::Lost) => Ok(None),
+    }
+}
+
 impl Slot {
     /// Makes sure that the device is open and still the same; whether it is a new one.
     fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String) -> Result<bool, Failure> {
-        if let Some(open) = &self.0 {
-            let now = optional("nvmlDeviceGetUUID", raw::uuid(&open.handle.device()))?;
+        if let Some(open) = &mut self.0 {
+            let device = open.handle.device();
+            let now = optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
             if now.is_none_or(|it| it == open.facts.uuid) {
+                if !open.facts.is_whole {
+                    let facts = device::facts(&device, open.facts.uuid.clone())?;
+                    open.facts = facts;
+                }
                 return Ok(false);
             }
             self.0 = None;
@@ -189,11 +210,11 @@ impl Slot {
                 incomplete: false,
             }
         } else {
-            let works = measurements.utilization_ratio;
+            let used = measurements.utilization_ratio;
             processes.read(
                 &device,
                 Some(&mut open.utilization_last_seen_timestamp),
-                works.is_some_and(|ratio| ratio > UNUSED_RATIO),
+                used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
             )?
         };
         let position = samples.len();

@@ -43,8 +43,8 @@ impl ProcessReader {
 
     /// The processes on a device, by pid.
     /// `last_seen_timestamp` is that of the newest utilization sample of the device, and is updated;
-    /// without it (a MIG device) utilization is not asked for. `device_works` is whether the device itself tells that
-    /// kernels run: the use of its processes is unknown if then no sample tells of any.
+    /// without it (a MIG device) utilization is not asked for. `device_rests` is whether the device itself shows that
+    /// no kernel runs: if it does not, the use of its processes is unknown unless a valid sample shows some.
     ///
     /// # Errors
     /// The device or the driver is gone.
@@ -52,11 +52,11 @@ impl ProcessReader {
         &mut self,
         device: &Device<'_>,
         last_seen_timestamp: Option<&mut u64>,
-        device_works: bool,
+        device_rests: bool,
     ) -> Result<Processes, Failure> {
         let mut incomplete = false;
         let mut processes = Vec::new();
-        let mut mps_clients = Vec::new();
+        let mut mps_clients = Some(Vec::new());
         for (list, call) in [
             (
                 ProcessList::Compute,
@@ -82,12 +82,18 @@ impl ProcessReader {
                         }
                     }
                     if list == ProcessList::MpsCompute {
-                        mps_clients = processes[before..].iter().map(|it| it.pid).collect();
+                        let clients = processes[before..].iter().map(|it| it.pid);
+                        mps_clients = Some(clients.collect());
                     }
                 }
                 // A product without graphics or without the Multi-Process Service has none of their processes.
                 Answer::NotSupported => incomplete |= list == ProcessList::Compute,
-                Answer::Failed => incomplete = true,
+                Answer::Failed => {
+                    incomplete = true;
+                    if list == ProcessList::MpsCompute {
+                        mps_clients = None;
+                    }
+                }
             }
         }
         merge(&mut processes);
@@ -103,9 +109,9 @@ impl ProcessReader {
             let since = samples_since(*last_seen, now_microseconds);
             let answer = self.utilization.samples(device, since);
             if let Some(samples) = optional("nvmlDeviceGetProcessUtilization", answer)?
-                && (!device_works || samples.iter().any(|it| it.smUtil > 0))
+                && (device_rests || samples.iter().any(|it| is_valid(it) && it.smUtil > 0))
             {
-                set_utilization(&mut processes, &mps_clients, samples, last_seen);
+                set_utilization(&mut processes, mps_clients.as_deref(), samples, last_seen);
             }
         }
         Ok(Processes {
@@ -150,8 +156,8 @@ fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
 }
 
 /// Gives each process the use that the samples tell of, and 0 to one without a sample: to the driver it did nothing.
-/// Of clients of the Multi-Process Service nobody knows: all their use is that of its server in the samples of a
-/// real driver (580).
+/// Of clients of the Multi-Process Service it is not known: all their use is that of its server in the samples of a
+/// real driver (580). Without the list of clients each process without a sample may be one.
 ///
 /// A driver samples what one process makes of the device at a time, and answers with one sample of each process: the
 /// mean over all that it took since then, with the time of the process's own last one. So only the newest time of
@@ -161,17 +167,18 @@ fn samples_since(last_seen_timestamp: u64, now_microseconds: u64) -> u64 {
 /// A share above 100 is handed on as it is, so that the process is [unmeasured](crate::gpu::bounds) and not idle.
 fn set_utilization(
     processes: &mut [GpuProcess],
-    mps_clients: &[u32],
+    mps_clients: Option<&[u32]>,
     samples: &mut [nvmlProcessUtilizationSample_t],
     last_seen_timestamp: &mut u64,
 ) {
     samples.sort_unstable_by_key(|it| it.pid);
     for process in &mut *processes {
-        process.utilization_ratio = (!mps_clients.contains(&process.pid)).then_some(0.0);
+        let may_be_client = mps_clients.is_none_or(|clients| clients.contains(&process.pid));
+        process.utilization_ratio = (!may_be_client).then_some(0.0);
     }
-    let is_valid = |it: &&nvmlProcessUtilizationSample_t| it.timeStamp > 0 && it.smUtil <= 100;
     // Also if that is earlier than before: the clock was set back.
-    if let Some(newest) = samples.iter().filter(is_valid).map(|it| it.timeStamp).max() {
+    let valid = samples.iter().filter(|it| is_valid(it));
+    if let Some(newest) = valid.map(|it| it.timeStamp).max() {
         *last_seen_timestamp = newest;
     }
     for of_pid in samples.chunk_by(|a, b| a.pid == b.pid) {
@@ -179,6 +186,11 @@ fn set_utilization(
             processes[at].utilization_ratio = ratio_of(of_pid);
         }
     }
+}
+
+/// Whether a sample can be one: it has a time, and its share is one.
+const fn is_valid(sample: &nvmlProcessUtilizationSample_t) -> bool {
+    sample.timeStamp > 0 && sample.smUtil <= 100
 }
 
 /// What the samples of one process tell, as a ratio.
@@ -229,7 +241,7 @@ mod tests {
     fn utilization(samples: &mut [nvmlProcessUtilizationSample_t]) -> (Vec<Option<f64>>, u64) {
         let mut processes = [10, 20, 30].map(|pid| process(pid, ProcessType::Compute, None));
         let mut last_seen = 5;
-        set_utilization(&mut processes, &[], samples, &mut last_seen);
+        set_utilization(&mut processes, Some(&[]), samples, &mut last_seen);
         (
             processes.iter().map(|it| it.utilization_ratio).collect(),
             last_seen,
@@ -289,9 +301,12 @@ mod tests {
         let (server, clients) = (659, [609, 618]);
         let mut processes = [609, 618, 659].map(|pid| process(pid, ProcessType::Compute, None));
         let mut samples = [sample(server, 9, 99)];
-        set_utilization(&mut processes, &clients, &mut samples, &mut 0);
-        let ratios = processes.map(|it| it.utilization_ratio);
-        assert_eq!(ratios, [None, None, Some(0.99)]);
+        let used = |processes: &[GpuProcess; 3]| processes.map(|it| it.utilization_ratio);
+        set_utilization(&mut processes, Some(&clients), &mut samples, &mut 0);
+        assert_eq!(used(&processes), [None, None, Some(0.99)]);
+        // Their list could not be read.
+        set_utilization(&mut processes, None, &mut samples, &mut 0);
+        assert_eq!(used(&processes), [None, None, Some(0.99)]);
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn the_recorded_use_of_each_process_is_read() {
             utilization_ratio: None,
         });
         let mut last_seen = 0;
-        set_utilization(&mut processes, &[], &mut samples, &mut last_seen);
+        set_utilization(&mut processes, Some(&[]), &mut samples, &mut last_seen);
         let told = processes.map(|it| it.utilization_ratio.unwrap());
         if asked.contains("1 s ago") {
             assert_eq!(told, [0.0, 0.0, 0.2, 0.8]);
@@ -193,7 +193,7 @@ fn sweeps_however_far_apart_count_each_sample_once() {
             }
             set_utilization(
                 &mut [],
-                &[],
+                Some(&[]),
                 &mut driver(&samples, since, now),
                 &mut last_seen,
             );
