@@ -109,9 +109,12 @@ impl Watched {
                 ..Self::default()
             };
         }
-        if !device.processes_known() || device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
-            self.since_seconds = None;
-            self.samples = 0;
+        // A list that fails now and then says nothing about those that contradict the device.
+        if !device.processes_known() {
+            return false;
+        }
+        if device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
+            self.forget();
             return false;
         }
         let works = works(&device.measurements);
@@ -124,12 +127,16 @@ impl Watched {
             (kept, used) => kept.or(used),
         };
         if !works && !holds {
-            self.since_seconds = None;
-            self.samples = 0;
+            self.forget();
             return false;
         }
         let since = *self.since_seconds.get_or_insert(read_seconds);
         self.samples = self.samples.saturating_add(1);
         self.samples >= 2 && read_seconds - since >= PATIENCE_SECONDS
+    }
+
+    const fn forget(&mut self) {
+        self.since_seconds = None;
+        self.samples = 0;
     }
 }

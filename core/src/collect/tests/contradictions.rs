@@ -72,6 +72,20 @@ fn a_listed_process_explains_what_a_device_does() {
 }
 
 #[test]
+fn a_list_that_fails_now_and_then_does_not_put_off_what_contradicts_it() {
+    let mut lab = Lab::new();
+    unused(&mut lab, 0.0, 8000);
+    assert!(known(&lab.after(0.0)));
+    for _ in 0..3 {
+        lab.device(0).processes = None;
+        assert!(!known(&lab.after(4.0)));
+        lab.device(0).processes = Some(Vec::new());
+        lab.after(4.0);
+    }
+    assert!(!known(&lab.after(1.0)));
+}
+
+#[test]
 fn another_driver_may_keep_more() {
     let mut lab = Lab::new();
     unused(&mut lab, 0.0, 3);
