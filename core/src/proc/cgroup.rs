@@ -3,9 +3,10 @@
 /// A container, by the name that its engine gave its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Container {
-    /// 64 hexadecimal digits, or the name of an LXC container.
+    /// 64 hexadecimal digits, or the name of a container of LXC or systemd-nspawn.
     pub(super) id: String,
-    /// Who may make up cgroups where this one is: the user of the `user-UID.slice` above it.
+    /// Who may make up cgroups where this one is: the user in whose part of systemd's tree (`user.slice/user-UID.slice`
+    /// at the root) it is. A slice further below says nothing: any user may call an own cgroup so.
     pub(super) owner: Option<u32>,
 }
 
@@ -15,7 +16,8 @@ pub(super) struct Container {
 /// - the id alone: Docker, Kubernetes and containerd with the cgroupfs driver;
 /// - `ENGINE-ID.scope`: Docker, cri-containerd, CRI-O, Podman and nerdctl with the systemd driver;
 /// - `SLICE:ENGINE:ID`: containerd whose driver differs from Kubernetes';
-/// - `lxc.payload.NAME`, `lxc.payload/NAME` or `lxc/NAME`: LXC and LXD.
+/// - `lxc.payload.NAME`, `lxc.payload/NAME` or `lxc/NAME`: LXC and LXD;
+/// - `machine-NAME.scope/payload` or `systemd-nspawn@NAME.service/payload`: systemd-nspawn.
 ///
 /// Sessions and services of users have none of these forms.
 pub(super) fn container(content: &[u8]) -> Option<Container> {
@@ -27,25 +29,38 @@ pub(super) fn container(content: &[u8]) -> Option<Container> {
 
 fn innermost(path: &str) -> Option<Container> {
     let mut found = None;
-    let mut owner = None;
     let mut above = "";
     for part in path.split('/') {
-        if let Some(user) = user_of_slice(part) {
-            owner = Some(user);
-        } else if let Some(id) = container_id(above, part) {
-            found = Some(Container {
-                id: id.to_owned(),
-                owner,
-            });
+        if let Some(id) = container_id(above, part) {
+            found = Some(id);
         }
         above = part;
     }
-    found
+    found.map(|id| Container {
+        id: id.to_owned(),
+        owner: user_of_path(path),
+    })
 }
 
-fn container_id<'a>(above: &str, part: &'a str) -> Option<&'a str> {
+/// The user to whom systemd gave the part of the tree that this path is in.
+fn user_of_path(path: &str) -> Option<u32> {
+    // What lies outside the reader's own cgroup namespace begins with these.
+    let outside = |part: &&str| part.is_empty() || *part == "..";
+    let mut parts = path.split('/').skip_while(outside);
+    let is_users = parts.next() == Some("user.slice");
+    parts.next().filter(|_| is_users).and_then(user_of_slice)
+}
+
+fn container_id<'a>(above: &'a str, part: &'a str) -> Option<&'a str> {
     if let Some(name) = part.strip_prefix("lxc.payload.") {
         return Some(name);
+    }
+    // systemd-nspawn keeps itself apart from what it runs.
+    if part == "payload" {
+        let service = above.strip_prefix("systemd-nspawn@");
+        let service = service.and_then(|it| it.strip_suffix(".service"));
+        let scope = || above.strip_prefix("machine-")?.strip_suffix(".scope");
+        return service.or_else(scope);
     }
     if matches!(above, "lxc" | "lxc.payload") && !part.is_empty() {
         return Some(part);
@@ -107,6 +122,8 @@ mod tests {
             "0::/lxc.payload.train/user.slice/user-1000.slice/session-1.scope",
             "0::/lxc.payload/train",
             "8:blkio:/lxc/train/init.scope",
+            "0::/machine.slice/machine-train.scope/payload/init.scope",
+            "0::/machine.slice/systemd-nspawn@train.service/payload",
         ] {
             assert_eq!(of(path), Some(("train".to_owned(), None)), "{path}");
         }
@@ -120,6 +137,21 @@ mod tests {
             ),
             Some((ID.to_owned(), Some(1000)))
         );
+    }
+
+    #[test]
+    fn a_cgroup_that_a_user_called_like_anothers_slice_is_that_users() {
+        for path in [
+            "0::/user.slice/user-1001.slice/user@1001.service/user-1000.slice/docker-ID.scope",
+            "0::/user.slice/user-1001.slice/user@1001.service/user.slice/user-1000.slice/lxc/ID",
+            "0::/../../user.slice/user-1001.slice/user@1001.service/user-1000.slice/ID",
+            "0::/user.slice/user-1001.slice/docker-OUTER.scope/user.slice/user-1000.slice/ID",
+        ] {
+            assert_eq!(of(path), Some((ID.to_owned(), Some(1001))), "{path}");
+        }
+        // Users of a container are not those of the machine.
+        let nested = "0::/lxc.payload.train/user.slice/user-1000.slice/user@1000.service/ID";
+        assert_eq!(of(nested), Some((ID.to_owned(), None)));
     }
 
     #[test]
@@ -137,6 +169,9 @@ mod tests {
             "0::/machine.slice/libpod-conmon-ID.scope",
             "0::/kubepods.slice/crio-conmon-ID.scope",
             "0::/lxc.monitor.train",
+            "0::/machine.slice/machine-train.scope/supervisor",
+            "0::/machine.slice/machine-qemu.scope/libvirt/emulator",
+            "0::/system.slice/train.service/payload",
             "1:name=systemd:/docker/IDff",
         ] {
             assert_eq!(of(path), None, "{path}");
