@@ -63,8 +63,6 @@ pub struct ProcessTable {
     pub lineage: HashMap<u32, Lineage>,
     /// Members and ancestors that exist, but of which nothing may be read (`hidepid`).
     pub hidden: HashSet<u32>,
-    /// The container that this program itself runs in, by id, if any.
-    pub own_container_id: Option<String>,
     /// Those of `lineage` that ended, and for which nobody has waited.
     pub zombies: HashSet<u32>,
     /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
@@ -91,9 +89,7 @@ impl ProcessTable {
     #[must_use]
     pub fn container_username(&self, facts: &ProcessFacts) -> Option<String> {
         let id = facts.container_id.as_ref().filter(|id| !id.is_empty())?;
-        let is_anybodys = facts.uid == Some(0)
-            && facts.container_owner.is_none()
-            && self.own_container_id.as_ref() != Some(id);
+        let is_anybodys = facts.uid == Some(0) && facts.container_owner.is_none();
         is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
     }
 
@@ -142,7 +138,8 @@ pub struct ProcessFacts {
     /// Field 2 of `/proc/PID/stat`, bytes that are not UTF-8 replaced; it may be that of a
     /// few reads ago.
     pub comm: String,
-    /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC), if any.
+    /// Container id found in `/proc/PID/cgroup` (Docker, containerd, Podman, Kubernetes, LXC, systemd-nspawn), if any; none in the
+    /// container that this program runs in itself.
     pub container_id: Option<String>,
     /// User in whose part of the cgroup tree (`user-UID.slice`) the container is: a rootless one,
     /// or one whose name that user made up. Its claims are worth no more than that user's.

@@ -248,10 +248,12 @@ impl ProcReader {
                     Err(Errno::NOENT | Errno::SRCH) => return Err(Absence::Vanished),
                     Err(_) => None,
                 };
-                // A kernel without cgroups has no such file, and no containers.
+                // A kernel without cgroups has no such file, and no containers. The container that this program runs
+                // in is its machine, with several users and a root of its own.
                 let container = read(directory, c"cgroup", &mut self.buffer)
                     .ok()
-                    .and_then(|cgroup| cgroup::container(cgroup.content));
+                    .and_then(|cgroup| cgroup::container(cgroup.content))
+                    .filter(|found| self.own_container_id.as_ref() != Some(&found.id));
                 (uids, container)
             }
         };
@@ -356,10 +358,7 @@ impl ProcReader {
 impl ProcessSource for ProcReader {
     /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let mut table = ProcessTable {
-            own_container_id: self.own_container_id.clone(),
-            ..ProcessTable::default()
-        };
+        let mut table = ProcessTable::default();
         table.processes.reserve(request.processes.len());
         table
             .lineage

@@ -38,7 +38,7 @@ pub(super) fn of(pid: u32) -> Option<Trust> {
     let Some(ProcessRead::Present(facts)) = table.processes.remove(&pid) else {
         return None;
     };
-    let in_container = facts.container_id.is_some() && facts.container_id != table.own_container_id;
+    let in_container = facts.container_id.is_some();
     let parent = table.lineage.get(&pid).map(|it| it.parent);
     let is_roots = |pid: &u32| table.lineage.get(pid).is_some_and(|it| it.uid == Some(0));
     let roots_child = parent.filter(is_roots);
