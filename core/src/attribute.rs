@@ -16,6 +16,7 @@
 //! 4. *Unknown*: anything that these rules need is missing, or contradicts another part of it:
 //!    - Its nearest member ancestor is of another user: sudo, su, setuid programs and spawners start such processes.
 //!      Root's members are an exception: they are ancestors of everybody's processes, and anybody can list them in a record.
+//!      Below one of them a process is unknown if it also claims that environment.
 //!    - Its real and effective users differ.
 //!    - It claims another user's environment, whose record lists it, or an ancestor of it, all the same: that record may
 //!      have been changed by another user than its own.
@@ -25,7 +26,11 @@
 //! Only freshly read state shows that something is not in it: from state that is kept because it
 //! cannot be read now, nothing is ever concluded to be outside.
 
+mod unknown;
+
 use std::collections::{HashMap, HashSet};
+
+pub use unknown::{changed_user, unknown_owner};
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
@@ -282,6 +287,7 @@ impl<'a> Attributor<'a> {
             _ if exists && self.is_listed_by(pid, claimed) => {
                 unknown(reason::MEMBERSHIP_CONTRADICTED)
             }
+            _ if exists && self.is_below_member_of(pid, claimed) => unknown(reason::USER_CHANGED),
             _ if exists => self.outside(reason::OTHER_USERS_ENVIRONMENT),
             _ => self.outside(reason::NO_SUCH_ENVIRONMENT),
         }
@@ -296,6 +302,13 @@ impl<'a> Attributor<'a> {
                 .any(|ancestor| self.foreign.contains(&(ancestor, eid)))
     }
 
+    /// Whether an ancestor of a process is a member of another user's environment: what it claims, it inherited. So it is
+    /// with what a spawner of root's starts for users.
+    fn is_below_member_of(&self, pid: u32, eid: &str) -> bool {
+        let mut ancestors = self.ancestors(pid).flatten();
+        ancestors.any(|ancestor| self.members.get(&ancestor).is_some_and(|it| it.eid == eid))
+    }
+
     /// Whether an environment that was left out may live all the same, and be this process's then.
     fn may_live_for(&self, facts: &ProcessFacts, eid: &str) -> bool {
         let user = self.state.kernels_not_found.get(eid);
@@ -307,8 +320,7 @@ impl<'a> Attributor<'a> {
     /// The nearest member among a process and its ancestors.
     fn descent(&self, pid: u32, facts: &ProcessFacts, user: Option<u32>) -> Descent<'a> {
         // Root of another container is not this machine's root.
-        let roots_members_count =
-            facts.container_id.is_none() || facts.container_id == self.table.own_container_id;
+        let roots_members_count = facts.container_id.is_none();
         for ancestor in self.ancestors(pid) {
             let Some(current) = ancestor else {
                 return Descent::Broken;

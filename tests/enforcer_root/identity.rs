@@ -3,7 +3,9 @@
 use anyhow::{Result, ensure};
 use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
-use genv_tests::nvml_sim::used_by;
+use genv_tests::exporter;
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, users};
 use genv_tests::state::{self, Environment};
 
@@ -79,6 +81,57 @@ fn what_sudo_su_and_setuid_programs_start_in_an_environment_is_ended_by_no_rule(
         "--gpu.source=simulated",
     ])?;
     ensure!(explained.contains("user_changed"), "{explained}");
+    Ok(())
+}
+
+#[test]
+fn what_a_spawner_of_roots_starts_for_a_user_is_ended_by_no_rule() -> Result<()> {
+    require_root();
+    let spawned = ChangedUser::start(0, ALICE, &[("GENV_ENVIRONMENT_ID", "hub")])?;
+    let outside = sleeper_of(BOB, &[("GENV_ENVIRONMENT_ID", "hub")])?;
+    let hub = Environment::new("hub", 0, spawned.pid(), &[0]);
+    let pids = [spawned.child(), outside.pid()];
+    let enforcer = enforce(&at_once("non-env-processes"), &pids, &[hub])?;
+    ends(outside.pid())?;
+    enforcer.wait_for_cycles(2)?;
+    ensure!(is_alive(spawned.child()));
+    Ok(())
+}
+
+#[test]
+fn what_sudo_and_su_start_on_a_device_is_charged_to_no_user() -> Result<()> {
+    require_root();
+    let started = [
+        ChangedUser::start(ALICE, 0, &ANYTHING)?,
+        ChangedUser::start(ALICE, BOB, &ANYTHING)?,
+    ];
+    for changed in started {
+        let simulation = Simulation::new(&format!(
+            "version: 1\nhosts:\n- devices: [{{}}]\n\
+             \x20 processes: [{{pid: {}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}]\n",
+            changed.child()
+        ));
+        let setup = exporter::Setup::with_driver(&simulation)?;
+        let environment = Environment::new("E", ALICE, changed.pid(), &[0]);
+        state::write(&setup.folder().join("state"), 1, &[environment])?;
+        let exporter = setup.start()?;
+        let alice = format!("uid:{ALICE}");
+        let of = |scrape: &Scrape, state| {
+            let labels = [("username", alice.as_str()), ("state", state)];
+            scrape.value("genv_user_device_seconds_total", &labels)
+        };
+        let counted = |scrape: &Scrape| of(scrape, "unmeasured").is_ok_and(|it| it > 0.5);
+        let scrape = exporter.wait_for("time of the holder", counted)?;
+        ensure!(of(&scrape, "idle")? == 0.0 && of(&scrape, "busy")? == 0.0);
+        let used = scrape.all("genv_user_utilized_device_seconds_total", &[]);
+        ensure!(used.iter().all(|(_, seconds)| *seconds == 0.0), "{used:?}");
+        for (labels, joules) in scrape.all("genv_user_energy_joules_total", &[]) {
+            ensure!(
+                joules == 0.0 || labels["username"] == "(none)",
+                "{labels:?}"
+            );
+        }
+    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{UserId, Users};
+use crate::attribute::{changed_user, unknown_owner};
 use crate::gpu::XidEvent;
 use crate::model::{Attribution, Snapshot};
 
@@ -101,7 +102,12 @@ impl Observed {
         }
 
         for process in &snapshot.processes {
-            let user = owners.of_process(process);
+            let user = match &process.attribution {
+                // What sudo, su or a spawner started works for another user than it runs as.
+                attribution if changed_user(attribution) => None,
+                Attribution::Unknown { .. } => unknown_owner(process),
+                _ => owners.of_process(process),
+            };
             let user = user.map_or(UserId::NOBODY, |name| users.id(name));
             let outside = matches!(process.attribution, Attribution::Outside { .. });
             for row in &process.devices {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
+use genv_core::attribute;
 use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
 
 use super::freshness::{Freshness, HostFreshness, LastRead};
@@ -401,7 +402,7 @@ impl<'a> Facts<'a> {
         }
         let mut unknown_owner = None;
         if user.is_none() {
-            let owner = unknown::owner(process);
+            let owner = attribute::unknown_owner(process);
             unknown_owner = owner.map(|name| self.add_user(input, name, process.uid));
             let facts = &mut self.hosts[host];
             let counted_as = process.username.as_deref();
