@@ -1,6 +1,8 @@
 //! Programs that are never ended: by their file, and by who can have changed what they do.
 
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +12,8 @@ use genv_enforcer::plan::Outcome;
 use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::{Setup, copy_of_sleep, ends, is_alive, terminate};
 use genv_tests::nvml_sim::used_by;
+use genv_tests::own_file_system::OwnFileSystem;
+use genv_tests::process::Running;
 use genv_tests::root::{apart, own_mounts, require_root};
 use rustix::mount::{MountFlags, mount};
 
@@ -120,4 +124,48 @@ fn an_executable_under_never_that_protects_less_than_before_is_named_by_check_an
     ensure!(said.contains("1 warning") && said.contains(named), "{said}");
     let enforcer = setup.start()?;
     genv_tests::patience::until("the log names it", || Ok(enforcer.log().contains(named)))
+}
+
+#[test]
+fn a_program_in_a_file_system_of_the_users_own_is_ended_like_any_other() -> Result<()> {
+    require_root();
+    apart(|| {
+        own_mounts();
+        let own = OwnFileSystem::with(Path::new("/bin/sleep"), ALICE)?;
+        // An AppImage, or a container of Apptainer, runs so.
+        let hog = copy_of_sleep(&own.program(), ALICE, &ANYTHING)?;
+        let file = fs::metadata(format!("/proc/{}/exe", hog.pid()));
+        ensure!(file.is_err(), "root sees the file: {file:?}");
+        let stage = Stage::new();
+        let mut executor = stage.executor();
+        assert_eq!(attempt(&mut executor, &stage, hog.pid())?, Outcome::Done);
+        ends(hog.pid())
+    })
+}
+
+/// Makes a path of more than a page, step by step, and runs a program there.
+const FAR_BELOW: &str = r#"
+    my $name = "d" x 250;
+    for (1 .. 20) { mkdir $name or die; chdir $name or die }
+    system "cp", "/bin/sleep", "."; exec "./sleep", "1000000";
+"#;
+
+#[test]
+fn a_program_whose_path_is_too_long_for_a_name_is_ended_like_any_other() -> Result<()> {
+    require_root();
+    let folder = tempfile::tempdir()?;
+    chown(folder.path(), Some(ALICE), Some(ALICE))?;
+    let mut command = Command::new("/usr/bin/perl");
+    command.args(["-e", FAR_BELOW]).current_dir(folder.path());
+    command
+        .env_clear()
+        .envs(ANYTHING)
+        .env("PATH", "/usr/bin:/bin");
+    let hog = Running::spawn(command.uid(ALICE).gid(ALICE))?;
+    let link = format!("/proc/{}/exe", hog.id());
+    genv_tests::patience::until("it runs", || Ok(fs::read_link(&link).is_err()))?;
+    let stage = Stage::new();
+    let mut executor = stage.executor();
+    assert_eq!(attempt(&mut executor, &stage, hog.id())?, Outcome::Done);
+    ends(hog.id())
 }

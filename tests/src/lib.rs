@@ -15,6 +15,7 @@ pub mod machine;
 pub mod metrics;
 pub mod nvml_answers;
 pub mod nvml_sim;
+pub mod own_file_system;
 pub mod patience;
 pub mod peer;
 pub mod process;

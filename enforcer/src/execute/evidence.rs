@@ -99,6 +99,9 @@ impl Evidence {
             ));
         }
         let user = facts.uid.map(|uid| self.processes.owner(uid));
+        if user != facts.real_uid.map(|uid| self.processes.owner(uid)) {
+            return Err(later("its real and effective users differ now".to_owned()));
+        }
         let username = table
             .container_username(&facts)
             .or_else(|| user.map(|uid| self.processes.username(uid)));

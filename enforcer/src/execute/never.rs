@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -70,13 +71,22 @@ pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Re
             }
         }
     }
-    if Executable::of(pid).is_none() {
+    if may_hide_its_program(pid) {
         return Err(later("it cannot be read which program it runs".to_owned()));
     }
     match program_out_of_reach(pid, never) {
         Some(why) => Err(refused(&why)),
         None => Ok(()),
     }
+}
+
+/// Whether it cannot be read which program a process runs, and that may be one that protects it. Users hide their programs:
+/// a file system of their own (FUSE) shows root no file, and a path of more than a page has no name. A program protects
+/// only where its user is trusted.
+fn may_hide_its_program(pid: u32) -> bool {
+    let link = fs::read_link(format!("/proc/{pid}/exe"));
+    let is_forbidden = link.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    is_forbidden || Executable::of(pid).is_none() && trusted::of(pid).is_none_or(|trust| trust.user)
 }
 
 /// Why the program that a process runs, as far as that can be read, is out of reach of every rule. It is so only where
