@@ -12,3 +12,4 @@ mod progress;
 mod surroundings;
 mod telling;
 mod trouble;
+mod watchdog;

@@ -275,3 +275,43 @@ fn it_takes_a_device_from_an_environment_of_another_user() -> Result<()> {
     ensure!(machine.is_alive(pid), "it does not use the device");
     Ok(())
 }
+
+#[test]
+fn a_cycle_that_is_slow_is_let_go_on_by_the_watchdog() -> Result<()> {
+    let machine = boot()?;
+    machine.configure(
+        UNIT,
+        "patience",
+        "[Service]\nWatchdogSec=4\nTimeoutAbortSec=1\nRestartSec=100ms\n",
+    )?;
+    machine.write(CONFIG, &ENDS_OUTSIDERS.replace("[1s]", "[]"))?;
+    started(&machine)?;
+    let pid = machine.main_pid(UNIT)?;
+    // Another program holds the lock under which the enforcer acts: each step waits for it, and is put off.
+    let lock = "/var/lib/genv-enforcer/execute.lock";
+    until("the lock is there", || Ok(machine.path(lock).exists()))?;
+    let holder = ["flock", "--no-fork", lock, "sleep", "1000000"];
+    machine.run(&[&["systemd-run", "--quiet", "--unit=holder"][..], &holder].concat())?;
+    until("it is held", || {
+        let pid = machine.main_pid("holder")?;
+        Ok(machine.read(&format!("proc/{pid}/comm"))? == "sleep\n")
+    })?;
+    let words = ["sleep", "1000000"];
+    let jobs = ["one", "two", "three"].map(|unit| machine.start(unit, &words, "sleep"));
+    let jobs = jobs.into_iter().collect::<Result<Vec<u32>>>()?;
+    machine.use_devices(&jobs)?;
+    // Longer than the watchdog waits, with what it is fed for before.
+    until("a slow cycle has ended", || {
+        let took = machine.scrape(PORT)?;
+        Ok(took.value("genv_enforcer_cycle_duration_seconds", &[])? > 6.5)
+    })
+    .with_context(|| machine.log(UNIT))?;
+    ensure!(machine.main_pid(UNIT)? == pid, "{}", machine.log(UNIT));
+    machine.run(&["systemctl", "stop", "holder"])?;
+    for job in jobs {
+        until("it has ended", || Ok(!machine.is_alive(job))).with_context(|| machine.log(UNIT))?;
+    }
+    let restarts = machine.property(UNIT, "NRestarts")?;
+    ensure!(restarts == "0", "{}", machine.log(UNIT));
+    Ok(())
+}

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use genv_core::model::HostSnapshot;
 
-use super::own_steps::said;
+use super::own_steps::{budget, said};
 use super::{Cycle, log};
 use crate::asking::{Asking, Begun, Settled, hosts_of};
 use crate::config::Mode;
@@ -57,12 +58,18 @@ impl Cycle {
         let by_key: BTreeMap<&Key, &Violation> =
             plan.violations.iter().map(|it| (&it.key, it)).collect();
         let mut begun: BTreeMap<String, Vec<Begun>> = BTreeMap::new();
+        let (began, budget) = (Instant::now(), budget(&rules.config));
         for step in &plan.steps {
             let Some(&violation) = by_key.get(&step.key) else {
                 continue;
             };
-            if stopping.load(Ordering::Relaxed) && words::deed(&step.kind).is_some() {
+            self.progress.note();
+            let is_deed = words::deed(&step.kind).is_some();
+            if is_deed && stopping.load(Ordering::Relaxed) {
                 break;
+            }
+            if is_deed && began.elapsed() > budget {
+                continue;
             }
             let mode = self.executor.mode();
             if let Some(outcome) = self.begin(asking, violation, step, unwritten, &mut begun) {
@@ -152,6 +159,7 @@ impl Cycle {
 
     fn settle_answers(&mut self, asking: &mut Asking, settled: Vec<Settled>, now_seconds: f64) {
         for settled in settled {
+            self.progress.note();
             let Settled {
                 begun,
                 mut outcome,

@@ -163,6 +163,7 @@ impl Cycle {
         stopping: &AtomicBool,
     ) -> Done {
         let began = Instant::now();
+        self.progress.note();
         let now_seconds = now();
         let config = &*rules.config;
         let mut faults = self.lasting_faults.clone();
@@ -176,8 +177,10 @@ impl Cycle {
         let unknown = self.recover(now_seconds, &mut faults);
         self.take_answers(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
+        self.progress.note();
         let plan = self.plan(hosts, rules, &control, now_seconds);
 
+        self.progress.note();
         self.begin_deeds(&plan, hosts, &mut faults);
         let mode = self.executor.mode();
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
@@ -229,6 +232,7 @@ impl Cycle {
             status.faults.push(error.to_string());
         }
         self.said.faults(&faults);
+        self.progress.note();
         let measured = Measured {
             violations: metrics::violations(&plan, &config.rules, hostnames()),
             stages: metrics::stages(&plan),

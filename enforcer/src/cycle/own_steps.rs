@@ -98,7 +98,7 @@ impl Cycle {
         };
         let mut done = Vec::new();
         let began = Instant::now();
-        let budget = rules.config.interval.max(SHORTEST_BUDGET);
+        let budget = budget(&rules.config);
         for step in &plan.steps {
             let Some(&violation) = by_key.get(&step.key) else {
                 continue;
@@ -108,7 +108,6 @@ impl Cycle {
             if is_deed && stopping.load(Ordering::Relaxed) {
                 break;
             }
-            // What is left over is planned again.
             if is_deed && began.elapsed() > budget {
                 continue;
             }
@@ -202,6 +201,11 @@ impl Cycle {
         let hostname = notice.violation.hostname.as_ref();
         hostname.is_none_or(|it| *it == self.hostname)
     }
+}
+
+/// How long the deeds of a cycle may take; what is left over is planned again.
+pub(super) fn budget(config: &Config) -> Duration {
+    config.interval.max(SHORTEST_BUDGET)
 }
 
 /// How it went to say something.

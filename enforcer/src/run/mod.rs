@@ -20,7 +20,7 @@ use crate::commands::{now_seconds, print_status};
 use crate::config::{self, Config, NameService};
 use crate::cycle::Done;
 use crate::directory::RuntimeDirectory;
-use crate::endpoints::{Endpoints, Served};
+use crate::endpoints::{Endpoints, MISSED_CYCLES, Served};
 use crate::flags::RunFlags;
 use crate::metrics::{self, mode_word};
 use crate::reload::{Look, Rules};
@@ -36,6 +36,9 @@ const RUN_LOCK: &str = "run.lock";
 
 /// How often the configuration is looked at, and the watchdog told that all is well.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long a step of a cycle may take beyond the intervals that may be missed: it waits for locks and disks for seconds.
+const LONGEST_STEP: Duration = Duration::from_secs(30);
 
 /// How long a cycle may go on once the program is told to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -152,7 +155,7 @@ impl Daemon {
                 _ = signals.hangup.recv() => self.look(true)?,
                 _ = ticks.tick() => {
                     self.look(false)?;
-                    if self.served.is_alive() || self.cycles.progress.is_recent() {
+                    if self.goes_on() {
                         self.notify.alive();
                     }
                 }
@@ -189,6 +192,14 @@ impl Daemon {
             tracing::warn!("a cycle was still going on");
         }
         Ok(())
+    }
+
+    /// Whether cycles go on, or the one that runs takes steps. Where the service manager waits for less than twice a step,
+    /// half of that is a step's time, so that a step that hangs is noticed within two watchdog times.
+    fn goes_on(&self) -> bool {
+        let watchdog = self.notify.watchdog().unwrap_or(LONGEST_STEP * 2);
+        let step = LONGEST_STEP.min(watchdog / 2);
+        self.cycles.progress.age() <= self.interval() * MISSED_CYCLES + step
     }
 
     fn interval(&self) -> Duration {
