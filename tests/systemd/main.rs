@@ -2,6 +2,8 @@
 
 mod enforcer;
 mod exporter;
+mod jobs;
+mod login;
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +25,7 @@ const SYS_PTRACE: u64 = 1 << 19;
 /// A machine with genv's programs, units, users and configuration where packages put them.
 fn boot() -> Result<Machine> {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
-    Machine::boot("debian-12-systemd", |layer| {
+    Machine::boot("debian-12-logins", |layer| {
         for program in ["genv", "genv-enforcer", "genv-exporter"] {
             let to = layer.join("usr/bin").join(program);
             put(&build_folder().join(program), &to)?;
@@ -43,6 +45,14 @@ fn boot() -> Result<Machine> {
 /// a filter of system calls.
 fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> Result<()> {
     let pid = machine.main_pid(unit)?;
+    let uid = machine.run(&["id", "--user", user])?;
+    let found = confined_uid(machine, pid, capabilities)?;
+    ensure!(uid.trim() == found, "{unit} runs as {found}, not {uid}");
+    Ok(())
+}
+
+/// The only uid of a process that has these capabilities in every set and no way to more, under a filter of system calls.
+fn confined_uid(machine: &Machine, pid: u32, capabilities: u64) -> Result<String> {
     let status = machine.read(&format!("proc/{pid}/status"))?;
     let field = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name));
@@ -50,9 +60,9 @@ fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> 
             .map(str::trim)
             .with_context(|| format!("{name} {status}"))
     };
-    let uid = machine.run(&["id", "--user", user])?;
     let uids: Vec<_> = field("Uid:")?.split_whitespace().collect();
-    ensure!(uids == [uid.trim(); 4], "{uid}: {status}");
+    let uid = *uids.first().with_context(|| status.clone())?;
+    ensure!(uids == [uid; 4], "{status}");
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
         let held = u64::from_str_radix(field(set)?, 16)?;
         ensure!(held == capabilities, "{set} {held:x}, not {capabilities:x}");
@@ -61,7 +71,7 @@ fn is_confined(machine: &Machine, unit: &str, user: &str, capabilities: u64) -> 
         field("NoNewPrivs:")? == "1" && field("Seccomp:")? == "2",
         "{status}"
     );
-    Ok(())
+    Ok(uid.to_owned())
 }
 
 /// What its unit lets a daemon open, with the driver's devices and without a driver behind them.

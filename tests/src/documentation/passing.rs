@@ -30,7 +30,7 @@ const PLACES: [(&str, Place); 14] = [
 ];
 
 /// Command lines that begin so are run elsewhere: by which file, and what stands there.
-pub const ELSEWHERE: [(&str, &str, &str); 17] = [
+pub const ELSEWHERE: [(&str, &str, &str); 21] = [
     (
         "ansible-playbook",
         "tests/packages/playbook.rs",
@@ -72,6 +72,26 @@ pub const ELSEWHERE: [(&str, &str, &str); 17] = [
         "tests/users.rs",
         "\"unshare\", \"-r\"",
     ),
+    (
+        "nohup systemd-run --user --scope",
+        "tests/systemd/jobs.rs",
+        "nohup systemd-run --user --scope JOB",
+    ),
+    (
+        "systemd-run --user --scope",
+        "tests/systemd/jobs.rs",
+        "systemd-run --user --scope JOB",
+    ),
+    (
+        "systemd-run --user",
+        "tests/systemd/jobs.rs",
+        "systemd-run --user genv exec",
+    ),
+    (
+        "loginctl enable-linger",
+        "tests/systemd/jobs.rs",
+        "\"loginctl\", \"enable-linger\"",
+    ),
     ("scripts/man", "scripts/package", "man \"$share/man/man1\""),
     ("scripts/package", "scripts/test", "scripts/package"),
     ("scripts/run", "tests/documented/run.rs", "scripts/run"),
@@ -79,7 +99,7 @@ pub const ELSEWHERE: [(&str, &str, &str); 17] = [
 ];
 
 /// Command lines that begin so are run nowhere, and why.
-pub const NOT_RUN: [(&str, &str); 25] = [
+pub const NOT_RUN: [(&str, &str); 24] = [
     (
         "…/genv",
         "stands for the path of genv 1.x in a line of sudoers",
@@ -103,10 +123,6 @@ pub const NOT_RUN: [(&str, &str); 25] = [
         "needs Grafana, which could not be had for the tests",
     ),
     ("podman unshare", "needs Podman and its users"),
-    (
-        "systemd-run",
-        "needs the service manager of a user who is logged in",
-    ),
     ("lspci", "needs a GPU on a bus that can be looked at"),
     ("mesg", "needs a terminal of its own"),
     ("nvidia-ctk", "needs NVIDIA's toolkit for containers"),
