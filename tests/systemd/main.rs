@@ -4,6 +4,7 @@ mod enforcer;
 mod exporter;
 mod jobs;
 mod login;
+mod notifier;
 
 use std::fs;
 use std::path::Path;
