@@ -188,7 +188,22 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     // One of her own may be shared as well.
     chown(&state, Some(ALICE), Some(ALICE))?;
     ensure!(uid_of(&within(folder.path(), &["unshare", "-r"])?)? == ALICE);
-    for words in [&["unshare", "-U"][..], &["unshare", "-r", "unshare", "-r"]] {
+    for words in [
+        &["unshare", "-U"][..],
+        &["unshare", "-r", "unshare", "-r"],
+        // Nobody shows what is above, and thus what the uids mean, and pids mean other processes.
+        &["unshare", "-r", "--pid", "--fork", "--mount-proc"],
+        &[
+            "unshare",
+            "--map-user=5",
+            "--map-group=5",
+            "unshare",
+            "-r",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+        ],
+    ] {
         refused(words)?;
     }
     // She reads it as usual.

@@ -58,6 +58,8 @@ pub mod reason {
     pub const ZOMBIE: &str = "zombie";
     /// Unknown: its user could not be read, so that its claim cannot be judged.
     pub const USER_UNREADABLE: &str = "user_unreadable";
+    /// Unknown: its uid may be a subordinate one of a user whom only a directory service knows.
+    pub const OWNER_UNKNOWN: &str = "owner_unknown";
     /// Unknown: its real and effective users differ, as while a setuid program runs.
     pub const USERS_DIFFER: &str = "users_differ";
     /// Unknown: it descends from a member of an environment, and runs as another user (sudo, su, spawners).
@@ -240,6 +242,12 @@ impl<'a> Attributor<'a> {
             return inside(eid);
         }
         let user = self.table.user(facts);
+        if facts
+            .uid
+            .is_some_and(|uid| self.table.ownerless.contains(&uid))
+        {
+            return unknown(reason::OWNER_UNKNOWN);
+        }
         if user.is_none() && facts.uid.is_some() {
             return unknown(reason::USERS_DIFFER);
         }

@@ -6,7 +6,9 @@ use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
 use genv_tests::exporter;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, used_by};
-use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, users};
+use genv_tests::root::{
+    apart, own_mounts, require_root, subordinate_uids, subordinate_uids_of_a_directory, users,
+};
 use genv_tests::state::{self, Environment};
 
 use crate::stage::{ALICE, ANYTHING, BOB};
@@ -204,6 +206,47 @@ fn a_subordinate_uid_is_its_owners_for_attribution_rules_and_notices() -> Result
         ensure!(bobs.iter().all(|process| is_alive(process.pid())));
         Ok(())
     })
+}
+
+#[test]
+fn a_uid_that_only_a_directory_service_may_know_is_charged_to_nobody_and_ended_by_no_rule()
+-> Result<()> {
+    require_root();
+    for has_service in [false, true] {
+        apart(|| {
+            own_mounts();
+            let folder = tempfile::tempdir()?;
+            users(folder.path(), &["alice", "bob"], &[])?;
+            subordinate_uids(folder.path(), "alice:700000:1000\n")?;
+            if has_service {
+                subordinate_uids_of_a_directory(folder.path())?;
+            }
+            // In no range that is known here, outside of any environment, and below alice's member.
+            let outside = sleeper_of(900_000, &ANYTHING)?;
+            let below = ChangedUser::start(ALICE, 900_001, &ANYTHING)?;
+            let known = sleeper_of(700_000, &ANYTHING)?;
+            let environment = Environment::new("E", ALICE, below.pid(), &[1]);
+            let pids = [outside.pid(), below.child(), known.pid()];
+            let enforcer = enforce(&at_once("non-env-processes"), &pids, &[environment])?;
+            ends(known.pid())?;
+            if has_service {
+                enforcer.wait_for_cycles(3)?;
+                ensure!(is_alive(outside.pid()));
+                let scrape = enforcer.scrape()?;
+                let unknown = scrape.value("genv_enforcer_unknown_processes", &[]);
+                ensure!(
+                    unknown.is_ok_and(|number| number >= 2.0),
+                    "{:?}",
+                    enforcer.status()
+                );
+            } else {
+                ends(outside.pid())?;
+            }
+            ensure!(is_alive(below.child()));
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 #[test]

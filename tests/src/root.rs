@@ -87,6 +87,17 @@ pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Resul
     Ok(())
 }
 
+/// Has subordinate uids told by a directory service too, for a thread with [`own_mounts`] and what it starts.
+///
+/// # Errors
+/// That cannot be shown, as where there is no `/etc/nsswitch.conf`.
+pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
+    let own = folder.join("nsswitch.conf");
+    let services = fs::read_to_string("/etc/nsswitch.conf")?;
+    fs::write(&own, services + "\nsubid: files sss\n")?;
+    mount_bind(&own, "/etc/nsswitch.conf").context("showing another /etc/nsswitch.conf")
+}
+
 /// Ranges of subordinate uids, as lines of subuid(5), for a thread with [`own_mounts`] and what it starts.
 ///
 /// # Errors

@@ -33,6 +33,7 @@ pub(super) fn processes<'a>(
             };
             let uid = facts
                 .and_then(|facts| facts.uid)
+                .filter(|uid| !table.ownerless.contains(uid))
                 .map(|uid| table.owner(uid));
             Process {
                 pid,

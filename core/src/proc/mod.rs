@@ -67,6 +67,8 @@ pub struct ProcessTable {
     pub zombies: HashSet<u32>,
     /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
     pub owners: HashMap<u32, u32>,
+    /// Uids that may be subordinate ones of users whom only a directory service knows.
+    pub ownerless: HashSet<u32>,
 }
 
 impl ProcessTable {
@@ -93,11 +95,11 @@ impl ProcessTable {
         is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
     }
 
-    /// The user for whom a process runs; absent if that could not be read, or if its real and effective uids belong to
+    /// The user for whom a process runs; absent if that could not be read, if nobody here knows whose uid it has, or if its real and effective uids belong to
     /// two users.
     #[must_use]
     pub fn user(&self, facts: &ProcessFacts) -> Option<u32> {
-        let user = self.owner(facts.uid?);
+        let user = self.owner(facts.uid.filter(|uid| !self.ownerless.contains(uid))?);
         (facts.real_uid.map(|uid| self.owner(uid)) == Some(user)).then_some(user)
     }
 }

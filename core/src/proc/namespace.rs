@@ -130,23 +130,23 @@ impl UserNamespace {
     }
 }
 
-/// Whether the nearest ancestor of another user namespace is in one that is not the initial one, as far as ancestors can
-/// be seen.
+/// Whether the nearest ancestor of another user namespace may be in one that is not the initial one. Where a pid namespace
+/// hides that ancestor, nothing shows what the uids of this namespace's map mean.
 fn is_below_another(own: &str) -> bool {
     let mut pid = "self".to_owned();
     for _ in 0..MOST_ANCESTORS {
         let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
         let Some(stat) = super::stat::Stat::parse(&stat) else {
-            return false;
+            break;
         };
         pid = stat.parent.to_string();
         match fs::read_to_string(format!("/proc/{pid}/uid_map")) {
             Ok(map) if map == own => {}
             Ok(map) => return !Map::parse(&map, 0).is_initial(),
-            Err(_) => return false,
+            Err(_) => break,
         }
     }
-    false
+    true
 }
 
 /// The real uid of this program, as those know it who share genv's state: that of the machine, or in a container

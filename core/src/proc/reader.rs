@@ -328,6 +328,8 @@ impl ProcReader {
             let owner = self.owner(uid);
             if owner != uid {
                 table.owners.insert(uid, owner);
+            } else if self.subordinates.may_be_anybodys(uid) && !self.usernames.is_named(uid) {
+                table.ownerless.insert(uid);
             }
         }
     }

@@ -8,18 +8,37 @@ use std::path::PathBuf;
 /// Where the ranges are listed.
 const SUBUID: &str = "/etc/subuid";
 
-/// The most of the file that is read.
+/// Which services tell ranges besides (subid(5), nsswitch.conf(5)).
+const NSSWITCH: &str = "/etc/nsswitch.conf";
+
+/// Where ranges begin at the earliest: uids of 16 bits are given to users.
+const FIRST_SUBORDINATE: u32 = 1 << 16;
+
+/// The most of a file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The most ranges that are known: more than a user for every uid of 16 bits.
 const MOST_RANGES: usize = 1 << 16;
 
-/// Ranges of subordinate uids, read again when the file changes. Ranges that only a name service knows are not looked up.
+/// Ranges of subordinate uids, read again when the file changes.
+///
+/// Ranges that only a directory service knows are not looked up: such a service can be asked for the ranges of a user, and
+/// not for the user of a uid but by a library that would run in this program. Where there is one, the user of a uid in no known
+/// range is not known.
 #[derive(Debug)]
 pub(super) struct Subordinates {
+    file: Watched,
+    ranges: Vec<Range>,
+    services: Watched,
+    /// Whether another service than the file has ranges.
+    has_service: bool,
+}
+
+/// A file that is read again when it changes.
+#[derive(Debug)]
+struct Watched {
     path: PathBuf,
     seen: Option<Version>,
-    ranges: Vec<Range>,
 }
 
 /// Device, inode, size and last change of a file.
@@ -35,54 +54,91 @@ struct Range {
 
 impl Default for Subordinates {
     fn default() -> Self {
-        Self::of(SUBUID)
+        Self::of(SUBUID, NSSWITCH)
     }
 }
 
-impl Subordinates {
+impl Watched {
     fn of(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             seen: None,
-            ranges: Vec::new(),
         }
     }
 
-    /// Reads the file if it changed.
-    pub(super) fn refresh(&mut self) {
+    /// What it holds, if that changed; of a file that cannot be read, nothing.
+    fn changed(&mut self) -> Option<String> {
         let found = fs::metadata(&self.path).ok();
         let version = found.map(|it| (it.dev(), it.ino(), it.len(), it.mtime(), it.mtime_nsec()));
         if version == self.seen {
-            return;
+            return None;
         }
         let mut content = Vec::new();
         let file = fs::File::open(&self.path);
         let read = file.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut content));
-        // Where it cannot be read, nothing is known to be subordinate.
-        self.ranges = match read {
-            Ok(_) => parse(&String::from_utf8_lossy(&content)),
-            Err(_) => Vec::new(),
-        };
         self.seen = version;
+        let content = read.map(|_| content).unwrap_or_default();
+        Some(String::from_utf8_lossy(&content).into_owned())
+    }
+}
+
+impl Subordinates {
+    fn of(file: impl Into<PathBuf>, services: impl Into<PathBuf>) -> Self {
+        Self {
+            file: Watched::of(file),
+            ranges: Vec::new(),
+            services: Watched::of(services),
+            has_service: false,
+        }
+    }
+
+    /// Reads the files that changed.
+    pub(super) fn refresh(&mut self) {
+        if let Some(content) = self.file.changed() {
+            self.ranges = parse(&content);
+        }
+        if let Some(content) = self.services.changed() {
+            self.has_service = has_service(&content);
+        }
+    }
+
+    /// Whether a uid without a name may be the subordinate uid of a user whom only a directory service knows.
+    pub(super) fn may_be_anybodys(&self, uid: u32) -> bool {
+        self.has_service
+            && uid >= FIRST_SUBORDINATE
+            && !self.ranges.iter().any(|range| range.holds(uid))
     }
 
     /// Whose subordinate a uid is. Root's is nobody's: it maps uids for containers of others. One that is in the
     /// ranges of two users is neither's. A name is turned into a uid by `uid_of`.
     pub(super) fn owner(&self, uid: u32, uid_of: impl Fn(&str) -> Option<u32>) -> Option<u32> {
-        let holds = |range: &&Range| {
-            uid.checked_sub(range.first)
-                .is_some_and(|it| it < range.count)
-        };
         let owner = |range: &Range| range.owner.parse().ok().or_else(|| uid_of(&range.owner));
-        let mut owners = self.ranges.iter().filter(holds).map(owner);
+        let mut owners = self.ranges.iter().filter(|it| it.holds(uid)).map(owner);
         let owner = owners.next()??;
         (owner != 0 && uid != 0 && owners.all(|other| other == Some(owner))).then_some(owner)
     }
 
-    /// Whether there is no range at all.
+    /// Whether every uid belongs to itself.
     pub(super) const fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.ranges.is_empty() && !self.has_service
     }
+}
+
+impl Range {
+    fn holds(&self, uid: u32) -> bool {
+        let offset = uid.checked_sub(self.first);
+        offset.is_some_and(|offset| offset < self.count)
+    }
+}
+
+/// Whether a line `subid: SERVICE…` names another service than the file.
+fn has_service(content: &str) -> bool {
+    let lines = content.lines().filter_map(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        line.trim().strip_prefix("subid:")
+    });
+    let mut services = lines.flat_map(str::split_ascii_whitespace);
+    services.any(|service| service != "files" && !service.starts_with('['))
 }
 
 /// Lines `USER:FIRST:COUNT`, of which USER is a name or a uid.
@@ -106,7 +162,7 @@ mod tests {
     fn of(content: &str) -> Subordinates {
         Subordinates {
             ranges: parse(content),
-            ..Subordinates::of("/nonexistent")
+            ..Subordinates::of("/nonexistent", "/nonexistent")
         }
     }
 
@@ -146,10 +202,33 @@ mod tests {
     }
 
     #[test]
+    fn where_a_directory_service_has_ranges_the_user_of_an_unknown_uid_is_not_known() {
+        for (line, is_known) in [
+            ("passwd: files sss", true),
+            ("subid: files", true),
+            ("# subid: sss", true),
+            ("subid:\tsss # of the domain", false),
+            ("subid: files [NOTFOUND=return] sss", false),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let paths = ["subuid", "nsswitch"].map(|name| folder.path().join(name));
+            fs::write(&paths[0], "alice:100000:65536\n").unwrap();
+            fs::write(&paths[1], format!("passwd: files\n{line}\n")).unwrap();
+            let [file, services] = paths;
+            let mut subordinates = Subordinates::of(file, services);
+            subordinates.refresh();
+            assert_eq!(subordinates.may_be_anybodys(200_000), !is_known, "{line}");
+            // The file tells whose this one is, and this one is a user's own.
+            assert!(!subordinates.may_be_anybodys(100_000), "{line}");
+            assert!(!subordinates.may_be_anybodys(1000), "{line}");
+        }
+    }
+
+    #[test]
     fn the_file_is_read_again_when_it_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("subuid");
-        let mut subordinates = Subordinates::of(&path);
+        let mut subordinates = Subordinates::of(&path, "/nonexistent");
         let mut owner = || {
             subordinates.refresh();
             subordinates.owner(100_000, alice)

@@ -316,6 +316,9 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
                     "its user, or that of its environment's member, cannot be read"
                 }
                 reason::USERS_DIFFER => "its real and effective users differ",
+                reason::OWNER_UNKNOWN => {
+                    "its uid may be a subordinate one of a user whom only a directory service knows"
+                }
                 reason::USER_CHANGED => {
                     "it descends from a member of an environment, and runs as another user"
                 }
