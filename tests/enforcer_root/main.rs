@@ -8,6 +8,7 @@ mod delivery;
 mod identity;
 mod notifier;
 mod pacing;
+mod policy;
 mod protected;
 mod recycled;
 mod rotated;
