@@ -62,6 +62,15 @@ pub(super) struct HostFacts<'a> {
 }
 
 impl HostFacts<'_> {
+    /// What a GPU tells of its own utilization; 0 if it tells none.
+    fn utilization_of(&self, gpu: u32) -> f64 {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        let mut devices = devices.iter();
+        let device = devices.find(|it| it.index == DeviceIndex::gpu(gpu));
+        let ratio = device.and_then(|device| device.measurements.utilization_ratio);
+        ratio.filter(|ratio| ratio.is_finite()).unwrap_or_default()
+    }
+
     /// Whether the host has a GPU by this index.
     pub(super) fn lists_gpu(&self, gpu: u32) -> bool {
         let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
@@ -70,8 +79,21 @@ impl HostFacts<'_> {
 
     /// Whether a record of the state is damaged, so that what is not there may exist all the same.
     pub(super) fn state_is_damaged(&self) -> bool {
-        let status = self.snapshot.and_then(|it| it.collectors.get("state"));
-        status.is_some_and(|status| status.error.is_some())
+        self.state_error().is_some()
+    }
+
+    /// Whether an entry of the state is damaged that may say who holds a GPU.
+    pub(super) fn holders_are_damaged(&self, gpu: u32) -> bool {
+        let entries = self.state_error().unwrap_or_default().split("; ");
+        let mut entries = entries.filter_map(|entry| entry.strip_prefix("devices.json: "));
+        // One of which the index is whole is named by it.
+        let of_gpu = format!("device {gpu}: ");
+        entries.any(|entry| entry.starts_with(&of_gpu) || !entry.starts_with("device "))
+    }
+
+    fn state_error(&self) -> Option<&str> {
+        let status = self.snapshot?.collectors.get("state")?;
+        status.error.as_deref()
     }
 
     /// Whether a process of which it is not known where it belongs may be of this user and uses the GPU.
@@ -84,6 +106,13 @@ impl HostFacts<'_> {
     pub(super) fn is_hidden_by(&self, username: &str, gpu: u32) -> bool {
         let unknown = self.unknown_uses.get(&gpu);
         unknown.is_some_and(|unknown| unknown.are_of(username))
+    }
+
+    /// Whether all processes on all GPUs are known.
+    pub(super) fn measures_all_processes(&self) -> bool {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        let mut wholes = devices.iter().filter(|it| it.index.mig.is_none());
+        wholes.all(|device| self.measures_processes(device.index.gpu))
     }
 
     /// Whether all processes on a GPU are known.
@@ -161,6 +190,28 @@ pub(super) struct UseFacts {
     pub(super) memory_is_measured: bool,
     /// Absent if it was not measured on any of them.
     pub(super) utilization_ratio: Option<f64>,
+    /// Utilization by processes of other users on the GPU: what was measured of them, or what the device itself tells beyond
+    /// the processes of this user, if that is more, for drivers tell nothing of shares below a percent.
+    pub(super) others_ratio: f64,
+}
+
+impl UseFacts {
+    /// Utilization as a part of the time that processes of other users left of the GPU. Absent if it was not measured.
+    pub(super) fn of_what_is_left(&self) -> Option<f64> {
+        of_what_is_left(self.utilization_ratio?, self.others_ratio)
+    }
+}
+
+/// `own` utilization as a part of the time that processes of other users leave of a GPU, so that a crowd makes none of
+/// them idle. Absent where the others leave no time at all, and nothing shows what `own` would be.
+pub(super) fn of_what_is_left(own: f64, others: f64) -> Option<f64> {
+    /// Drivers tell whole percents.
+    const RESOLUTION: f64 = 0.01;
+    let left = 1.0 - others;
+    if own >= left && own > 0.0 {
+        return Some(1.0);
+    }
+    (left >= RESOLUTION).then(|| own / left)
 }
 
 impl<'a> Facts<'a> {
@@ -206,6 +257,7 @@ impl<'a> Facts<'a> {
             facts.add_host(input, &host.hostname, snapshot, freshness);
         }
         facts.sort();
+        facts.compare_users();
         facts
     }
 
@@ -397,6 +449,7 @@ impl<'a> Facts<'a> {
                     memory_bytes,
                     memory_is_measured: device.memory_used_bytes.is_some(),
                     utilization_ratio: utilization,
+                    others_ratio: 0.0,
                 });
             }
         }
@@ -497,6 +550,39 @@ impl<'a> Facts<'a> {
         }
         self.uses_by_user = by_user;
         self.uses_by_environment = by_environment;
+    }
+}
+
+impl Facts<'_> {
+    /// Fills in what processes of other users make of each GPU.
+    fn compare_users(&mut self) {
+        let (uses, processes, hosts) = (&self.uses, &self.processes, &self.hosts);
+        let place = |position: usize| {
+            let used = &uses[position];
+            let process = &processes[used.process];
+            let user = process.user.or(process.unknown_owner);
+            ((process.host, used.gpu), user)
+        };
+        let sum = |positions: &[usize]| -> f64 {
+            let ratios = positions.iter().map(|&it| uses[it].utilization_ratio);
+            ratios.flatten().sum()
+        };
+        let mut positions: Vec<usize> = (0..uses.len()).collect();
+        positions.sort_unstable_by_key(|&position| place(position));
+        let mut others = vec![0.0; uses.len()];
+        for on_gpu in positions.chunk_by(|&a, &b| place(a).0 == place(b).0) {
+            let (host, gpu) = place(on_gpu[0]).0;
+            let all = sum(on_gpu).max(hosts[host].utilization_of(gpu));
+            for of_user in on_gpu.chunk_by(|&a, &b| place(a).1 == place(b).1) {
+                if of_user.len() < on_gpu.len() {
+                    let rest = (all - sum(of_user)).max(0.0);
+                    of_user.iter().for_each(|&it| others[it] = rest);
+                }
+            }
+        }
+        for (used, others) in self.uses.iter_mut().zip(others) {
+            used.others_ratio = others;
+        }
     }
 }
 

@@ -46,12 +46,17 @@ impl Busy {
     /// As a rule looks at it.
     pub(super) fn of(rule: &Rule) -> Self {
         let (ratio, recent) = match &rule.kind {
-            RuleKind::Idle { below, over, .. } => (*below, *over),
-            _ => (DEFAULT_BUSY_RATIO, rule.for_duration),
+            RuleKind::Idle { below, over, .. } => (*below, over.as_secs_f64()),
+            RuleKind::EnvDevices => (DEFAULT_BUSY_RATIO, rule.for_duration.as_secs_f64()),
+            // A rule that acts at once does so also while a training writes a checkpoint.
+            _ => {
+                let recent = rule.for_duration.as_secs_f64().max(DEFAULT_RECENT_SECONDS);
+                (DEFAULT_BUSY_RATIO, recent)
+            }
         };
         Self {
             ratio,
-            recent_seconds: recent.as_secs_f64(),
+            recent_seconds: recent,
         }
     }
 }
@@ -93,15 +98,19 @@ impl<'c, 'a> Contexts<'c, 'a> {
     fn is_measured_busy(&self, used: &UseFacts, busy: Busy) -> bool {
         used.utilization_ratio
             .is_some_and(|ratio| ratio >= busy.ratio)
-            || self
-                .history(used)
-                .is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
+            || self.was_busy(used, busy)
+    }
+
+    fn was_busy(&self, used: &UseFacts, busy: Busy) -> bool {
+        self.history(used)
+            .is_some_and(|it| it.reached(busy.ratio, busy.recent_seconds, self.now_seconds))
     }
 
     /// Whether a process may be busy on a GPU: what was not measured is not idle.
     fn may_be_busy(&self, used: &UseFacts, busy: Busy) -> bool {
-        used.utilization_ratio.is_none()
-            || self.is_measured_busy(used, busy)
+        used.of_what_is_left()
+            .is_none_or(|ratio| ratio >= busy.ratio)
+            || self.was_busy(used, busy)
             || self
                 .history(used)
                 .is_some_and(|it| it.was_unmeasured(busy.recent_seconds, self.now_seconds))

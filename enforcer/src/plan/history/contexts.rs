@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::HostHistory;
+use genv_core::enforcement::LeftBehindContext;
+use genv_core::model::Snapshot;
+
+use super::{History, HostHistory};
 use crate::plan::facts::{Facts, HostId, ProcessFacts, UseFacts};
 
 /// How long a sample is remembered.
@@ -71,6 +74,34 @@ impl ContextHistory {
     }
 }
 
+impl History {
+    /// Takes over what a daemon has published of contexts that were left behind, for a program that may not read its memory.
+    pub(crate) fn take_left_behind(
+        &mut self,
+        published: &[LeftBehindContext],
+        hostname: &str,
+        snapshot: &Snapshot,
+        now_seconds: f64,
+    ) {
+        let host = self.hosts.entry(hostname.to_owned()).or_default();
+        for left in published.iter().filter(|it| it.hostname == hostname) {
+            let mut processes = snapshot.processes.iter();
+            let process = processes.find(|process| process.pid == left.pid);
+            let Some(start_time_ticks) = process.and_then(|it| it.start_time_ticks) else {
+                continue;
+            };
+            let new = || ProcessContexts {
+                start_time_ticks,
+                gpus: BTreeMap::new(),
+            };
+            let known = host.contexts.entry(left.pid).or_insert_with(new);
+            known.gpus.entry(left.gpu).or_default().was_attached = true;
+            let works_on = known.gpus.entry(left.works_on).or_default();
+            works_on.observe(Some(1.0), now_seconds);
+        }
+    }
+}
+
 impl HostHistory {
     /// What is remembered of a process's context on a GPU.
     pub(in crate::plan) fn context(
@@ -91,6 +122,9 @@ impl HostHistory {
         let mut last = std::mem::take(&mut self.contexts);
         for process in &facts.processes[host.processes.clone()] {
             let Some(start_time_ticks) = process.process.start_time_ticks else {
+                if let Some(known) = last.remove(&process.process.pid) {
+                    self.keep_contexts(process.process.pid, known);
+                }
                 continue;
             };
             let known = last.remove(&process.process.pid);
@@ -131,10 +165,15 @@ impl ProcessContexts {
         let attached = facts.attachments_of(environment);
         for used in uses {
             let context = self.gpus.entry(used.gpu).or_default();
-            context.was_attached |= attached.iter().any(|it| it.gpu == used.gpu);
+            let is_attached = attached.iter().any(|it| it.gpu == used.gpu);
+            context.was_attached |= is_attached;
+            let ratio = match is_attached {
+                true => used.of_what_is_left(),
+                false => used.utilization_ratio,
+            };
             // How busy it is matters only beside another device.
             if uses.len() > 1 {
-                context.observe(used.utilization_ratio, now_seconds);
+                context.observe(ratio, now_seconds);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use genv_core::model::DeviceIndex;
 
 use super::{Finding, attachments_unit};
-use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
+use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId, of_what_is_left};
 use crate::plan::freshness::Freshness;
 use crate::plan::history::{IdleWindow, Sample};
 use crate::plan::selector::View;
@@ -24,7 +24,9 @@ impl Idle {
         let mut findings = Vec::new();
         for id in view.attachments() {
             let attachment = &facts.attachments[id];
-            let Some(average) = self.average(view, history, attachment) else {
+            // All of the window that ends now must have been observed.
+            let window = window_now(view, self.over, history, attachment);
+            let Some(average) = window.and_then(|window| window.average(self.over)) else {
                 continue;
             };
             if average < self.below {
@@ -32,31 +34,6 @@ impl Idle {
             }
         }
         findings
-    }
-
-    /// The average of the window that ends now, if all of it was observed.
-    fn average(
-        &self,
-        view: &View<'_, '_>,
-        history: &History,
-        attachment: &AttachmentFacts,
-    ) -> Option<f64> {
-        let facts = view.facts;
-        let host = &facts.hosts[attachment.host];
-        let eid = &facts.environments[attachment.environment].environment.eid;
-        let windows = history
-            .hosts
-            .get(host.hostname)?
-            .idle
-            .get(&view.rule.name)?;
-        let window = windows.get(eid)?.get(&attachment.gpu)?;
-        let sample = sample(facts, attachment)?;
-        if host.freshness.gpu < Freshness::New {
-            return window.average(self.over);
-        }
-        let mut window: IdleWindow = window.clone();
-        window.observe(sample, self.over, host.freshness.longest_gap_seconds);
-        window.average(self.over)
     }
 
     fn finding(&self, view: &View<'_, '_>, id: AttachmentId, average: f64) -> Finding {
@@ -107,17 +84,43 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
     if host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
         return None;
     }
-    let mut utilization_ratio = 0.0;
+    let (mut own, mut others) = (0.0, None);
     for used in facts.uses_of(attachment.environment) {
         if used.gpu == gpu {
-            utilization_ratio += used.utilization_ratio?;
+            own += used.utilization_ratio?;
+            others = Some(used.others_ratio);
         }
     }
+    let utilization_ratio = match others {
+        Some(others) => of_what_is_left(own, others)?,
+        // Who has no process uses nothing, whatever others do.
+        None => 0.0,
+    };
     Some(Sample {
         attached_seconds: attachment.attached_seconds,
         sampled_seconds,
         utilization_ratio,
     })
+}
+
+/// The window of an attachment with what is measured now; absent where nothing is, or nothing was before.
+pub(in crate::plan) fn window_now(
+    view: &View<'_, '_>,
+    over: Duration,
+    history: &History,
+    attachment: &AttachmentFacts,
+) -> Option<IdleWindow> {
+    let facts = view.facts;
+    let host = &facts.hosts[attachment.host];
+    let eid = &facts.environments[attachment.environment].environment.eid;
+    let windows = &history.hosts.get(host.hostname)?.idle;
+    let window = windows.get(&view.rule.name)?.get(eid)?;
+    let mut window = window.get(&attachment.gpu)?.clone();
+    let sample = sample(facts, attachment)?;
+    if host.freshness.gpu == Freshness::New {
+        window.observe(sample, over, host.freshness.longest_gap_seconds);
+    }
+    Some(window)
 }
 
 /// Devices that somebody who waits could have; one of which the processes are unknown counts, so that nothing is

@@ -96,7 +96,7 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
     }
 }
 
-pub(super) use idle::sample;
+pub(super) use idle::{sample, window_now};
 
 /// What counts together, and the limit that it is held against.
 struct Counted<'i, 'a, T> {

@@ -1,5 +1,7 @@
 //! Processes that lose a device and work on another one, and the contexts that they leave behind.
 
+use genv_core::model::DeviceIndex;
+
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
@@ -209,4 +211,110 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
     let plan = daemon.plan(&busy);
     assert_eq!(actions(&plan), [""; 0]);
     assert!(matches!(plan.violations[0].stage, Stage::Held { .. }));
+}
+
+/// Takes what is more than one device at once: alice's newest, which is device 1.
+fn at_once() -> (Rule, Lab) {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    let mut lab = lab();
+    lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
+    (rule(kind, Action::Detach), lab)
+}
+
+#[test]
+fn a_training_that_writes_a_checkpoint_works_on_also_for_a_rule_that_acts_at_once() {
+    let (rule, lab) = at_once();
+    let mut pausing = lab.clone();
+    utilize(&mut pausing, 10, &[Some(0.0), Some(0.0)]);
+    for (pause, ending) in [(290, "11"), (310, "10 11")] {
+        let mut daemon = Daemon::new(vec![rule.clone()]);
+        daemon.paused_until_seconds = Some(NOON + 10_000.0);
+        daemon.run(&lab, 20);
+        daemon.run(&pausing, pause);
+        daemon.paused_until_seconds = None;
+        let plan = daemon.plan(&pausing);
+        assert_eq!(
+            actions(&plan),
+            [format!("detach e1:1 ({ending})")],
+            "{pause}"
+        );
+    }
+}
+
+#[test]
+fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
+    let (rule, lab) = at_once();
+    for (processes, action, expected) in [
+        (
+            DetachedProcesses::Terminate,
+            Action::Detach,
+            "detach e1:1 (11)",
+        ),
+        (
+            DetachedProcesses::Terminate,
+            Action::Terminate,
+            "detach e1:1 (11)",
+        ),
+        (DetachedProcesses::Keep, Action::Detach, "detach e1:1"),
+        // Of a rule that ends processes there is nothing to keep.
+        (
+            DetachedProcesses::Keep,
+            Action::Terminate,
+            "detach e1:1 (11)",
+        ),
+    ] {
+        for mut rule in [rule.clone(), idle(action)] {
+            (rule.processes, rule.action) = (processes, action);
+            let mut daemon = Daemon::new(vec![rule]);
+            let steps = daemon.run(&lab, 610);
+            let deeds = steps.iter().map(|(_, step)| short(step));
+            let deeds: Vec<String> = deeds.filter(|it| it != "report").collect();
+            assert_eq!(deeds[0], expected, "{processes:?} {action:?}");
+        }
+    }
+}
+
+#[test]
+fn work_on_a_device_that_another_environment_of_the_user_holds_spares_nothing() {
+    let (rule, lab) = at_once();
+    // Process 12 of e1 works on device 2, which alice holds for e2.
+    let mut lab = lab
+        .environment("gpu01", "e2", "alice")
+        .attach("gpu01", "e2", 2, 1800.0)
+        .process("gpu01", 12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
+    utilize(&mut lab, 12, &[Some(0.0), Some(0.9)]);
+    let mut rule = rule;
+    rule.selector.devices = Some([0, 1].into());
+    let plan = Daemon::new(vec![rule]).plan(&lab);
+    assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
+}
+
+#[test]
+fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_idle() {
+    let mut lab = lab();
+    let device = &mut lab.hosts[0].devices[0];
+    (device.mig_parent, device.processes_measured) = (true, false);
+    let mut part = device.clone();
+    (part.index, part.mig_parent, part.processes_measured) = (DeviceIndex::mig(0, 0), false, true);
+    part.attachments.clear();
+    lab.hosts[0].devices.push(part);
+    let used = &mut lab.pid("gpu01", 10).devices[0];
+    // The driver tells no use of a part.
+    (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&lab, 600);
+    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);
+}
+
+#[test]
+fn of_a_job_of_many_processes_those_end_that_are_on_the_idle_device_alone() {
+    // Process 12 is a rank on device 0, and 10 and 11 on device 1 belong to the same job.
+    let mut lab = lab().process("gpu01", 12, "alice", Some("e1"), &[(0, GIB)]);
+    utilize(&mut lab, 12, &[Some(0.9)]);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&lab, 600);
+    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);
 }

@@ -1,7 +1,9 @@
 //! Tests of whole plans.
 
+mod crowd;
 mod daemon;
 mod explain;
+mod frozen;
 mod generated;
 mod holds;
 mod idle;

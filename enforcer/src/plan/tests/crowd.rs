@@ -1,0 +1,92 @@
+//! Devices on which processes of other users leave little or no time: who is crowded out is not idle.
+
+use super::daemon::*;
+use super::lab::*;
+use crate::config::*;
+
+const OVER: u64 = 600;
+
+fn idle() -> Rule {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(OVER),
+        only_if_free_devices_below: None,
+    };
+    rule(kind, Action::Detach)
+}
+
+/// alice holds device 0 and makes so much of it; so many processes of another user each make so much of it.
+fn crowd(own: f64, user: &str, count: u32, each: f64) -> Lab {
+    let mut lab = Lab::new(1, 2)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 3600.0)
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB)]);
+    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
+    for pid in 100..100 + count {
+        lab = lab.process("gpu01", pid, user, None, &[(0, 1 << 20)]);
+        lab.pid("gpu01", pid).devices[0].utilization_ratio = Some(each);
+    }
+    lab
+}
+
+fn is_found(lab: &Lab) -> bool {
+    let mut daemon = Daemon::new(vec![idle()]);
+    daemon.run(lab, OVER + 100);
+    !daemon.plan(lab).violations.is_empty()
+}
+
+#[test]
+fn who_is_crowded_out_by_other_users_is_not_idle() {
+    // A share of what the others left.
+    assert!(!is_found(&crowd(0.03, "mallory", 40, 0.02)));
+    assert!(is_found(&crowd(0.03, "mallory", 20, 0.01)));
+    // They leave nothing: what alice would make of it is not measured.
+    assert!(!is_found(&crowd(0.0, "mallory", 100, 0.01)));
+    assert!(!is_found(&crowd(0.01, "mallory", 1, 1.0)));
+    // Shares below a percent are not told: the device tells that it works all the time.
+    let mut tiny = crowd(0.01, "mallory", 200, 0.0);
+    assert!(is_found(&tiny));
+    tiny.hosts[0].devices[0].measurements.utilization_ratio = Some(1.0);
+    assert!(!is_found(&tiny));
+    // Who uses nothing of what is left is idle.
+    assert!(is_found(&crowd(0.0, "mallory", 1, 0.9)));
+    assert!(is_found(&crowd(0.0, "mallory", 1, 0.0)));
+}
+
+#[test]
+fn nobody_crowds_out_himself_and_who_has_no_process_there_is_idle() {
+    assert!(is_found(&crowd(0.0, "alice", 1, 1.0)));
+    let mut own = crowd(0.01, "alice", 1, 0.0);
+    own.hosts[0].devices[0].measurements.utilization_ratio = Some(1.0);
+    assert!(is_found(&own));
+    let mut empty = crowd(0.0, "mallory", 1, 1.0);
+    empty.hosts[0].processes.retain(|it| it.pid != 10);
+    assert!(is_found(&empty));
+}
+
+#[test]
+fn a_crowd_stops_the_time_of_a_window_and_forgets_nothing() {
+    let mut daemon = Daemon::new(vec![idle()]);
+    assert_eq!(daemon.run(&crowd(0.0, "mallory", 0, 0.0), OVER - 10), []);
+    assert_eq!(daemon.run(&crowd(0.0, "mallory", 1, 1.0), 300), []);
+    let steps = daemon.run(&crowd(0.0, "mallory", 0, 0.0), 100);
+    assert_eq!(steps[0].0, (OVER + 300) as f64 + 10.0);
+}
+
+#[test]
+fn a_process_that_is_crowded_out_on_its_other_device_is_spared() {
+    let mut lab = Lab::new(1, 3)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 3600.0)
+        .attach("gpu01", "e1", 1, 3600.0)
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, GIB), (1, GIB)])
+        .process("gpu01", 20, "mallory", None, &[(0, GIB)]);
+    for (own, others) in [(0.02, 0.97), (0.0, 1.0)] {
+        lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(own);
+        lab.pid("gpu01", 10).devices[1].utilization_ratio = Some(0.0);
+        lab.pid("gpu01", 20).devices[0].utilization_ratio = Some(others);
+        let mut daemon = Daemon::new(vec![idle()]);
+        daemon.run(&lab, OVER);
+        assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1"], "{own}");
+    }
+}
