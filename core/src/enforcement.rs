@@ -79,6 +79,8 @@ pub struct Enforcement {
     pub faults: Vec<String>,
     /// Everything that breaks a rule.
     pub violations: Vec<HeldViolation>,
+    /// Violations of which it is not known whether they are over: they neither go on nor end until it is known.
+    pub frozen: Vec<FrozenViolation>,
 }
 
 impl Enforcement {
@@ -215,6 +217,26 @@ pub struct LeftBehindContext {
     pub gpu: u32,
     /// The GPU on which the process works, and which its environment holds.
     pub works_on: u32,
+}
+
+/// A violation that was found before, and of which a part of the evidence is not known now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrozenViolation {
+    /// Name of the rule.
+    pub rule: String,
+    /// Who is responsible; absent if that was not kept.
+    pub username: Option<String>,
+    /// Host; absent where all hosts count together.
+    pub hostname: Option<String>,
+    /// What broke the rule, in words.
+    pub subject: String,
+    /// When it was first seen, Unix time.
+    pub since_seconds: f64,
+    /// Since when it is not known whether it goes on, Unix time.
+    pub unknown_since_seconds: f64,
+    /// What is not known, in one clause.
+    pub why: String,
 }
 
 /// A source of a host that shows nothing.

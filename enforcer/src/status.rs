@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
-use genv_core::enforcement::{Enforcement, EnforcementWaiver, HeldViolation, LeftBehindContext};
+use genv_core::enforcement::{
+    Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext,
+};
 use genv_core::text::{end_moment, moment};
 use jiff::tz::TimeZone;
 
 use crate::config::Waiver;
 use crate::plan::words;
-use crate::plan::{LeftBehind, Stage, Violation};
+use crate::plan::{Frozen, LeftBehind, Stage, Violation};
 
 /// A violation as it is published.
 #[must_use]
@@ -55,6 +57,21 @@ pub fn left_behind(context: &LeftBehind) -> LeftBehindContext {
         comm: context.comm.clone(),
         gpu: context.gpu,
         works_on: context.works_on,
+    }
+}
+
+/// A frozen violation as it is published.
+#[must_use]
+pub fn frozen(violation: &Frozen) -> FrozenViolation {
+    let subject = &violation.key.subject;
+    FrozenViolation {
+        rule: violation.key.rule.clone(),
+        username: violation.username.clone(),
+        hostname: subject.hostname().map(str::to_owned),
+        subject: words::subject(subject),
+        since_seconds: violation.since_seconds,
+        unknown_since_seconds: violation.unknown_since_seconds,
+        why: violation.why.clone(),
     }
 }
 
@@ -144,6 +161,10 @@ fn describe(
         writeln!(out)?;
         out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
     }
+    for violation in &status.frozen {
+        writeln!(out)?;
+        out.push_str(&frozen_text(violation, now_seconds, zone));
+    }
     Ok(())
 }
 
@@ -156,13 +177,33 @@ fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
         return Some(format!("{who} breaks a rule is not known: {why}."));
     }
     let unknown: u64 = status.unknown_processes.values().sum();
-    is_empty.then(|| match unknown {
+    (is_empty && status.frozen.is_empty()).then(|| match unknown {
         0 => "Nobody breaks a rule.".to_owned(),
         1 => "Nobody is known to break a rule. Of 1 unknown process it cannot be told.".to_owned(),
         unknown => format!(
             "Nobody is known to break a rule. Of {unknown} unknown processes it cannot be told."
         ),
     })
+}
+
+/// What broke which rule, and what is not known of it.
+fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -> String {
+    let name = violation.username.as_deref().map(words::name);
+    let host = violation.hostname.as_deref().map(words::name);
+    let moment_of = |seconds: f64| {
+        let ago = format_span(now_seconds - seconds);
+        format!("{} ({ago} ago)", moment(seconds, zone))
+    };
+    format!(
+        "{} broke rule {}{}: {}\n  Since    {}\n  Frozen   since {}: {}\n  Next     nothing, until this is known; then the violation goes on or is over\n",
+        name.unwrap_or_else(|| "A user".to_owned()),
+        words::name(&violation.rule),
+        host.map(|host| format!(" on {host}")).unwrap_or_default(),
+        violation.subject,
+        moment_of(violation.since_seconds),
+        moment_of(violation.unknown_since_seconds),
+        genv_core::text::harmless(&violation.why),
+    )
 }
 
 /// Why less is done than the rules say.

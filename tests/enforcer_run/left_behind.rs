@@ -58,5 +58,17 @@ hosts:
     let line = text.lines().find(|line| line.contains("device 1 with"));
     let line = line.context("no line of what it uses")?;
     ensure!(line.contains("left behind by a detach"), "{text}");
+    // Who may not read the memory of the enforcer is told the same, by what it publishes.
+    let published = tempfile::tempdir()?;
+    let status = enforcer.setup().state_directory().join("status.json");
+    std::fs::copy(status, published.path().join("status.json"))?;
+    let directory = format!("--state-directory={}", published.path().display());
+    let text = enforcer
+        .setup()
+        .said(&["explain", &training.pid().to_string(), &directory])?;
+    ensure!(
+        text.contains("left behind by a detach") && text.contains("\nSafe: no rule ends it"),
+        "{text}"
+    );
     Ok(())
 }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::state::{self, Environment};
+use serde_json::{Value, json};
 
 const RULES: &str = "version: 1
 mode: enforce
@@ -24,7 +25,7 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
     let path = setup.genv_directory().join("envs.json");
     let whole = fs::read_to_string(&path)?;
     // A record of which nobody can tell what it was.
-    let mut damaged: serde_json::Value = serde_json::from_str(&whole)?;
+    let mut damaged: Value = serde_json::from_str(&whole)?;
     let records = damaged["envs"].as_array_mut();
     records.context("no records")?.push(serde_json::json!("?"));
     let damaged = damaged.to_string();
@@ -34,7 +35,7 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
         Ok(fs::rename(&next, &path)?)
     };
     let enforcer = setup.start()?;
-    let unknown = |status: &serde_json::Value| {
+    let unknown = |status: &Value| {
         let hosts = status["unknown_processes"].as_object();
         hosts.is_some_and(|hosts| !hosts.is_empty())
     };
@@ -86,4 +87,71 @@ fn a_program_that_is_started_again_and_again_is_ended_by_the_warnings_of_the_fir
     let warnings: f64 = warnings.iter().map(|(_, value)| value).sum();
     assert_eq!(warnings, 1.0, "{stages:?}");
     Ok(())
+}
+
+/// An environment that holds a device, under a rule that takes it and remembers nothing of a violation that is over.
+const TAKES: &str = "version: 1
+mode: enforce
+interval: 100ms
+breaker: {share_of_users: 1}
+rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 1s, warn: [1s], remember: 0s}]
+";
+
+fn is_taken(devices: &std::path::Path) -> Result<bool> {
+    Ok(!fs::read_to_string(devices)?.contains("\"E\""))
+}
+
+#[test]
+fn a_device_whose_entry_is_damaged_again_and_again_is_taken_all_the_same() -> Result<()> {
+    let member = sleeper(&[])?;
+    let setup = Setup::new(&used_by(&[]), TAKES)?;
+    let environment = Environment::new("E", victim(), member.pid(), &[0]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let devices = setup.genv_directory().join("devices.json");
+    let whole = fs::read_to_string(&devices)?;
+    let mut damaged: Value = serde_json::from_str(&whole)?;
+    damaged["devices"][0]["attachments"] = json!("?");
+    let damaged = damaged.to_string();
+    let enforcer = setup.start()?;
+    let begun = Instant::now();
+    let mut named = String::new();
+    while !is_taken(&devices)? {
+        ensure!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{:#}",
+            enforcer.status()?
+        );
+        // Less than `for` or the warning takes.
+        std::thread::sleep(Duration::from_millis(500));
+        if is_taken(&devices)? {
+            break;
+        }
+        write_whole(&devices, &damaged)?;
+        // It may have been taken a moment before.
+        enforcer.wait_for_status("it is frozen", |status| {
+            status["frozen"] != json!([]) || status["violations"] == json!([])
+        })?;
+        let said = enforcer.setup().said(&["status"])?;
+        if said.contains("Frozen") {
+            named = said;
+        }
+        write_whole(&devices, &whole)?;
+        enforcer.wait_for_status("it goes on", |status| status["frozen"] == json!([]))?;
+    }
+    ensure!(
+        named.contains("Frozen   since") && named.contains("is damaged or disputed"),
+        "{named}"
+    );
+    ensure!(
+        named.contains(" broke rule max-devices-per-user"),
+        "{named}"
+    );
+    ensure!(!named.contains("Nobody breaks a rule"), "{named}");
+    Ok(())
+}
+
+fn write_whole(path: &std::path::Path, text: &str) -> Result<()> {
+    let next = path.with_extension("next");
+    fs::write(&next, text)?;
+    Ok(fs::rename(&next, path)?)
 }

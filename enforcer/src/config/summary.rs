@@ -83,7 +83,12 @@ impl fmt::Display for Described<'_> {
         if let Some(schedule) = &rule.schedule {
             writeln!(f, "  when     {}", scheduled(schedule))?;
         }
-        writeln!(f, "  then     {}", ladder(rule))
+        writeln!(f, "  then     {}", ladder(rule))?;
+        let remembered = match rule.remember {
+            Duration::ZERO => "nothing".to_owned(),
+            remember => format!("progress for {}", format_duration(remember)),
+        };
+        writeln!(f, "  remember {remembered} after a violation is over")
     }
 }
 

@@ -149,7 +149,10 @@ fn answer(
         paused_until_seconds: status.as_ref().and_then(|it| it.paused_until_seconds),
         now_seconds: now,
     };
-    let remembered = history.clone().unwrap_or_default();
+    let mut remembered = history.clone().unwrap_or_default();
+    if let (None, Some(status), Some(snapshot)) = (&history, &status, snapshot) {
+        remembered.take_left_behind(&status.left_behind, &own.hostname, snapshot, now);
+    }
     let mut found = explained(&input, &remembered, &own.hostname, pid)
         .context("cannot explain the process: the driver names it, and its facts are missing or too old. Try again")?;
     if found.out_of_reach.is_none() {

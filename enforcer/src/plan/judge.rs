@@ -1,5 +1,7 @@
 //! From what breaks a rule to what is done about it now.
 
+use std::collections::BTreeMap;
+
 use genv_core::duration::format_span;
 
 use super::facts::{AttachmentId, Facts, HostId, ProcessId};
@@ -38,6 +40,7 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
         }
     }
     judge.plan.left_behind = left_behind(&facts, input, history);
+    let mut views = BTreeMap::new();
     for rule in &input.config.rules {
         let view = View::new(&facts, rule);
         let mut findings = rules::findings(&view, history, input.now_seconds);
@@ -45,7 +48,10 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
         for finding in findings {
             judge.judge(&view, finding);
         }
+        views.insert(rule.name.as_str(), view);
     }
+    let found = &judge.plan.violations;
+    judge.plan.frozen = history.frozen(&facts, &views, found, input.now_seconds);
     judge.plan
 }
 

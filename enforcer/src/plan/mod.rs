@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Action, Config, Waiver};
 pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
-pub use history::{History, HistoryError};
+pub use history::{Frozen, History, HistoryError};
 pub use left_behind::LeftBehind;
 
 /// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no
@@ -63,6 +63,8 @@ pub struct Input<'a> {
 pub struct Plan {
     /// Everything that breaks a rule, also what is waived or too young; by rule, in the order of the file, then by subject.
     pub violations: Vec<Violation>,
+    /// Violations that were found before, and of which it is not known whether they are over.
+    pub frozen: Vec<Frozen>,
     /// What is to be done now, in this order.
     pub steps: Vec<Step>,
     /// Processes whose environment nobody knows, by host: never acted upon.

@@ -158,7 +158,8 @@ impl Records {
                 judgement.begins = begins;
                 let judged = judgement.judge();
                 self.changed |= judged.changed;
-                if let Some(snapshot) = judged.snapshot {
+                if let Some(mut snapshot) = judged.snapshot {
+                    note_left_out(&mut snapshot, &judged.disputes);
                     counts.snapshot = Some(Arc::new(snapshot));
                 }
                 let number = judged.disputes.len() as u64;
@@ -175,6 +176,16 @@ impl Records {
             self.places.retain(|hostname, _| named(hostname));
         }
         counting
+    }
+}
+
+/// Says of a snapshot without a disputed environment that its state is not whole: what is not there may exist all the same.
+fn note_left_out(snapshot: &mut Snapshot, disputes: &[DisputedRecord]) {
+    let mut disputes = disputes.iter();
+    let left_out = disputes.find(|it| snapshot.environment(&it.eid).is_none());
+    if let Some((left_out, status)) = left_out.zip(snapshot.collectors.get_mut("state")) {
+        let why = || format!("the record of {} is disputed", left_out.eid.escape_debug());
+        status.error.get_or_insert_with(why);
     }
 }
 

@@ -225,3 +225,21 @@ fn a_process_outside_enters_an_environment_that_has_its_devices() {
     assert_eq!(count(&[1]), "outside");
     assert_eq!(count(&[0, 1]), "later");
 }
+
+#[test]
+fn what_is_left_out_of_a_snapshot_as_disputed_may_exist_all_the_same() {
+    let mut snapshot = Snapshot::default();
+    let status = genv_core::model::CollectorStatus::default();
+    snapshot.collectors.insert("state".to_owned(), status);
+    note_left_out(&mut snapshot, &[]);
+    assert_eq!(snapshot.collectors["state"].error, None);
+    let dispute = DisputedRecord {
+        hostname: "gpu01".to_owned(),
+        eid: "e1".to_owned(),
+        username: "alice".to_owned(),
+        why: "why".to_owned(),
+    };
+    note_left_out(&mut snapshot, &[dispute]);
+    let error = snapshot.collectors["state"].error.as_deref();
+    assert_eq!(error, Some("the record of e1 is disputed"));
+}

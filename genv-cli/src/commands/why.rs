@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use genv_core::enforcement::{DONE_FILE, ENFORCER_DIRECTORY, Enforcement, HeldViolation};
+use genv_core::enforcement::{
+    DONE_FILE, ENFORCER_DIRECTORY, Enforcement, FrozenViolation, HeldViolation,
+};
 use genv_core::model::local_time_zone;
 use genv_core::text::moment;
 use serde::Serialize;
@@ -43,6 +45,8 @@ struct Answer<'a> {
     not_known: Option<String>,
     paused_until_seconds: Option<f64>,
     violations: Vec<&'a HeldViolation>,
+    /// Violations of which it is not known whether they are over.
+    frozen: Vec<&'a FrozenViolation>,
     /// What was done in the last days.
     done: Vec<&'a HeldViolation>,
     /// What an enforcer on another machine has warned of or done here.
@@ -84,6 +88,7 @@ impl Why {
             // None runs here.
             (None, Some(elsewhere)) => Some(Enforcement {
                 violations: Vec::new(),
+                frozen: Vec::new(),
                 ..elsewhere.clone()
             }),
             (here, _) => here,
@@ -104,6 +109,11 @@ impl Why {
             not_known: enforcement.not_known(now),
             paused_until_seconds: enforcement.paused_until_seconds,
             violations: enforcement.violations.iter().filter(is_meant).collect(),
+            frozen: enforcement
+                .frozen
+                .iter()
+                .filter(|it| it.username.as_deref() == Some(user.as_str()))
+                .collect(),
             done: done
                 .violations
                 .iter()
@@ -149,7 +159,7 @@ impl Answer<'_> {
             if !all_is_empty {
                 text.push('\n');
             }
-        } else if all_is_empty {
+        } else if all_is_empty && self.frozen.is_empty() {
             text = format!("Nothing is held against {}.\n", harmless(self.user));
         }
         for (it, enforcer) in all {
@@ -176,6 +186,20 @@ impl Answer<'_> {
                 text.pop();
                 let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
             }
+        }
+        for it in &self.frozen {
+            let host = it.hostname.as_deref().map(harmless);
+            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "{}{host}: {}\n  Since      {}\n  Frozen     since {}: {}\n  Outlook    it goes on or is over once this is known\n",
+                harmless(&it.rule),
+                harmless(&it.subject),
+                moment(it.since_seconds, &zone),
+                moment(it.unknown_since_seconds, &zone),
+                harmless(&it.why)
+            );
         }
         self.describe_done(&mut text, now_seconds);
         if self.mode != "enforce" && !all_is_empty {

@@ -1,14 +1,14 @@
-//! Whether a violation that is not found is over, or only not known.
+//! Whether a violation that is not found is over, or only not known, and what is not known of it.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::ViolationHistory;
+use super::{History, ViolationHistory};
 use crate::config::{Rule, RuleKind};
-use crate::plan::facts::{Facts, HostFacts, HostId, ProcessId, UseFacts};
+use crate::plan::facts::{AttachmentFacts, Facts, HostFacts, HostId, ProcessId, UseFacts};
 use crate::plan::selector::View;
-use crate::plan::{Subject, rules};
+use crate::plan::{Subject, rules, words};
 
 /// What a violation was concluded from when it was last seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,10 +23,16 @@ pub(in crate::plan) struct About {
     /// Environments by host and eid.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     eids: BTreeSet<(String, String)>,
+    /// GPUs that these environments held, by host and eid.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    held: BTreeSet<(String, String, u32)>,
 }
 
 /// Environments that are kept of one violation.
 const MOST_ENVIRONMENTS: usize = 64;
+
+/// Attachments that are kept of one violation.
+const MOST_HELD: usize = 512;
 
 impl About {
     pub(super) const fn new() -> Self {
@@ -34,6 +40,7 @@ impl About {
             username: None,
             gpus: BTreeSet::new(),
             eids: BTreeSet::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -50,8 +57,8 @@ impl About {
                 }
             }
             Subject::Environment { hostname, eid } => {
-                about.eids.insert((hostname.clone(), eid.clone()));
                 if let Some(id) = facts.environment(hostname, eid) {
+                    about.add_environment(facts, id);
                     let held = facts.attachments_of(id).iter().map(|it| it.gpu);
                     about.gpus.extend(held);
                     about.gpus.extend(facts.uses_of(id).map(|used| used.gpu));
@@ -62,8 +69,11 @@ impl About {
                 eid,
                 index,
             } => {
-                about.eids.insert((hostname.clone(), eid.clone()));
                 about.gpus.insert(index.gpu);
+                if let Some(id) = facts.environment(hostname, eid) {
+                    about.add_environment(facts, id);
+                    about.held.retain(|(_, _, gpu)| *gpu == index.gpu);
+                }
             }
             Subject::User { .. } | Subject::UserDevice { .. } => {
                 let on = |host: HostId| {
@@ -97,45 +107,68 @@ impl About {
 
     fn add_environment(&mut self, facts: &Facts<'_>, environment: usize) {
         if self.eids.len() < MOST_ENVIRONMENTS {
+            let gpus = facts.attachments_of(environment).iter().map(|it| it.gpu);
             let environment = &facts.environments[environment];
-            let hostname = facts.hosts[environment.host].hostname;
+            let hostname = facts.hosts[environment.host].hostname.to_owned();
             let eid = environment.environment.eid.clone();
-            self.eids.insert((hostname.to_owned(), eid));
+            let room = MOST_HELD.saturating_sub(self.held.len());
+            let held = gpus.map(|gpu| (hostname.clone(), eid.clone(), gpu));
+            self.held.extend(held.take(room));
+            self.eids.insert((hostname, eid));
         }
     }
 }
 
-/// Whether a part of the evidence about a violation that is not found is not known, on hosts that tell something.
-pub(super) fn is_unknown(
+/// What is not known of the evidence about a violation that is not found, in one clause; absent if all is known, so that
+/// the violation is over.
+pub(super) fn unknown(
     facts: &Facts<'_>,
     view: &View<'_, '_>,
+    history: &History,
     subject: &Subject,
     known: &ViolationHistory,
-) -> bool {
+) -> Option<String> {
+    if let Some(hostname) = silent_host(view, subject) {
+        return Some(format!("no fresh facts from {}", words::name(hostname)));
+    }
     let username = known.about.username.as_deref().unwrap_or_default();
     if groups_are_unknown(facts, view.rule, username) {
-        return true;
+        return Some(format!(
+            "the groups of {} cannot be told",
+            words::name(username)
+        ));
     }
     let mut hosts: Vec<HostId> = match subject.hostname() {
         Some(hostname) => facts.host(hostname).into_iter().collect(),
         None => (0..facts.hosts.len()).collect(),
     };
     hosts.retain(|&host| view.sees_host(host));
-    hosts.into_iter().any(|host| {
+    hosts.into_iter().find_map(|host| {
         let evidence = Evidence {
             facts,
             view,
+            history,
             host,
             subject,
             known,
             username,
         };
-        evidence.is_unknown()
+        evidence.unknown()
     })
 }
 
-/// Whether nobody can tell whether a rule looks at a user, or how much it allows.
-fn groups_are_unknown(facts: &Facts<'_>, rule: &Rule, username: &str) -> bool {
+/// A host without fresh facts that a violation would be seen on.
+fn silent_host<'v>(view: &'v View<'_, '_>, subject: &Subject) -> Option<&'v str> {
+    let mut silent = view.missing_hosts.iter().copied();
+    silent.find(|silent| {
+        subject
+            .hostname()
+            .is_none_or(|hostname| hostname == *silent)
+    })
+}
+
+/// Whether it is not known whether a rule looks at a user, or how much it allows.
+pub(super) fn groups_are_unknown(facts: &Facts<'_>, rule: &Rule, username: &str) -> bool {
     let selector = &rule.selector;
     let limits = rule.kind.limits();
     let in_limits = limits.is_some_and(|limits| {
@@ -150,6 +183,7 @@ fn groups_are_unknown(facts: &Facts<'_>, rule: &Rule, username: &str) -> bool {
 struct Evidence<'e, 'a> {
     facts: &'e Facts<'a>,
     view: &'e View<'e, 'a>,
+    history: &'e History,
     host: HostId,
     subject: &'e Subject,
     known: &'e ViolationHistory,
@@ -161,61 +195,57 @@ impl Evidence<'_, '_> {
         &self.facts.hosts[self.host]
     }
 
-    fn is_unknown(&self) -> bool {
-        self.is_left_out() || self.view.needs_processes() && self.use_is_unknown()
+    fn unknown(&self) -> Option<String> {
+        let needs_processes = self.view.needs_processes();
+        self.left_out()
+            .or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
     }
 
-    /// Whether an environment is not there that may have been left out, because a record is damaged.
-    fn is_left_out(&self) -> bool {
+    /// An environment is not there, or does not hold a device any more, and a record is damaged that may say so.
+    fn left_out(&self) -> Option<String> {
         if !self.host().state_is_damaged() {
-            return false;
+            return None;
         }
-        let hostname = self.host().hostname;
-        let here = self.known.about.eids.iter();
-        let mut here = here.filter(|(host, _)| host == hostname);
-        here.any(|(_, eid)| self.facts.environment(hostname, eid).is_none())
+        let (facts, hostname, about) = (self.facts, self.host().hostname, &self.known.about);
+        let mut eids = about.eids.iter().filter(|(host, _)| host == hostname);
+        let mut held = about.held.iter().filter(|(host, _, _)| host == hostname);
+        let holds = |eid: &str, gpu: u32| {
+            let environment = facts.environment(hostname, eid);
+            let attachments = environment.map(|id| facts.attachments_of(id));
+            attachments.is_some_and(|all| all.iter().any(|it| it.gpu == gpu))
+        };
+        let is_left_out = eids.any(|(_, eid)| facts.environment(hostname, eid).is_none())
+            || held.any(|(_, eid, gpu)| self.host().holders_are_damaged(*gpu) && !holds(eid, *gpu));
+        is_left_out.then(|| "a record of genv's state is damaged or disputed".to_owned())
     }
 
-    fn use_is_unknown(&self) -> bool {
+    fn unknown_use(&self) -> Option<String> {
         let (facts, host) = (self.facts, self.host());
-        let gpus = &self.known.about.gpus;
-        // On a device that is not listed any more no process goes on.
-        let unmeasured = || {
-            let mut listed = gpus.iter().filter(|gpu| host.lists_gpu(**gpu));
-            listed.any(|&gpu| !host.measures_processes(gpu))
-        };
         match self.subject {
             Subject::Process {
                 pid,
                 start_time_ticks,
                 ..
             } => match facts.process(host.hostname, *pid) {
-                None => unmeasured(),
-                Some(id) => {
-                    let process = &facts.processes[id];
-                    let started = process.process.start_time_ticks;
-                    let is_other = started.is_some_and(|started| started != *start_time_ticks);
-                    let is_whole = process.user.is_some()
-                        && started.is_some()
-                        && process.process.uid.is_some()
-                        && process.process.username.is_some();
-                    !is_other && !is_whole
-                }
+                None => self.unmeasured(),
+                Some(id) => self.unknown_process(id, *start_time_ticks),
             },
             Subject::Environment { eid, .. } | Subject::EnvironmentDevice { eid, .. } => {
-                let Some(environment) = facts.environment(host.hostname, eid) else {
-                    return false;
+                let environment = facts.environment(host.hostname, eid)?;
+                let gpus = &self.known.about.gpus;
+                let hidden = || {
+                    gpus.iter()
+                        .find(|gpu| host.hides_use_of(self.username, **gpu))
                 };
                 let mut held = facts.attachments_of(environment).iter();
-                let idle_is_unknown = matches!(self.view.rule.kind, RuleKind::Idle { .. })
-                    && held.any(|it| gpus.contains(&it.gpu) && rules::sample(facts, it).is_none());
-                let hidden = |gpu: &u32| host.hides_use_of(self.username, *gpu);
-                idle_is_unknown
-                    || unmeasured()
-                    || gpus.iter().any(hidden)
-                    || facts
-                        .uses_of(environment)
-                        .any(|used| self.lacks_memory(used))
+                self.unmeasured()
+                    .or_else(|| hidden().map(|gpu| self.hidden(*gpu)))
+                    .or_else(|| held.find_map(|it| self.unmeasured_idleness(it)))
+                    .or_else(|| {
+                        facts
+                            .uses_of(environment)
+                            .find_map(|it| self.lacks_memory(it))
+                    })
             }
             Subject::User { .. } | Subject::UserDevice { .. } => {
                 let counts = |gpu: &u32| match self.subject {
@@ -223,22 +253,78 @@ impl Evidence<'_, '_> {
                     _ => true,
                 };
                 let mut unknown = host.unknown_uses.iter();
+                let hidden = unknown.find(|(gpu, it)| counts(gpu) && it.may_be_of(self.username));
                 let mut uses = facts.uses_of_user(self.username);
-                unmeasured()
-                    || unknown.any(|(gpu, it)| counts(gpu) && it.may_be_of(self.username))
-                    || uses.any(|used| {
-                        facts.processes[used.process].host == self.host && self.lacks_memory(used)
-                    })
+                self.unmeasured()
+                    .or_else(|| hidden.map(|(gpu, _)| self.hidden(*gpu)))
+                    .or_else(|| uses.find_map(|it| self.lacks_memory(it)))
             }
         }
     }
 
-    /// Whether a rule about memory lacks the amount of a use.
-    fn lacks_memory(&self, used: &UseFacts) -> bool {
+    /// The driver does not tell the processes on a device. On one that is not listed any more no process goes on.
+    fn unmeasured(&self) -> Option<String> {
+        let host = self.host();
+        let mut gpus = self.known.about.gpus.iter();
+        let gpu = gpus.find(|&&gpu| host.lists_gpu(gpu) && !host.measures_processes(gpu))?;
+        Some(format!(
+            "the driver does not tell the processes on device {gpu}"
+        ))
+    }
+
+    fn hidden(&self, gpu: u32) -> String {
+        let name = words::name(self.username);
+        format!("a process on device {gpu} may be of {name}, and it is not known where it belongs")
+    }
+
+    fn unknown_process(&self, id: ProcessId, start_time_ticks: u64) -> Option<String> {
+        let facts = &self.facts.processes[id];
+        let process = facts.process;
+        if process
+            .start_time_ticks
+            .is_some_and(|it| it != start_time_ticks)
+        {
+            return None;
+        }
+        let is_whole = facts.user.is_some()
+            && process.start_time_ticks.is_some()
+            && process.uid.is_some()
+            && process.username.is_some();
+        let pid = process.pid;
+        (!is_whole).then(|| format!("it is not known whose process {pid} is, or where it belongs"))
+    }
+
+    /// How busy an idle device is now was not measured, or not for as long as the rule asks since it was not.
+    fn unmeasured_idleness(&self, attachment: &AttachmentFacts) -> Option<String> {
+        let RuleKind::Idle { over, .. } = self.view.rule.kind else {
+            return None;
+        };
+        let gpu = attachment.gpu;
+        if !self.known.about.gpus.contains(&gpu) {
+            return None;
+        }
+        if rules::sample(self.facts, attachment).is_none() {
+            return Some(format!("the use of device {gpu} is not measured"));
+        }
+        let window = rules::window_now(self.view, over, self.history, attachment)?;
+        let over = words::duration(over.as_secs());
+        window.is_interrupted().then(|| {
+            format!(
+                "the use of device {gpu} was not measured for a time, and is not yet for {over}"
+            )
+        })
+    }
+
+    /// A rule about memory lacks the amount of a use.
+    fn lacks_memory(&self, used: &UseFacts) -> Option<String> {
         let is_about_memory = matches!(
             self.view.rule.kind,
             RuleKind::EnvMemory | RuleKind::MaxMemoryPerUser { .. }
         );
-        is_about_memory && !used.memory_is_measured && self.known.about.gpus.contains(&used.gpu)
+        let counts = self.facts.processes[used.process].host == self.host
+            && self.known.about.gpus.contains(&used.gpu);
+        let is_unknown = is_about_memory && !used.memory_is_measured && counts;
+        let gpu = used.gpu;
+        is_unknown.then(|| format!("the driver does not tell all memory in use on device {gpu}"))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::{About, is_unknown};
+use super::evidence::About;
 use super::{History, ViolationHistory};
 use crate::config::{Action, Rule};
 use crate::plan::facts::{Facts, HostId};
@@ -11,8 +11,8 @@ use crate::plan::judge::is_open;
 use crate::plan::selector::View;
 use crate::plan::{Input, Key, Plan, Stage, Subject, Target, hold};
 
-/// Violations that are kept at once though they are not found, because a part of the evidence is not known.
-const MOST_UNKNOWN: usize = 10_000;
+/// For how long a process that was signalled is remembered though no device lists it, while not all processes are known.
+const LONGEST_UNLISTED_SECONDS: f64 = 3600.0;
 
 impl History {
     /// Notes what the plan of a cycle found: what is seen and since when, what is gone, and how busy attachments were. What
@@ -56,6 +56,7 @@ impl History {
             self.violations.remove(&violation.key);
             let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
             known.about = About::of(facts, &violation.key.subject, username);
+            known.unknown_seconds = None;
             known.since_seconds = violation.since_seconds;
             let open = |target: &Target| is_open(self, rule, target);
             let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
@@ -84,26 +85,17 @@ impl History {
             }
             seen.insert(violation.key.clone(), known);
         }
-        // The others are gone, unless nobody can tell.
-        let mut kept = 0;
-        for (key, mut known) in std::mem::take(&mut self.violations) {
-            let Some(view) = views.get(key.rule.as_str()) else {
-                continue;
-            };
-            if !self.knows(view.rule) {
-                continue;
-            }
-            let is_silent = match key.subject.hostname() {
-                Some(hostname) => view.missing_hosts.contains(&hostname),
-                None => !view.missing_hosts.is_empty(),
-            };
-            if is_silent {
-                seen.insert(key, known);
-            } else if kept < MOST_UNKNOWN && is_unknown(facts, view, &key.subject, &known) {
-                kept += 1;
+        // The others are over, unless that is not known.
+        for frozen in &plan.frozen {
+            if let Some(mut known) = self.violations.remove(&frozen.key) {
+                known.unknown_seconds = Some(frozen.unknown_since_seconds);
                 known.seen.wait();
-                seen.insert(key, known);
-            } else {
+                seen.insert(frozen.key.clone(), known);
+            }
+        }
+        for (key, known) in std::mem::take(&mut self.violations) {
+            let view = views.get(key.rule.as_str());
+            if let Some(view) = view.filter(|view| self.knows(view.rule)) {
                 self.remember(view.rule, &key, &known, now);
             }
         }
@@ -134,7 +126,8 @@ impl History {
         }
 
         let environments = &facts.environments[host.environments.clone()];
-        if freshness.state == Freshness::New && !known.attachments.is_empty() {
+        let state_is_known = freshness.state == Freshness::New && !host.state_is_damaged();
+        if state_is_known && !known.attachments.is_empty() {
             let held: BTreeSet<(&str, u32)> = environments
                 .iter()
                 .flat_map(|environment| {
@@ -154,18 +147,33 @@ impl History {
             return;
         }
         if !known.processes.is_empty() {
-            let running: BTreeSet<(u32, Option<u64>)> = facts.processes[host.processes.clone()]
+            let running: BTreeMap<u32, Option<u64>> = facts.processes[host.processes.clone()]
                 .iter()
                 .map(|process| (process.process.pid, process.process.start_time_ticks))
                 .collect();
+            let lists_all = host.measures_all_processes();
             let (now, gap) = (input.now_seconds, freshness.longest_gap_seconds);
-            known.processes.retain(|pid, process| {
-                process.seen.observe(now, gap);
-                running.contains(&(*pid, Some(process.start_time_ticks)))
-            });
+            known
+                .processes
+                .retain(|pid, process| match running.get(pid) {
+                    Some(Some(started)) => {
+                        process.seen.observe(now, gap);
+                        *started == process.start_time_ticks
+                    }
+                    Some(None) => {
+                        process.seen.wait();
+                        true
+                    }
+                    None => {
+                        process.seen.wait();
+                        let acted = process.killed_seconds.or(process.terminated_seconds);
+                        let age = acted.map(|acted| (now - acted).abs());
+                        !lists_all && age.is_some_and(|age| age <= LONGEST_UNLISTED_SECONDS)
+                    }
+                });
         }
         known.follow_contexts(facts, id, input.now_seconds);
-        known.follow_hidden(facts, id, input.now_seconds);
+        known.follow_hidden(facts, id, &input.config.rules, input.now_seconds);
         known.follow_idle(facts, id, views);
     }
 }

@@ -1,10 +1,20 @@
 //! For how long processes of a user, of which it is not known where they belong, hide whether a device that the user holds
 //! is idle.
 
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
 
 use super::{HostHistory, ObservedTime};
+use crate::config::{Rule, RuleKind};
 use crate::plan::facts::{Facts, HostId};
+
+/// For how long a device was hidden, and when it was last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Hidden {
+    time: ObservedTime,
+    /// Unix time.
+    last_seconds: f64,
+}
 
 impl HostHistory {
     /// For how long a device of a user is hidden, if it is hidden now.
@@ -16,40 +26,68 @@ impl HostHistory {
         longest_gap_seconds: f64,
     ) -> f64 {
         let hidden = self.hidden.get(username).and_then(|gpus| gpus.get(&gpu));
-        hidden.map_or(0.0, |hidden| hidden.at(now_seconds, longest_gap_seconds))
+        hidden.map_or(0.0, |it| it.time.at(now_seconds, longest_gap_seconds))
     }
 
-    /// Notes which held devices are hidden on a host whose devices and processes were read anew. Where the driver does not
-    /// tell the processes, the time waits.
-    pub(super) fn follow_hidden(&mut self, facts: &Facts<'_>, host: HostId, now_seconds: f64) {
+    /// Notes which held devices are hidden on a host whose devices and processes were read anew. The time of one that is
+    /// not hidden waits for as long as the rules remember, and where it is not known whether it is.
+    pub(super) fn follow_hidden(
+        &mut self,
+        facts: &Facts<'_>,
+        host: HostId,
+        rules: &[Rule],
+        now_seconds: f64,
+    ) {
         let host = &facts.hosts[host];
         let gap = host.freshness.longest_gap_seconds;
         let mut last = std::mem::take(&mut self.hidden);
         if host.unknown_uses.is_empty() && last.is_empty() {
             return;
         }
-        let mut hidden: BTreeMap<String, BTreeMap<u32, ObservedTime>> = BTreeMap::new();
-        for environment in &facts.environments[host.environments.clone()] {
-            for attachment in &facts.attachments[environment.attachments.clone()] {
-                let (username, gpu) = (facts.users[attachment.user].name, attachment.gpu);
-                let known = last.get_mut(username).and_then(|gpus| gpus.remove(&gpu));
-                let time = if host.is_hidden_by(username, gpu) {
-                    let mut time = known.unwrap_or_else(|| ObservedTime::begin(now_seconds));
-                    time.observe(now_seconds, gap);
-                    time
-                } else {
-                    match known {
-                        Some(mut time) if !host.measures_processes(gpu) => {
-                            time.wait();
-                            time
-                        }
-                        _ => continue,
-                    }
-                };
-                let gpus = hidden.entry(username.to_owned()).or_default();
-                gpus.insert(gpu, time);
+        let attachments = &facts.environments[host.environments.clone()];
+        let attachments = attachments
+            .iter()
+            .flat_map(|it| &facts.attachments[it.attachments.clone()]);
+        for attachment in attachments {
+            let (username, gpu) = (facts.users[attachment.user].name, attachment.gpu);
+            let of_user = self.hidden.get(username);
+            // Several environments of a user may hold it.
+            if of_user.is_some_and(|gpus| gpus.contains_key(&gpu))
+                || !host.is_hidden_by(username, gpu)
+            {
+                continue;
+            }
+            let known = last.get_mut(username).and_then(|gpus| gpus.remove(&gpu));
+            let mut time = known.map_or_else(|| ObservedTime::begin(now_seconds), |it| it.time);
+            time.observe(now_seconds, gap);
+            let hidden = Hidden {
+                time,
+                last_seconds: now_seconds,
+            };
+            let gpus = self.hidden.entry(username.to_owned()).or_default();
+            gpus.insert(gpu, hidden);
+        }
+        let remember = remember_seconds(rules);
+        for (username, gpus) in last {
+            for (gpu, mut hidden) in gpus {
+                let is_known = host.measures_processes(gpu) && !host.state_is_damaged();
+                if is_known && (now_seconds - hidden.last_seconds).abs() >= remember {
+                    continue;
+                }
+                hidden.time.wait();
+                let gpus = self.hidden.entry(username.clone()).or_default();
+                gpus.insert(gpu, hidden);
             }
         }
-        self.hidden = hidden;
     }
+}
+
+/// The longest time for which a rule about unknown processes remembers.
+fn remember_seconds(rules: &[Rule]) -> f64 {
+    let about = rules
+        .iter()
+        .filter(|rule| matches!(rule.kind, RuleKind::UnknownProcesses { .. }));
+    about.fold(0.0, |longest, rule| {
+        longest.max(rule.remember.as_secs_f64())
+    })
 }

@@ -24,6 +24,9 @@ pub(in crate::plan) struct IdleWindow {
     /// Whether the last samples were not measured: the time until the next one does not count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
+    /// Whether it began anew because nothing was measured for too long, and is not whole since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_interrupted: bool,
     /// Seconds, and utilization × seconds; the oldest first.
     buckets: VecDeque<(f32, f32)>,
 }
@@ -73,7 +76,13 @@ impl IdleWindow {
         self.waits = true;
     }
 
-    /// Adds a sample; after a gap, or on a clock that was set back, the window begins anew.
+    /// Whether it lacks what was not measured, so that nothing is known of the time before now.
+    pub(in crate::plan) const fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// Adds a sample. The time of a gap, or of a clock that was set back, does not count; what follows goes on with the
+    /// window, unless the gap is longer than the window.
     pub(in crate::plan) fn observe(
         &mut self,
         sample: Sample,
@@ -94,11 +103,12 @@ impl IdleWindow {
         let before = self.sampled_seconds.replace(sample.sampled_seconds);
         let Some(before) = before else { return };
         let seconds = sample.sampled_seconds - before;
-        if std::mem::take(&mut self.waits) && (0.0..=over.as_secs_f64()).contains(&seconds) {
-            return;
-        }
-        if !(seconds > 0.0 && seconds <= longest_gap_seconds) {
-            self.buckets.clear();
+        let waited = std::mem::take(&mut self.waits);
+        if waited || !(seconds > 0.0 && seconds <= longest_gap_seconds) {
+            if seconds.abs() > over.as_secs_f64() {
+                self.buckets.clear();
+                self.is_interrupted = true;
+            }
             return;
         }
         let over = over.as_secs_f32();
@@ -116,6 +126,7 @@ impl IdleWindow {
             }
             self.buckets.pop_front();
         }
+        self.is_interrupted &= self.seconds() < over;
     }
 
     /// The average over the window, if all of it was observed.
@@ -180,22 +191,40 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_a_clock_that_is_set_back_and_a_new_attachment_begin_anew() {
+    fn a_gap_and_a_clock_that_is_set_back_do_not_count_and_longer_than_the_window_begin_anew() {
         let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
-        for next in [
-            sample(631.0, 0.0),
-            sample(100.0, 0.0),
-            sample(600.0, 0.0),
-            Sample {
-                attached_seconds: Some(605),
-                ..sample(610.0, 0.0)
-            },
+        for (at, goes_on) in [
+            (600.0, true),
+            (631.0, true),
+            (1200.0, true),
+            (1201.0, false),
+            (0.0, true),
+            (-1.0, false),
         ] {
             let mut window = idle();
             assert_eq!(window.average(OVER), Some(0.0));
-            window.observe(next, OVER, 30.0);
-            assert_eq!(window.average(OVER), None, "{next:?}");
+            // What is told of the time in between is not told by this sample.
+            window.observe(sample(at, 1.0), OVER, 30.0);
+            assert_eq!(window.average(OVER), goes_on.then_some(0.0), "{at}");
+            assert_eq!(window.is_interrupted(), !goes_on, "{at}");
+            for i in 1..=60 {
+                window.observe(sample(at + f64::from(i) * 10.0, 0.0), OVER, 30.0);
+            }
+            assert_eq!(window.average(OVER), Some(0.0), "{at}");
+            assert!(!window.is_interrupted(), "{at}");
         }
+    }
+
+    #[test]
+    fn a_new_attachment_begins_anew() {
+        let mut window = observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
+        let anew = Sample {
+            attached_seconds: Some(605),
+            ..sample(610.0, 0.0)
+        };
+        window.observe(anew, OVER, 30.0);
+        assert_eq!(window.average(OVER), None);
+        assert!(!window.is_interrupted());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod contexts;
 mod evidence;
 mod follow;
+mod frozen;
 mod hidden;
 mod idle;
 mod progress;
@@ -20,6 +21,7 @@ use crate::config::Rule;
 pub(super) use contexts::ContextHistory;
 use evidence::About;
 pub(super) use follow::wants_new_round;
+pub use frozen::Frozen;
 pub(super) use idle::{IdleWindow, Sample};
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
@@ -87,6 +89,9 @@ pub(super) struct ViolationHistory {
     pub(super) put_off: bool,
     /// Whether any of this was only rehearsed.
     pub(super) rehearsed: bool,
+    /// Since when it is not known whether it goes on, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unknown_seconds: Option<f64>,
     /// What it was concluded from when it was last seen.
     #[serde(default)]
     pub(super) about: About,
@@ -108,7 +113,7 @@ pub(super) struct HostHistory {
     contexts: BTreeMap<u32, contexts::ProcessContexts>,
     /// By user and GPU: for how long the user's unknown processes hide what the user makes of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    hidden: BTreeMap<String, BTreeMap<u32, ObservedTime>>,
+    hidden: BTreeMap<String, BTreeMap<u32, hidden::Hidden>>,
     /// By rule, eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
@@ -265,6 +270,7 @@ impl ViolationHistory {
             chosen: BTreeSet::new(),
             put_off: false,
             rehearsed: false,
+            unknown_seconds: None,
             about: About::new(),
         }
     }

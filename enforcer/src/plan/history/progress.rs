@@ -153,6 +153,7 @@ impl ViolationHistory {
             put_off: false,
             acted_seconds: None,
             chosen: BTreeSet::new(),
+            unknown_seconds: None,
             about: super::About::default(),
             ..self.clone()
         };

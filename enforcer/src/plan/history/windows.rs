@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::evidence::groups_are_unknown;
 use super::{HostHistory, IdleWindow};
 use crate::config::RuleKind;
 use crate::plan::facts::{Facts, HostId};
@@ -85,12 +86,19 @@ impl Following<'_, '_> {
             gpus.insert(attachment.gpu, window);
         }
         for (eid, gpus) in last {
-            let is_gone = facts.environment(host.hostname, &eid).is_none();
+            let is_left_out =
+                host.state_is_damaged() && facts.environment(host.hostname, &eid).is_none();
             for (gpu, mut window) in gpus {
                 window.wait();
-                if is_gone && host.state_is_damaged() {
+                let Some(username) = window.username().map(str::to_owned) else {
+                    continue;
+                };
+                let is_unknown = is_left_out
+                    || host.holders_are_damaged(gpu)
+                    || groups_are_unknown(facts, view.rule, &username);
+                if is_unknown {
                     windows.entry(eid.clone()).or_default().insert(gpu, window);
-                } else if let Some(username) = window.username().map(str::to_owned) {
+                } else {
                     self.left.entry(username).or_default().insert(gpu, window);
                 }
             }

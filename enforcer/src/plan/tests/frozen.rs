@@ -1,0 +1,392 @@
+//! What is not known freezes a violation: it neither goes on nor ends, and the plan names it with what is not known.
+
+use genv_core::model::{Attribution, CollectorStatus};
+
+use super::daemon::*;
+use super::lab::*;
+use crate::config::*;
+use crate::plan::*;
+
+/// A minute, then a warning of a minute; nothing is remembered of a violation that is over.
+fn warned(kind: RuleKind, action: Action) -> Rule {
+    Rule {
+        for_duration: seconds(60),
+        warn: vec![seconds(60)],
+        ..rule(kind, action)
+    }
+}
+
+fn max_devices() -> Rule {
+    let kind = RuleKind::MaxDevicesPerUser {
+        limits: limit(1),
+        scope: Scope::Host,
+    };
+    warned(kind, Action::Detach)
+}
+
+fn idle() -> Rule {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(600),
+        only_if_free_devices_below: None,
+    };
+    warned(kind, Action::Detach)
+}
+
+/// alice holds devices 0 and 1 and has a process on 0 that does nothing; bob's process is outside.
+fn lab() -> Lab {
+    let mut lab = Lab::new(1, 3)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", 0, 3600.0)
+        .attach("gpu01", "e1", 1, 1800.0)
+        .process("gpu01", 10, "alice", Some("e1"), &[(0, 30 * GIB)])
+        .process("gpu01", 20, "bob", None, &[(2, GIB)]);
+    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(0.0);
+    lab
+}
+
+fn changed(change: impl FnOnce(&mut Lab)) -> Lab {
+    let mut lab = lab();
+    change(&mut lab);
+    lab
+}
+
+fn failed(collector: &'static str) -> impl FnOnce(&mut Lab) {
+    move |lab| {
+        let status = CollectorStatus::default();
+        let collectors = &mut lab.hosts[0].collectors;
+        collectors.insert(collector.to_owned(), status);
+    }
+}
+
+fn damaged(lab: &mut Lab) {
+    let status = CollectorStatus {
+        success: true,
+        current: true,
+        error: Some("devices.json: entry 1: it is \"?\", and is left out".to_owned()),
+        ..CollectorStatus::default()
+    };
+    lab.hosts[0].collectors.insert("state".to_owned(), status);
+}
+
+/// An entry of devices.json is damaged.
+fn without_attachments(lab: &mut Lab) {
+    damaged(lab);
+    lab.hosts[0]
+        .devices
+        .iter_mut()
+        .for_each(|it| it.attachments.clear());
+    lab.eid("gpu01", "e1").devices.clear();
+}
+
+/// An entry of envs.json is damaged.
+fn without_environment(lab: &mut Lab) {
+    damaged(lab);
+    lab.hosts[0].environments.clear();
+    lab.pid("gpu01", 10).attribution = Attribution::Unknown {
+        reason: "state_damaged".to_owned(),
+    };
+}
+
+fn lost_devices(lab: &mut Lab) {
+    for device in &mut lab.hosts[0].devices {
+        (device.up, device.processes_measured) = (false, false);
+    }
+    lab.hosts[0].processes.clear();
+}
+
+fn unknown_uids(lab: &mut Lab) {
+    for pid in [10, 20] {
+        let process = lab.pid("gpu01", pid);
+        process.uid = None;
+        process.username = None;
+        process.start_time_ticks = None;
+        process.attribution = Attribution::Unknown {
+            reason: "vanished".to_owned(),
+        };
+    }
+}
+
+fn untold_lists(lab: &mut Lab) {
+    for device in &mut lab.hosts[0].devices {
+        device.processes_measured = false;
+    }
+    lab.hosts[0].processes.clear();
+}
+
+fn unmeasured_use(lab: &mut Lab) {
+    for pid in [10, 20] {
+        let uses = &mut lab.pid("gpu01", pid).devices;
+        uses.iter_mut().for_each(|it| {
+            it.utilization_ratio = None;
+            it.memory_used_bytes = None;
+        });
+    }
+}
+
+fn silent(lab: &mut Lab) {
+    lab.silent.insert("gpu01".to_owned());
+}
+
+/// What can be unknown, the lab then, which of the rules below it freezes, and what is said of it.
+type Case = (&'static str, Lab, &'static [&'static str], &'static str);
+
+fn unknowns() -> Vec<Case> {
+    let processes: &[_] = &["NonEnvProcesses", "EnvMemory", "Idle"];
+    let all: &[_] = &["NonEnvProcesses", "EnvMemory", "MaxDevicesPerUser", "Idle"];
+    vec![
+        (
+            "a silent host",
+            changed(silent),
+            all,
+            "no fresh facts from gpu01",
+        ),
+        (
+            "a hung driver",
+            changed(failed("gpu")),
+            processes,
+            "no fresh facts from gpu01",
+        ),
+        (
+            "an unreadable state",
+            changed(failed("state")),
+            all,
+            "no fresh facts from gpu01",
+        ),
+        (
+            "unreadable processes",
+            changed(failed("processes")),
+            all,
+            "no fresh facts from gpu01",
+        ),
+        (
+            "a damaged devices.json",
+            changed(without_attachments),
+            &["MaxDevicesPerUser", "Idle"],
+            "a record of genv's state is damaged or disputed",
+        ),
+        (
+            "a damaged envs.json",
+            changed(without_environment),
+            &["EnvMemory", "MaxDevicesPerUser", "Idle"],
+            "a record of genv's state is damaged or disputed",
+        ),
+        (
+            "lost devices",
+            changed(lost_devices),
+            processes,
+            "the driver does not tell the processes on device",
+        ),
+        (
+            "untold lists",
+            changed(untold_lists),
+            processes,
+            "the driver does not tell the processes on device",
+        ),
+        (
+            "unknown uids",
+            changed(unknown_uids),
+            processes,
+            "it is not known where",
+        ),
+        (
+            "unmeasured use",
+            changed(unmeasured_use),
+            &["EnvMemory", "Idle"],
+            "device 0",
+        ),
+    ]
+}
+
+fn rules() -> Vec<Rule> {
+    vec![
+        warned(RuleKind::NonEnvProcesses, Action::Terminate),
+        warned(RuleKind::EnvMemory, Action::Terminate),
+        max_devices(),
+        idle(),
+    ]
+}
+
+/// alice's environment has little memory, so that it breaks the rule about it too.
+fn with_little_memory(mut lab: Lab) -> Lab {
+    let environments = &mut lab.hosts[0].environments;
+    if let Some(environment) = environments.first_mut() {
+        std::sync::Arc::make_mut(environment).gpu_memory_bytes = Some(GIB);
+    }
+    lab
+}
+
+fn warnings(daemon: &Daemon) -> Vec<(String, usize)> {
+    let all = daemon.history.violations.iter();
+    all.map(|(key, known)| (key.rule.clone(), known.warnings_given))
+        .collect()
+}
+
+#[test]
+fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
+    let lab = with_little_memory(lab());
+    for (what, unknown, frozen, said) in unknowns() {
+        let unknown = with_little_memory(unknown);
+        let mut daemon = Daemon::new(rules());
+        // All are warned of, and none has come to its end.
+        daemon.config.rules[0].for_duration = seconds(660);
+        daemon.config.rules[1].for_duration = seconds(660);
+        daemon.config.rules[2].for_duration = seconds(660);
+        daemon.run(&lab, 680);
+        let known = warnings(&daemon);
+        assert_eq!(known.len(), 5, "{what}: {known:?}");
+        for begin in [0, 200] {
+            let steps = daemon.run(&unknown, 200);
+            let deeds: Vec<String> = steps
+                .iter()
+                .filter(|(_, step)| !matches!(step, StepKind::Report | StepKind::Warn { .. }))
+                .map(|(_, step)| short(step))
+                .collect();
+            let plan = daemon.plan(&unknown);
+            for name in frozen {
+                let of_rule: Vec<&Frozen> = plan
+                    .frozen
+                    .iter()
+                    .filter(|it| it.key.rule == *name)
+                    .collect();
+                assert!(!of_rule.is_empty(), "{what}: {name}: {:?}", plan.frozen);
+                for it in of_rule {
+                    assert!(
+                        it.why.contains(said) || it.why.contains("not known"),
+                        "{what}: {}",
+                        it.why
+                    );
+                    assert_eq!(it.unknown_since_seconds, NOON + 680.0, "{what} {begin}");
+                }
+            }
+            if frozen.len() == 4 {
+                assert_eq!(deeds, [""; 0], "{what}");
+            }
+        }
+        // It is known again: each goes on where it was.
+        let plan = daemon.cycle(&lab);
+        assert_eq!(plan.frozen, [], "{what}");
+        for (rule, given) in known
+            .into_iter()
+            .filter(|(rule, _)| frozen.contains(&&**rule))
+        {
+            let now = warnings(&daemon);
+            assert!(
+                now.contains(&(rule.clone(), given)),
+                "{what}: {rule}: {now:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_silent_host_stops_the_window_of_idle_and_a_longer_silence_than_the_window_keeps_the_violation()
+{
+    let quiet = changed(silent);
+    // 590 of 600 s were seen; the first look after the silence adds none.
+    let mut daemon = Daemon::new(vec![idle()]);
+    daemon.run(&lab(), 600);
+    assert_eq!(daemon.run(&quiet, 400), []);
+    assert_eq!(daemon.plan(&lab()).violations.len(), 0);
+    daemon.run(&lab(), 20);
+    assert_eq!(daemon.plan(&lab()).violations.len(), 2);
+    // A violation waits until the window is whole again, and is over if the device was used in it.
+    for (is_used, given) in [(false, 1), (true, 0)] {
+        let mut daemon = Daemon::new(vec![idle()]);
+        daemon.run(&lab(), 680);
+        daemon.run(&quiet, 3600);
+        let after = changed(|lab| {
+            let ratio = if is_used { 0.5 } else { 0.0 };
+            lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(ratio);
+        });
+        daemon.run(&after, 300);
+        let plan = daemon.plan(&after);
+        assert_eq!((plan.violations.len(), plan.frozen.len()), (0, 2));
+        let why = "the use of device 0 was not measured for a time, and is not yet for 10m";
+        assert_eq!(plan.frozen[0].why, why);
+        daemon.run(&after, 310);
+        let plan = daemon.plan(&after);
+        assert_eq!(plan.frozen, []);
+        assert_eq!(plan.violations.len(), 1 + given);
+    }
+}
+
+#[test]
+fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
+    let mut rule = rule(RuleKind::NonEnvProcesses, Action::Kill);
+    rule.grace = seconds(60);
+    for (what, unknown, ..) in unknowns() {
+        let mut daemon = Daemon::new(vec![rule.clone()]);
+        let steps = daemon.run(&lab(), 50);
+        assert_eq!(short(&steps[1].1), "terminate 20", "{what}");
+        daemon.run(&unknown, 300);
+        let steps = daemon.run(&lab(), 200);
+        let steps: Vec<String> = steps.iter().map(|(_, step)| short(step)).collect();
+        assert!(
+            !steps.contains(&"terminate 20".to_owned()),
+            "{what}: {steps:?}"
+        );
+        if !matches!(
+            what,
+            "a damaged devices.json" | "a damaged envs.json" | "unmeasured use"
+        ) {
+            assert_eq!(steps, ["kill 20"], "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_is_known_of_a_context_stays_while_its_process_cannot_be_told() {
+    let mut lab = lab().process("gpu01", 11, "alice", Some("e1"), &[(0, GIB), (1, GIB)]);
+    lab.pid("gpu01", 11).devices[0].utilization_ratio = Some(0.9);
+    lab.pid("gpu01", 11).devices[1].utilization_ratio = Some(0.0);
+    let mut untold = lab.clone();
+    untold.pid("gpu01", 11).start_time_ticks = None;
+    let detached = || {
+        let mut lab = lab.clone();
+        lab.hosts[0].devices[1].attachments.clear();
+        lab.eid("gpu01", "e1")
+            .devices
+            .retain(|it| it.index.gpu != 1);
+        lab
+    };
+    let mut daemon = Daemon::new(vec![rule(RuleKind::EnvDevices, Action::Terminate)]);
+    daemon.run(&lab, 50);
+    daemon.run(&untold, 20);
+    let plan = daemon.plan(&detached());
+    assert_eq!(plan.violations, []);
+    assert_eq!(plan.left_behind.len(), 1);
+}
+
+#[test]
+fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
+    let kind = RuleKind::UnknownProcesses { over: seconds(300) };
+    let rule = Rule {
+        remember: seconds(60),
+        ..rule(kind, Action::Warn)
+    };
+    let hidden = changed(|lab| {
+        // Two environments hold the device.
+        *lab = lab
+            .clone()
+            .environment("gpu01", "e2", "alice")
+            .attach("gpu01", "e2", 0, 60.0);
+        lab.pid("gpu01", 10).attribution = Attribution::Unknown {
+            reason: "environ_empty".to_owned(),
+        };
+    });
+    let device = |plan: &Plan| {
+        let subjects = plan.violations.iter().map(|it| &it.key.subject);
+        subjects
+            .filter(|it| matches!(it, Subject::UserDevice { .. }))
+            .count()
+    };
+    for (gap, found) in [(50, 1), (120, 0)] {
+        let mut daemon = Daemon::new(vec![rule.clone()]);
+        for _ in 0..3 {
+            daemon.run(&hidden, 150);
+            daemon.run(&lab(), gap);
+        }
+        assert_eq!(device(&daemon.plan(&hidden)), found, "{gap}");
+    }
+}
