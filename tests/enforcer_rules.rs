@@ -224,14 +224,19 @@ tests:
     interval: 60s
     scenario:
       version: 1
-      users: {alice: 2001, bob: 2002, mallory: 2003}
+      users: {alice: 2001, bob: 2002, mallory: 2003, carol: 2004, root: 0}
       hosts:
         - name: a
-          devices: [{count: 2}]
-          environments: [{eid: \"1\", user: alice, devices: [0]}, {eid: \"2\", user: bob, devices: [1]}]
+          devices: [{count: 3}]
+          environments:
+            - {eid: \"1\", user: alice, devices: [0]}
+            - {eid: \"2\", user: bob, devices: [1]}
+            - {eid: \"3\", user: carol, devices: [2]}
           processes:
             - {pid: 20, user: bob, claim: empty, devices: [{index: 1, memory: 1mi}]}
             - {pid: 30, user: mallory, claim: empty, devices: [{index: 0, memory: 1mi}, {index: 1, memory: 1mi}]}
+            # Whose container it is cannot be told: perhaps carol's.
+            - {pid: 40, user: root, container_id: 4f2a6e4f2a6e4f2a, claim: empty, devices: [{index: 2, memory: 1mi}]}
     expect:
       - at: 10m
         warnings: [{rule: unknown-processes, user: bob}, {rule: unknown-processes, user: mallory}]

@@ -5,6 +5,7 @@
 
 mod campaign;
 mod delivery;
+mod hidden;
 mod identity;
 mod notifier;
 mod pacing;
