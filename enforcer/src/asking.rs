@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,10 +18,13 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::config::BreakerLimits;
+use crate::execute::surprise::Expected;
 use crate::execute::{Asked, Mark};
+use crate::host::users_of_devices;
 use crate::intents::{Outcomes, VERSION};
 use crate::plan::words;
-use crate::plan::{Key, Outcome, ProcessTarget, Step, StepKind, Violation};
+use crate::plan::{AttachmentTarget, Key, Outcome, Plan, ProcessTarget, Step, StepKind, Violation};
 
 /// What a host takes to answer: a session may be slow, and GPUs are asked anew there.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(25);
@@ -34,6 +37,9 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// A host that cannot be asked to act is asked nothing for so long, unless its session ends before.
 const UNABLE_FOR: Duration = Duration::from_secs(300);
+
+/// For how long a host is asked to go on ending the processes of a device that it took.
+const COME_BACK_FOR: Duration = Duration::from_secs(600);
 
 /// In how many cycles a process that was killed may still be told of.
 const CYCLES_TO_DIE: u32 = 3;
@@ -121,6 +127,12 @@ pub(crate) struct Asking {
     /// Hosts that cannot be asked to act: since when, and why.
     unable: BTreeMap<String, (Instant, String)>,
     killed: Vec<Killed>,
+    /// Devices that hosts took, and processes that end with them there at the pace.
+    taken: Vec<(Instant, AttachmentTarget)>,
+    /// Hosts that are to go on with these now.
+    unfinished: Vec<String>,
+    /// By host, how many users have or use a device there, and whom this cycle hits.
+    users: BTreeMap<String, (usize, BTreeSet<String>)>,
     /// How long a cycle waits.
     patience: Duration,
 }
@@ -146,6 +158,9 @@ impl Asking {
             refused: BTreeMap::new(),
             unable: BTreeMap::new(),
             killed: Vec::new(),
+            taken: Vec::new(),
+            unfinished: Vec::new(),
+            users: BTreeMap::new(),
             patience: if patiently {
                 ANSWER_DEADLINE + PATIENCE
             } else {
@@ -174,6 +189,26 @@ impl Asking {
             && !self.refused.contains_key(&what(hostname, step))
     }
 
+    /// Whether a host may be asked this in this cycle: of its users no more are hit than a cycle here may hit of all, so that
+    /// what is no surprise among the users of all hosts opens no breaker there. The users of the step count from now on.
+    pub(crate) fn may_hit(&mut self, hostname: &str, step: &Step, limits: &BreakerLimits) -> bool {
+        let Some((all, hit)) = self.users.get_mut(hostname) else {
+            return true;
+        };
+        let plan = Plan {
+            steps: vec![step.clone()],
+            ..Plan::default()
+        };
+        let mut users = Expected::default().hits(&plan).users();
+        users.extend(hit.iter().cloned());
+        let most = limits.most_users(*all);
+        let may_hit = hit.is_empty() || most.is_none_or(|most| users.len() <= most);
+        if may_hit {
+            *hit = users;
+        }
+        may_hit
+    }
+
     /// The hosts that cannot be asked to act, each with why.
     pub(crate) fn unable(&self) -> impl Iterator<Item = (&str, &str)> {
         let unable = self.unable.iter();
@@ -200,6 +235,12 @@ impl Asking {
             .retain(|hostname, (since, _)| since.elapsed() < UNABLE_FOR && is_up(hostname));
         self.refused
             .retain(|_, refused| refused.elapsed() < ASK_AGAIN_AFTER);
+        self.follow_taken(hosts);
+        let users = hosts.iter().map(|host| {
+            let all = users_of_devices(std::slice::from_ref(host)).len();
+            (host.hostname.clone(), (all, BTreeSet::new()))
+        });
+        self.users = users.collect();
         self.take_until(Instant::now(), &[])
     }
 
@@ -250,6 +291,46 @@ impl Asking {
             }
         })
         .collect()
+    }
+
+    /// Remembers a device that its host has taken: it comes to all of its processes only if it is asked again.
+    pub(crate) fn took(&mut self, target: AttachmentTarget) {
+        if target.processes.len() > 1 {
+            self.taken.push((Instant::now(), target));
+        }
+    }
+
+    /// Hosts of which nothing else is asked, and that are to go on ending processes of devices that they took.
+    pub(crate) fn unfinished(&mut self) -> Vec<String> {
+        let mut hostnames = std::mem::take(&mut self.unfinished);
+        hostnames.retain(|hostname| {
+            !self.unable.contains_key(hostname) && !self.in_flight.contains_key(hostname)
+        });
+        hostnames
+    }
+
+    /// Forgets devices of which no process is there any more.
+    fn follow_taken(&mut self, hosts: &[HostSnapshot]) {
+        self.unfinished.clear();
+        self.taken.retain(|(since, target)| {
+            let mut hosts = hosts.iter();
+            let host = hosts.find(|host| host.hostname == target.hostname && host.up);
+            let shown = host.and_then(|host| host.snapshot.as_ref());
+            let is_there = shown.is_some_and(|snapshot| {
+                let mut processes = snapshot.processes.iter();
+                processes.any(|process| {
+                    target.processes.iter().any(|it| {
+                        it.pid == process.pid
+                            && Some(it.start_time_ticks) == process.start_time_ticks
+                    })
+                })
+            });
+            if is_there && !self.unfinished.contains(&target.hostname) {
+                self.unfinished.push(target.hostname.clone());
+            }
+            // Of a host that shows nothing it is not known.
+            (is_there || shown.is_none()) && since.elapsed() < COME_BACK_FOR
+        });
     }
 
     /// Remembers a process that its host has killed.

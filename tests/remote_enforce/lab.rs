@@ -44,6 +44,16 @@ impl Machine {
         host: &str,
         script: &str,
     ) -> Result<Self> {
+        Self::start_many_before_enforcer(name, 1, host, script)
+    }
+
+    /// The same, where so many processes sleep.
+    pub(crate) fn start_many_before_enforcer(
+        name: &'static str,
+        processes: u32,
+        host: &str,
+        script: &str,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let genv = folder.path().join("genv-program/genv");
         fs::create_dir(folder.path().join("genv-program"))?;
@@ -52,7 +62,7 @@ impl Machine {
         let script = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
         write_script(&genv.with_file_name("genv-enforcer"), &script)?;
         let session = session(&folder, host, &genv)?;
-        Self::start_session(name, &[SLEEP], &session, folder)
+        Self::start_session(name, &vec![SLEEP; processes as usize], &session, folder)
     }
 
     /// The same, where `genv` is this program, with these variables.

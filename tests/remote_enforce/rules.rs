@@ -123,6 +123,56 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
 }
 
 #[test]
+fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_pace() -> Result<()>
+{
+    // More than one user may lose in a cycle, and less than in a minute.
+    const JOB: u32 = 13;
+    let pids: Vec<u32> = (2..2 + JOB).collect();
+    let uses = pids
+        .iter()
+        .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
+    let uses = uses.collect::<Vec<_>>().join(", ");
+    let host = format!("{{devices: [{{}}], processes: [{uses}]}}");
+    let one = Machine::start_many_before_enforcer(
+        "gpu01",
+        JOB,
+        &host,
+        "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec \"$real\" \"$@\"",
+    )?;
+    let environment = Environment {
+        eid: "7".to_owned(),
+        uid: victim(),
+        pids: pids.clone(),
+        devices: vec![0],
+        gpu_memory: None,
+    };
+    state::write(&one.genv_directory(), 1, &[environment])?;
+    let rule = "- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    for pid in pids {
+        until("it ends", || Ok(!one.lives(pid)))?;
+    }
+    until("all are in the audit", || {
+        let signalled = one.audited("done")?;
+        Ok(signalled
+            .iter()
+            .filter(|it| it["action"] == "SIGTERM")
+            .count()
+            == JOB as usize)
+    })?;
+    assert_eq!(attached(&one)?, 0);
+    until("the device is in the audit here", || {
+        Ok(lab.audited("done")?.len() == 1)
+    })?;
+    assert_eq!(lab.audited("asked")?.len(), 1);
+    let asked = std::fs::read_to_string(one.note("asked"))?;
+    ensure!(asked.lines().count() > 1, "it is asked to go on: {asked}");
+    let there = lab.enforcer.status()?;
+    ensure!(there["breaker"].is_null(), "{there:#}");
+    Ok(())
+}
+
+#[test]
 fn a_host_that_hangs_after_it_was_asked_is_told_as_unknown_and_holds_up_no_other() -> Result<()> {
     let one = Machine::start_before_enforcer(
         "gpu01",

@@ -241,3 +241,74 @@ fn a_process_that_stays_though_it_was_killed_is_told_of_once_after_some_cycles()
         "its host is not followed any more"
     );
 }
+
+fn detach(usernames: &[&str]) -> Step {
+    let processes = usernames
+        .iter()
+        .enumerate()
+        .map(|(n, username)| ProcessTarget {
+            pid: 7 + n as u32,
+            username: (*username).to_owned(),
+            ..target()
+        });
+    let target = AttachmentTarget {
+        hostname: "gpu01".to_owned(),
+        eid: "e1".to_owned(),
+        username: "holder".to_owned(),
+        gpu: 0,
+        attached_seconds: None,
+        processes: processes.collect(),
+    };
+    Step {
+        key: step().key,
+        kind: StepKind::Detach(target),
+    }
+}
+
+#[test]
+fn a_host_goes_on_with_the_processes_of_a_device_that_it_took_until_they_are_gone() {
+    let mut asking = Asking::new(Box::new(Played::default()), false);
+    let StepKind::Detach(target) = detach(&["alice", "alice"]).kind else {
+        unreachable!()
+    };
+    asking.took(target);
+    asking.take(&host(Some(true)));
+    assert_eq!(asking.unfinished(), ["gpu01"]);
+    // Of a host that is away it is not known.
+    asking.take(&host(None));
+    assert!(asking.unfinished().is_empty());
+    asking.take(&host(Some(true)));
+    assert_eq!(asking.unfinished(), ["gpu01"]);
+    asking.take(&host(Some(false)));
+    assert!(asking.unfinished().is_empty());
+    asking.take(&host(Some(true)));
+    assert!(asking.unfinished().is_empty(), "they were gone");
+}
+
+#[test]
+fn of_the_users_of_a_host_a_cycle_hits_no_larger_share_than_of_all() {
+    let mut hosts = host(Some(true));
+    let snapshot = Arc::make_mut(hosts[0].snapshot.as_mut().unwrap());
+    snapshot.processes = ["alice", "bob", "carol", "dave"]
+        .iter()
+        .enumerate()
+        .map(|(n, username)| {
+            let process = json!({
+                "pid": 7 + n, "start_time_ticks": 70, "uid": 1000 + n, "username": username,
+                "attribution": {"state": "outside", "reason": "no_claim"},
+                "devices": [{"index": "0", "type": "compute"}],
+            });
+            Arc::new(serde_json::from_value::<Process>(process).unwrap())
+        })
+        .collect();
+    let limits = BreakerLimits::default();
+    let mut asking = Asking::new(Box::new(Played::default()), false);
+    asking.take(&hosts);
+    assert!(asking.may_hit("gpu01", &detach(&["alice"]), &limits));
+    assert!(asking.may_hit("gpu01", &detach(&["alice", "bob"]), &limits));
+    assert!(!asking.may_hit("gpu01", &detach(&["carol"]), &limits));
+    assert!(asking.may_hit("gpu02", &detach(&["carol"]), &limits));
+    // Another cycle.
+    asking.take(&hosts);
+    assert!(asking.may_hit("gpu01", &detach(&["carol"]), &limits));
+}

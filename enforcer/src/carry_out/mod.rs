@@ -20,6 +20,7 @@ use crate::UsageError;
 use crate::commands::{now_seconds, print_json, tell};
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::control::Control;
+use crate::cycle::is_left_alone;
 use crate::directory::RuntimeDirectory;
 use crate::execute::surprise::Expected;
 use crate::execute::{Executor, Policy};
@@ -83,7 +84,7 @@ impl Machine {
             policy,
             latest,
         )?;
-        let mut executor = executor.asked_by(intents.asked_by.clone());
+        let mut executor = executor.asked_by(intents.asked_by.clone())?;
         let config = match rules {
             Ok(config) => config,
             Err(why) => return Ok(refuse_all(&mut executor, intents, &why)),
@@ -109,6 +110,7 @@ impl Machine {
                 "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
             ));
         }
+        end_left(&mut executor, intents, &config, &control);
         let agreed: Vec<Result<Agreed, Outcome>> = intents
             .steps
             .iter()
@@ -175,6 +177,23 @@ impl Machine {
             hosts: vec![host],
         }))
     }
+}
+
+/// Ends processes of devices that were taken when this host was asked before, and whose turn has come.
+fn end_left(executor: &mut Executor, intents: &Intents, config: &Config, control: &Control) {
+    if control.paused_until_seconds.is_some() {
+        return;
+    }
+    let at = (intents.hostname.as_str(), intents.now_seconds);
+    let mut given = control.waivers();
+    // What was told here ends by the clock here.
+    let behind = intents.now_seconds - now_seconds();
+    for waiver in &mut given {
+        waiver.until_seconds += behind;
+    }
+    let rules = config.rules.iter().filter(|rule| rule.action.acts());
+    executor.keep_left(|name| rules.clone().any(|rule| rule.name == name));
+    executor.end_left(|rule, process| is_left_alone(config, &given, at, rule, process));
 }
 
 /// Delivers the warnings that this host agrees to. Returns how each went, in their order.

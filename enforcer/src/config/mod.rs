@@ -88,7 +88,7 @@ pub struct BreakerLimits {
 impl Default for BreakerLimits {
     fn default() -> Self {
         Self {
-            signals_per_minute: 60,
+            signals_per_minute: 20,
             share_of_users: 0.5,
             at_least_users: 3,
         }

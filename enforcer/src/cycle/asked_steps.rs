@@ -9,9 +9,9 @@ use genv_core::model::HostSnapshot;
 use super::own_steps::{budget, said};
 use super::{Cycle, log};
 use crate::asking::{Asking, Begun, Settled, hosts_of};
-use crate::config::Mode;
+use crate::config::{BreakerLimits, Mode};
 use crate::directory::FileError;
-use crate::execute::Mark;
+use crate::execute::{Mark, paced};
 use crate::history_file::OnDisk;
 use crate::intents::{Intent, Intents, Rules, VERSION};
 use crate::plan::words;
@@ -72,8 +72,15 @@ impl Cycle {
                 continue;
             }
             let mode = self.executor.mode();
-            if let Some(outcome) = self.begin(asking, violation, step, unwritten, &mut begun) {
+            let limits = &rules.config.breaker;
+            let outcome = self.begin(asking, violation, step, unwritten, limits, &mut begun);
+            if let Some(outcome) = outcome {
                 self.settle(violation, step, &outcome, mode, now());
+            }
+        }
+        if self.executor.mode() == Mode::Enforce && unwritten.is_none() {
+            for hostname in asking.unfinished() {
+                begun.entry(hostname).or_default();
             }
         }
         let asked: Vec<String> = begun.keys().cloned().collect();
@@ -89,10 +96,11 @@ impl Cycle {
     /// Adds a step to what its hosts are asked; returns how it went if they need not be, or may not.
     fn begin(
         &mut self,
-        asking: &Asking,
+        asking: &mut Asking,
         violation: &Violation,
         step: &Step,
         unwritten: Option<&FileError>,
+        limits: &BreakerLimits,
         begun: &mut BTreeMap<String, Vec<Begun>>,
     ) -> Option<Outcome> {
         let mode = self.executor.mode();
@@ -116,6 +124,9 @@ impl Cycle {
             let asked = if is_said {
                 None
             } else {
+                if mode == Mode::Enforce && !asking.may_hit(&hostname, step, limits) {
+                    return Some(paced());
+                }
                 let why = format!("{}; allowed: {}", violation.found, violation.allowed);
                 match self.executor.ask(step, &why) {
                     Ok(asked) => Some(asked),
@@ -173,8 +184,12 @@ impl Cycle {
             match asked {
                 Some(asked) => {
                     self.executor.answered(&asked, &outcome, is_known);
-                    if let (StepKind::Kill(target), Outcome::Done) = (&step.kind, &outcome) {
-                        asking.killed(target.clone(), asked);
+                    match (&step.kind, &outcome) {
+                        (StepKind::Kill(target), Outcome::Done) => {
+                            asking.killed(target.clone(), asked);
+                        }
+                        (StepKind::Detach(target), Outcome::Done) => asking.took(target.clone()),
+                        _ => {}
                     }
                 }
                 // Who was not told, or may not have been, is told again; one of many hosts that cannot tell is enough.

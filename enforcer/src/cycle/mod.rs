@@ -37,6 +37,7 @@ use crate::reload::InForce;
 use crate::status;
 use crate::tell::post::Post;
 use log::Said;
+pub(crate) use own_steps::is_left_alone;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
 #[derive(Debug)]
@@ -194,6 +195,9 @@ impl Cycle {
                 self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
             }
             Some(mut asking) => {
+                if control.paused_until_seconds.is_some() {
+                    asking.unfinished();
+                }
                 let unwritten = unwritten.as_ref();
                 self.ask_hosts(&mut asking, &plan, rules, &now, stopping, unwritten);
                 self.asking = Some(asking);
@@ -445,6 +449,7 @@ impl Cycle {
             unknown_processes: plan.unknown_processes.clone(),
             unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
+            frozen: plan.frozen.iter().map(status::frozen).collect(),
             violations: plan.violations.iter().map(|it| self.held(it)).collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers

@@ -7,17 +7,40 @@ use std::time::{Duration, Instant};
 use genv_core::enforcement::DONE_FILE;
 
 use super::{Cycle, log};
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, Waiver};
 use crate::control::Control;
 use crate::directory::FileError;
 use crate::plan::words;
-use crate::plan::{Key, Outcome, Plan, Stage, StepKind, Violation};
+use crate::plan::{Key, Outcome, Plan, ProcessTarget, Stage, StepKind, Violation};
 use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
 
 /// How long the steps of a cycle may take, however short the interval.
 const SHORTEST_BUDGET: Duration = Duration::from_secs(5);
+
+/// Whether a process of a device that was taken waits by an administrator's word.
+pub(crate) fn is_left_alone(
+    config: &Config,
+    given: &[Waiver],
+    (hostname, now_seconds): (&str, f64),
+    rule: &str,
+    process: &ProcessTarget,
+) -> bool {
+    let under_maintenance = config.maintenance.iter().any(|window| {
+        window.hosts.0.contains(hostname)
+            && window.from_seconds <= now_seconds
+            && now_seconds < window.until_seconds
+    });
+    let uid = format!("uid:{}", process.uid);
+    let mut waivers = config.waivers.iter().chain(given);
+    under_maintenance
+        || waivers.any(|waiver| {
+            now_seconds < waiver.until_seconds
+                && (waiver.users.contains(&process.username) || waiver.users.contains(&uid))
+                && (waiver.rules.is_empty() || waiver.rules.contains(rule))
+        })
+}
 
 impl Cycle {
     /// Tells the holder of the lock of genv's state that nothing can be taken, once as long as it holds the lock.
@@ -63,19 +86,7 @@ impl Cycle {
         let given = control.waivers();
         let hostname = &self.hostname;
         self.executor.end_left(|rule, process| {
-            let under_maintenance = config.maintenance.iter().any(|window| {
-                window.hosts.0.contains(hostname)
-                    && window.from_seconds <= now_seconds
-                    && now_seconds < window.until_seconds
-            });
-            let uid = format!("uid:{}", process.uid);
-            let mut waivers = config.waivers.iter().chain(&given);
-            under_maintenance
-                || waivers.any(|waiver| {
-                    now_seconds < waiver.until_seconds
-                        && (waiver.users.contains(&process.username) || waiver.users.contains(&uid))
-                        && (waiver.rules.is_empty() || waiver.rules.contains(rule))
-                })
+            is_left_alone(config, &given, (hostname, now_seconds), rule, process)
         });
     }
 

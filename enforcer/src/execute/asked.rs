@@ -69,8 +69,11 @@ impl Executor {
         let written = self.audit.write(&self.directory, record);
         written.map_err(|error| later(error.to_string()))?;
         self.count_acts(username, 1);
+        // The host ends no more of them at once, either.
         for process in processes {
-            self.count_acts(&process.username, 1);
+            if self.pace(&process.username).is_ok() {
+                self.count_acts(&process.username, 1);
+            }
         }
         let saved = self.breaker.save(&self.directory);
         saved.map_err(|error| later(error.to_string()))

@@ -11,7 +11,10 @@ use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::plan::{Outcome, ProcessTarget};
 
 /// The file's name.
-const LEFT_FILE: &str = "left.json";
+pub(super) const LEFT_FILE: &str = "left.json";
+
+/// The file of what other machines asked for: a daemon of this host has the other one.
+pub(super) const ASKED_LEFT_FILE: &str = "left-asked.json";
 
 /// One that could not be signalled for so long is let go.
 const LONGEST_SECONDS: f64 = 3600.0;
@@ -31,14 +34,14 @@ pub(super) struct Left {
 }
 
 /// What an earlier program left. A damaged file is set aside: its processes go on.
-pub(super) fn load(directory: &RuntimeDirectory) -> Result<Vec<Left>, FileError> {
-    let Some(content) = directory.read(LEFT_FILE)? else {
+pub(super) fn load(directory: &RuntimeDirectory, file: &str) -> Result<Vec<Left>, FileError> {
+    let Some(content) = directory.read(file)? else {
         return Ok(Vec::new());
     };
     match serde_json::from_slice(&content) {
         Ok(left) => Ok(left),
         Err(error) => {
-            let aside = directory.set_aside(LEFT_FILE)?;
+            let aside = directory.set_aside(file)?;
             tracing::error!(event = "fault", %error, aside, "processes that were to end go on");
             Ok(Vec::new())
         }
@@ -60,8 +63,7 @@ impl Executor {
         let since_seconds = self.now();
         let before = self.left.len();
         for process in processes {
-            // Nobody comes back for them where another machine asked.
-            if self.asked_by.is_none() && self.pace(&process.username).is_err() {
+            if self.pace(&process.username).is_err() {
                 self.left.push(Left {
                     rule: cause.rule.to_owned(),
                     why: cause.why.to_owned(),
@@ -132,9 +134,13 @@ impl Executor {
 
     fn save_left(&self) {
         let content = serde_json::to_vec(&self.left).unwrap_or_default();
+        let file = match self.asked_by {
+            None => LEFT_FILE,
+            Some(_) => ASKED_LEFT_FILE,
+        };
         let saved = match self.left.is_empty() {
-            true => self.directory.remove(LEFT_FILE),
-            false => self.directory.replace(LEFT_FILE, &content, Audience::Own),
+            true => self.directory.remove(file),
+            false => self.directory.replace(file, &content, Audience::Own),
         };
         if let Err(error) = saved {
             tracing::error!(%error, "a restart would forget which processes are still to end");

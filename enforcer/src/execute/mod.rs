@@ -39,6 +39,7 @@ pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
 use left::Left;
 pub(crate) use never::program_out_of_reach;
 use pace::CyclePace;
+pub(crate) use pace::paced;
 pub(crate) use resume::Mark;
 use signal::Held;
 pub(crate) use state_lock::Blocked;
@@ -169,7 +170,7 @@ impl Executor {
             left: Vec::new(),
             refused: BTreeMap::new(),
         };
-        executor.left = left::load(&executor.directory)?;
+        executor.left = left::load(&executor.directory, left::LEFT_FILE)?;
         executor.breaker = Breaker::load(&executor.directory, executor.now());
         Ok(executor)
     }
@@ -182,10 +183,13 @@ impl Executor {
     }
 
     /// Carries out what the enforcer of another machine decided.
-    #[must_use]
-    pub fn asked_by(mut self, hostname: String) -> Self {
+    ///
+    /// # Errors
+    /// What an earlier program left to do cannot be read.
+    pub fn asked_by(mut self, hostname: String) -> Result<Self, FileError> {
+        self.left = left::load(&self.directory, left::ASKED_LEFT_FILE)?;
         self.asked_by = Some(hostname);
-        self
+        Ok(self)
     }
 
     /// Writes down that a step is not carried out, and why; returns that.
@@ -252,7 +256,12 @@ impl Executor {
         }
         let (now, before) = (self.now(), self.breaker.clone());
         let limits = self.policy.breaker;
-        if let Some(why) = self.breaker.surprise(&limits, hits, all, now) {
+        let surprise = match self.asked_by {
+            None => self.breaker.surprise(&limits, hits, all, now),
+            // Whether a plan grew is judged where it was made: a part of it may be all that ever was asked of this host.
+            Some(_) => hits.too_many_users(&limits, all),
+        };
+        if let Some(why) = surprise {
             notes.tripped = Some(why.clone());
             if self.policy.mode == Mode::Enforce {
                 self.trip(why);

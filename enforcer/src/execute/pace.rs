@@ -11,6 +11,11 @@ use crate::plan::Outcome;
 /// Why a step waits for a later cycle.
 const PACED: &str = "paced: many ends are due, and 'breaker' spreads them over cycles; it follows in one of the next";
 
+/// What is put off so.
+pub(crate) fn paced() -> Outcome {
+    later(PACED.to_owned())
+}
+
 /// What the current cycle did.
 #[derive(Debug, Default)]
 pub(super) struct CyclePace {
@@ -23,16 +28,8 @@ pub(super) struct CyclePace {
 impl CyclePace {
     /// A cycle on a machine with these users of devices.
     pub(super) fn begin(limits: &BreakerLimits, all: &BTreeSet<String>) -> Self {
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of a number of users"
-        )]
-        let most = (all.len() as f64 * limits.share_of_users) as usize;
-        let is_limited = all.len() >= limits.at_least_users as usize;
         Self {
-            most_users: is_limited.then_some(most.max(1)),
+            most_users: limits.most_users(all.len()),
             acts: BTreeMap::new(),
         }
     }
@@ -53,6 +50,18 @@ impl BreakerLimits {
     /// Signals and devices within a minute.
     pub(super) const fn acts_per_minute(&self) -> usize {
         self.signals_per_minute as usize
+    }
+
+    /// Of how many users of devices, of so many, a cycle ends or takes something; without a number, of all.
+    pub(crate) fn most_users(&self, all: usize) -> Option<usize> {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a number of users"
+        )]
+        let most = (all as f64 * self.share_of_users) as usize;
+        (all >= self.at_least_users as usize).then_some(most.max(1))
     }
 
     /// Signals and devices within a cycle: half of a minute's, so that a mistake is seen before all of it is done.
@@ -79,7 +88,7 @@ impl Executor {
         let now = self.now();
         let in_minute = self.breaker.room(&limits, now, username);
         if in_minute.min(self.cycle.room(&limits, username)) == 0 {
-            return Err(later(PACED.to_owned()));
+            return Err(paced());
         }
         Ok(())
     }
@@ -94,7 +103,33 @@ impl Executor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::breaker::Breaker;
     use super::*;
+
+    #[test]
+    fn by_default_a_job_of_21_processes_ends_in_a_minute() {
+        let limits = BreakerLimits::default();
+        let all: BTreeSet<String> = ["a".to_owned()].into();
+        let (mut breaker, mut left, mut ends) = (Breaker::default(), 21, Vec::new());
+        for now in (0..120).step_by(10).map(f64::from) {
+            let mut cycle = CyclePace::begin(&limits, &all);
+            let before = left;
+            while left > 0
+                && breaker
+                    .room(&limits, now, "a")
+                    .min(cycle.room(&limits, "a"))
+                    > 0
+            {
+                breaker.count(now, "a", 1);
+                *cycle.acts.entry("a".to_owned()).or_default() += 1;
+                left -= 1;
+            }
+            if left < before {
+                ends.push((now, before - left));
+            }
+        }
+        assert_eq!(ends, [(0.0, 8), (10.0, 7), (60.0, 6)]);
+    }
 
     #[test]
     fn a_cycle_leaves_room_for_other_users_and_hits_no_more_than_their_share() {

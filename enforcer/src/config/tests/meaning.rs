@@ -211,7 +211,7 @@ fn promise_04_the_least_configuration_is_dry_run_with_the_standard_breaker_and_n
     assert_eq!(
         config.breaker,
         BreakerLimits {
-            signals_per_minute: 60,
+            signals_per_minute: 20,
             share_of_users: 0.5,
             at_least_users: 3
         }

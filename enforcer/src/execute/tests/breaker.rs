@@ -117,3 +117,19 @@ fn a_damaged_breaker_is_an_open_one() {
     );
     assert!(victim.runs());
 }
+
+#[test]
+fn a_host_that_is_asked_does_not_judge_again_whether_a_plan_grew() {
+    let stage = Stage::new(&[]);
+    let users = |count: usize| (0..count).map(|user| format!("user{user}")).collect();
+    let (hit, all) = (users(40), users(200));
+    let mut asked = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    assert_eq!(asked.begin_cycle(&hit, &all).tripped, None);
+    assert_eq!(asked.mode(), Mode::Enforce);
+    // Its own configuration still says how many of its users are too many.
+    let most = users(150);
+    assert!(asked.begin_cycle(&most, &all).tripped.is_some());
+    let other = Stage::new(&[]);
+    let tripped = other.executor().begin_cycle(&hit, &all).tripped;
+    assert!(tripped.unwrap().contains("40 ends fall due at once"));
+}

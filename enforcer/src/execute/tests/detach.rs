@@ -176,3 +176,41 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     assert!(!stage.own.path().join("left.json").exists());
     assert!(second.left.is_empty());
 }
+
+#[test]
+fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_asks_again() {
+    let member = Victim::new();
+    let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
+    let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
+    stage.policy.breaker.signals_per_minute = 8;
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let process = |victim: &Victim| ProcessTarget {
+        eid: Some("E".to_owned()),
+        ..victim.target()
+    };
+    let target = AttachmentTarget {
+        processes: victims.iter().map(process).collect(),
+        ..attachment(&stage, uid)
+    };
+    let nobody = BTreeSet::new();
+    let mut first = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    first.begin_cycle(&nobody, &nobody);
+    assert_eq!(first.carry_out(&detach(&target), "why"), Outcome::Done);
+    assert!(!stage.attached());
+    // The device is one, and three are a user's share of a cycle.
+    assert_eq!(victims[0].ended_by(), 15);
+    assert_eq!(victims[1].ended_by(), 15);
+    assert!(victims[2].runs() && victims[3].runs());
+    // A daemon of this host has nothing to do with them.
+    let mut daemon = stage.executor();
+    daemon.begin_cycle(&nobody, &nobody);
+    daemon.end_left(|_, _| false);
+    assert!(victims[2].runs() && victims[3].runs());
+    let mut second = stage.executor().asked_by("monitor".to_owned()).unwrap();
+    second.begin_cycle(&nobody, &nobody);
+    second.end_left(|_, _| false);
+    assert_eq!(victims[2].ended_by(), 15);
+    assert_eq!(victims[3].ended_by(), 15);
+    assert!(!stage.own.path().join("left-asked.json").exists());
+}
