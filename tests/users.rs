@@ -215,3 +215,71 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     );
     Ok(())
 }
+
+/// What a user's line of sh prints, with genv in this folder, the driver of a scenario there and the state directory of all.
+fn line_of(folder: &Path, uid: u32, line: &str) -> Result<String> {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(folder).env_clear();
+    command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+    command
+        .env("GENV_SCENARIO", folder.join("driver.yaml"))
+        .env("GENV_TMPDIR", folder.join("state"))
+        .uid(uid)
+        .gid(uid);
+    let output = patience::output(&mut command)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{line}: {said}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> Result<()> {
+    require_root();
+    // A program that may not be read may not be traced either: /proc shows it as root's, also to its own user.
+    for mode in [0o755, 0o711] {
+        for ender in [ALICE, 0] {
+            let mode_of = fs::Permissions::from_mode;
+            let folder = tempfile::Builder::new()
+                .permissions(mode_of(0o755))
+                .tempdir()?;
+            let folder = folder.path();
+            copy_program("genv", &folder.join("genv"))?;
+            fs::create_dir(folder.join("state"))?;
+            fs::set_permissions(folder.join("state"), mode_of(0o777))?;
+            fs::copy("/bin/sleep", folder.join("train"))?;
+            fs::set_permissions(folder.join("train"), mode_of(mode))?;
+            let driver = |pids: &[u32]| fs::write(folder.join("driver.yaml"), used_by(pids));
+            driver(&[])?;
+            let shell = process_of(ALICE, "none")?;
+            let pid = shell.pid();
+            line_of(
+                folder,
+                ALICE,
+                &format!(
+                    "genv envs activate --eid e1 --uid {ALICE} --pid {pid}; genv devices attach --eid e1 --count 1"
+                ),
+            )?;
+            let mut train = Command::new(folder.join("train"));
+            train
+                .arg("1000")
+                .env_clear()
+                .env("GENV_ENVIRONMENT_ID", "e1");
+            let job = Sleeper::spawn(train.uid(ALICE).gid(ALICE))?;
+            drop(shell);
+            let held = |uid: u32| -> Result<bool> {
+                line_of(folder, uid, "genv exec --gpus 1 -- true")?;
+                Ok(line_of(folder, uid, "genv devices find --eid e1")? == "0\n")
+            };
+            // Bob cannot read whether the job is in the environment.
+            ensure!(held(BOB)?, "{mode:o}");
+            driver(&[job.pid()])?;
+            ensure!(held(BOB)? && held(ender)? && held(BOB)?, "{mode:o} {ender}");
+            driver(&[])?;
+            ensure!(held(BOB)?, "{mode:o} {ender}");
+            line_of(folder, ender, "GENV_LINGER=0 genv exec --gpus 1 -- true")?;
+            ensure!(!held(BOB)?, "{mode:o} {ender}");
+            drop(job);
+        }
+    }
+    Ok(())
+}

@@ -81,13 +81,17 @@ pub mod reason {
 /// a table that was read while pids were reused may hold a loop.
 const MOST_ANCESTORS: usize = 1024;
 
-/// An environment that lives: a member is alive, or it has Jupyter kernels.
+/// An environment that lives: a member that is no job is alive, or it has Jupyter kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveEnvironment<'a> {
     /// The environment.
     pub environment: &'a EnvironmentState,
-    /// Its members that are alive, without those that are hidden.
+    /// Its members that are alive, without those that are hidden, and without its jobs.
     pub members: Vec<Member>,
+    /// Its jobs that are alive: they are in it, and do not keep it alive ([`RecordedMembers::is_job`]).
+    ///
+    /// [`RecordedMembers::is_job`]: crate::state::RecordedMembers::is_job
+    pub jobs: Vec<Member>,
     /// Living processes that its record lists and that run as other users: they keep it alive, but are no members.
     pub foreign: Vec<Member>,
     /// When the oldest of `members` was started, Unix time.
@@ -103,51 +107,62 @@ pub struct LiveEnvironment<'a> {
 /// disputed, and what is disputed does not end.
 #[must_use]
 pub fn live_environments<'a>(state: &'a State, table: &ProcessTable) -> Vec<LiveEnvironment<'a>> {
+    let listed = state.environments.iter();
+    let shown = listed.map(|environment| listed_members(state, environment, table));
+    shown
+        .filter_map(|(environment, lives)| lives.then_some(environment))
+        .collect()
+}
+
+/// An environment with its members that are alive, and whether they keep it alive.
+pub(crate) fn listed_members<'a>(
+    state: &'a State,
+    environment: &'a EnvironmentState,
+    table: &ProcessTable,
+) -> (LiveEnvironment<'a>, bool) {
     let written = state.written_timestamp_seconds;
-    let live = |environment: &'a EnvironmentState| {
-        let pids = &environment.pids;
-        let recorded = |pid: u32| {
-            let created = environment.created_timestamp_seconds;
-            state.recorded.of(&environment.eid, created, pid)
+    let (eid, created) = (&environment.eid, environment.created_timestamp_seconds);
+    let recorded = |pid: u32| state.recorded.of(eid, created, pid);
+    let is_job = |pid: u32| state.recorded.is_job(eid, created, pid);
+    let (mut members, mut jobs, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+    for &pid in &environment.pids {
+        let Some(lineage) = table.living(pid) else {
+            continue;
         };
-        let (mut members, mut foreign) = (Vec::new(), Vec::new());
-        for &pid in pids {
-            let Some(lineage) = table.living(pid) else {
-                continue;
+        if liveness::is_member(recorded(pid), lineage, written) {
+            let user = table.owner(environment.uid);
+            let borne_out = lineage.uid.is_none_or(|uid| table.owner(uid) == user);
+            let list = match borne_out {
+                true if is_job(pid) => &mut jobs,
+                true => &mut members,
+                false => &mut foreign,
             };
-            if liveness::is_member(recorded(pid), lineage, written) {
-                let user = table.owner(environment.uid);
-                let borne_out = lineage.uid.is_none_or(|uid| table.owner(uid) == user);
-                let list = if borne_out {
-                    &mut members
-                } else {
-                    &mut foreign
-                };
-                list.push(Member {
-                    pid,
-                    start_time_ticks: lineage.start_time_ticks,
-                });
-            }
+            list.push(Member {
+                pid,
+                start_time_ticks: lineage.start_time_ticks,
+            });
         }
-        let hidden =
-            |&pid: &u32| table.hidden.contains(&pid) && liveness::may_be_member(recorded(pid));
-        let lives = !members.is_empty()
-            || !foreign.is_empty()
-            || !environment.kernel_ids.is_empty()
-            || pids.iter().any(hidden);
-        let started = members.iter().filter_map(|member: &Member| {
-            let lineage = table.lineage.get(&member.pid)?;
-            Some(lineage.start_timestamp_seconds)
-        });
-        let oldest_member_started_timestamp_seconds = started.reduce(f64::min);
-        lives.then_some(LiveEnvironment {
-            environment,
-            members,
-            foreign,
-            oldest_member_started_timestamp_seconds,
-        })
+    }
+    let hidden = |&pid: &u32| {
+        table.hidden.contains(&pid) && liveness::may_be_member(recorded(pid)) && !is_job(pid)
     };
-    state.environments.iter().filter_map(live).collect()
+    let lives = !members.is_empty()
+        || !foreign.is_empty()
+        || !environment.kernel_ids.is_empty()
+        || environment.pids.iter().any(hidden);
+    let started = members.iter().filter_map(|member: &Member| {
+        let lineage = table.lineage.get(&member.pid)?;
+        Some(lineage.start_timestamp_seconds)
+    });
+    let oldest_member_started_timestamp_seconds = started.reduce(f64::min);
+    let environment = LiveEnvironment {
+        environment,
+        members,
+        jobs,
+        foreign,
+        oldest_member_started_timestamp_seconds,
+    };
+    (environment, lives)
 }
 
 /// Answers for every process of one table.
@@ -205,7 +220,7 @@ impl<'a> Attributor<'a> {
             let eid = live.environment.eid.as_str();
             let user = table.owner(live.environment.uid);
             users.insert(eid, user);
-            for member in &live.members {
+            for member in live.members.iter().chain(&live.jobs) {
                 let lineage = table.lineage.get(&member.pid);
                 members.entry(member.pid).or_insert(Membership {
                     eid,

@@ -13,6 +13,7 @@ pub mod duration;
 pub mod enforcement;
 pub mod gpu;
 pub mod hosts;
+pub(crate) mod linger;
 pub mod model;
 pub mod proc;
 pub mod scenario;

@@ -21,6 +21,9 @@ use genv_core::state::{
 /// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
 pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long they may take to tell who has a context on them, where an environment without a shell depends on it.
+const CONTEXT_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long they may take to tell what they are, where nothing is known of them: a driver that is not
 /// kept loaded needs seconds.
 pub(crate) const INVENTORY_PATIENCE: Duration = Duration::from_secs(20);
@@ -102,12 +105,14 @@ impl Machine {
         self.store.try_lock(patience)
     }
 
-    /// Reads the state without its lock, and tells people which file is damaged.
+    /// Reads the state without its lock, and tells people which file is damaged. What it finds of the caller's environments
+    /// (new jobs, one that goes on without a shell) it writes down.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) fn state(&mut self) -> Result<State, StateError> {
         let read = self.store.read();
+        self.store.note_news();
         self.tell_notices();
         read
     }
@@ -118,6 +123,7 @@ impl Machine {
     /// As [`Machine::state`].
     pub(crate) fn state_of(&mut self, eid: &str) -> Result<State, StateError> {
         let read = self.store.read_environment(eid);
+        self.store.note_news();
         self.tell_notices();
         read
     }
@@ -302,10 +308,11 @@ pub(crate) fn store(options: &SourceOptions) -> StateStore {
     let path = options.state_directory.clone();
     StateStore::new(path.unwrap_or_else(|| directory_path(None)))
         .contexts(ask_contexts(options.clone()))
+        .recording_jobs()
         .simulated(options.are_simulated())
 }
 
-/// Asks the GPUs who has a context on which of them, each time within [`USAGE_PATIENCE`].
+/// Asks the GPUs who has a context on which of them, each time within [`CONTEXT_PATIENCE`].
 fn ask_contexts(options: SourceOptions) -> impl FnMut() -> Option<Contexts> + Send + 'static {
     let mut gpus: Option<Gpus> = None;
     move || {
@@ -313,7 +320,7 @@ fn ask_contexts(options: SourceOptions) -> impl FnMut() -> Option<Contexts> + Se
             Some(gpus) => gpus,
             None => gpus.insert(Gpus::open(&options).ok()?),
         };
-        Some(contexts(&gpus.sample(USAGE_PATIENCE).ok()?))
+        Some(contexts(&gpus.sample(CONTEXT_PATIENCE).ok()?))
     }
 }
 

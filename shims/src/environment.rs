@@ -119,6 +119,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
         live.extend(own.map(|environment| LiveEnvironment {
             environment,
             members: Vec::new(),
+            jobs: Vec::new(),
             foreign: Vec::new(),
             oldest_member_started_timestamp_seconds: None,
         }));

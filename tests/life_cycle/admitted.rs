@@ -200,7 +200,7 @@ impl Drop for Job {
 impl Machine {
     /// A job in the environment e1, with the devices 0 and 1.
     pub(crate) fn job(&self) -> Result<Job> {
-        let line = "exec genv exec --eid e1 --gpus 2 -- sleep 1000";
+        let line = "exec genv exec --eid e1 --gpus 2 --name training -- sleep 1000";
         let mut job = self.sh(Some(self.user), line);
         job.stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -239,8 +239,9 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
             );
         }
         let before = machine.environments();
-        let listed = machine.succeeds(restorer, "genv envs query --query eid uid pids")?;
-        let record = format!("e1,{},{}\n", machine.user, job.command);
+        let query = "genv envs query --query eid uid pids config.name config.gpus";
+        let listed = machine.succeeds(restorer, query)?;
+        let record = format!("e1,{},{},training,2\n", machine.user, job.command);
         ensure!(listed == record, "{listed}");
         ensure!(machine.environments() == before);
         machine.succeeds(restorer, "genv envs config --eid e1 name --name again")?;

@@ -58,13 +58,18 @@ fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
 
 /// Activates an environment with a device, starts a job there, and ends the shell.
 fn leave_behind(account: &Account, start: &str) -> Result<Job> {
+    leave_behind_after(account, start, "exec sleep 1000", "true")
+}
+
+/// As [`leave_behind`], of a job that runs this line; the shell runs `last` before it ends.
+fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Job> {
     fs::write(
         account.home().join("run"),
-        "echo $$ > ~/job; exec sleep 1000\n",
+        format!("echo $$ > ~/job; {line}\n"),
     )?;
     let _ = fs::remove_file(account.home().join("job"));
     let script = format!(
-        "{}\ngenv activate --id e1 --gpus 1\n{}\nuntil [ -s ~/job ]; do sleep 0.01; done",
+        "{}\ngenv activate --id e1 --gpus 1\n{}\nuntil [ -s ~/job ]; do sleep 0.01; done\n{last}",
         Shell::Bash.setup(),
         start.replace("JOB", "sh ~/run > /dev/null 2>&1 < /dev/null")
     );
@@ -124,6 +129,84 @@ fn an_agent_without_a_context_keeps_no_device() -> Result<()> {
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{start}");
         drop(agent);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Result<()> {
+    for last in ["genv status", "genv devices", "genv attach --count 1"] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
+        let envs = fs::read_to_string(account.state().join("envs.json"))?;
+        ensure!(
+            envs.contains(&format!("        {}\n", agent.0)),
+            "{last}: {envs}"
+        );
+        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
+        ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{last}");
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_command_that_finds_nothing_new_writes_nothing() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let state = account.state().display().to_string();
+    let look = format!(
+        "genv status; stat -c %i:%y {state}/*.json > ~/first; genv devices; genv status; stat -c %i:%y {state}/*.json > ~/second"
+    );
+    let _job = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", &look)?;
+    let [first, second] = ["first", "second"].map(|it| fs::read_to_string(account.home().join(it)));
+    let (first, second) = (first?, second?);
+    ensure!(first == second && !first.is_empty(), "{first}{second}");
+    Ok(())
+}
+
+#[test]
+fn what_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    let title = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
+    let last = "until [ -e ~/titled ]; do sleep 0.01; done; genv status";
+    let job = leave_behind_after(&account, "nohup JOB &", title, last)?;
+    driver(&account, &[job.0])?;
+    let shown: Value = serde_json::from_str(&printed(&account, "genv snapshot", 0)?)?;
+    let processes = shown.to_string();
+    ensure!(!processes.contains("environ_overwritten"), "{shown:#}");
+    ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+    // It is known to have none: that ends the environment, as it could not if the process told nothing.
+    driver(&account, &[])?;
+    let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
+    ensure!(found == "\n", "{found}");
+    Ok(())
+}
+
+#[test]
+fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_that_lives()
+-> Result<()> {
+    for seen_by in ["genv devices find --eid e1", "genv exec --gpus 3 -- true"] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, "nohup JOB &")?;
+        driver(&account, &[job.0])?;
+        printed(&account, seen_by, 0)?;
+        driver(&account, &[])?;
+        for _ in 0..2 {
+            let found = printed(&account, "genv devices find --eid e1", 0)?;
+            ensure!(found == "0\n", "{seen_by}: {found}");
+            printed(&account, "genv exec --gpus 4 -- true", 4)?;
+        }
+        // The programs that only look agree.
+        let snapshot = printed(&account, "genv snapshot", 0)?;
+        ensure!(snapshot.contains("\"eid\":\"e1\""), "{snapshot}");
+        let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
+        ensure!(found == "\n", "{seen_by}: {found}");
+        printed(&account, "GENV_LINGER=0s genv exec --gpus 4 -- true", 0)?;
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
     }
     Ok(())
 }
@@ -240,6 +323,42 @@ fn who_waits_for_jobs_waits_while_the_driver_does_not_tell_them() -> Result<()> 
     ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
     driver(&account, &[])?;
     ensure!(ended(&mut shell)?.success());
+    ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> {
+    let account = Account::new()?;
+    driver(&account, &[])?;
+    fs::write(
+        account.home().join("run"),
+        "echo $$ > ~/job; exec sleep 1000\n",
+    )?;
+    let setup = Shell::Bash.setup();
+    fs::write(
+        account.home().join("second"),
+        format!(
+            "{setup}\ngenv activate --id e1\nsh ~/run > /dev/null 2>&1 < /dev/null &\nuntil [ -s ~/job ]; do sleep 0.01; done\ngenv status > /dev/null"
+        ),
+    )?;
+    let script = format!(
+        "{setup}\ngenv activate --id e1 --gpus 1\nenv -u GENV_ENVIRONMENT_ID bash --norc ~/second\necho ready\nread line\ngenv deactivate --end"
+    );
+    let mut shell = bash(&account, &script)?;
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = Running::spawn(&mut shell)?;
+    let lines = Lines::of(shell.stdout.take().context("a pipe")?);
+    ensure!(lines.next_line()?.trim() == "ready");
+    let pid = fs::read_to_string(account.home().join("job"))?;
+    let job = Job(pid.trim().parse()?);
+    driver(&account, &[job.0])?;
+    drop(shell.stdin.take());
+    ensure!(ended(&mut shell)?.success());
+    ensure!(
+        !fs::exists(format!("/proc/{}/exe", job.0))?
+            || fs::read_link(format!("/proc/{}/exe", job.0)).is_err()
+    );
     ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
     Ok(())
 }

@@ -1,16 +1,13 @@
 //! Environments whose last member ended while a process of theirs is at work on a device that they hold.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
-use crate::attribute::LiveEnvironment;
-use crate::duration::parse_duration;
+use super::clock::Moment;
+use crate::attribute::{LiveEnvironment, listed_members};
 use crate::gpu::GpuSample;
-use crate::proc::{Claim, ProcessFacts, ProcessRead, ProcessTable};
+use crate::linger::{Belonging, belonging, linger_seconds, lingers};
+use crate::proc::{ProcessRead, ProcessTable};
 use crate::state::{EnvironmentState, State};
-
-/// How long an environment without a member goes on after its last context, unless `GENV_LINGER` says otherwise.
-const LINGER: Duration = Duration::from_secs(15 * 60);
 
 /// When a process of an environment last had a context on a device that it holds.
 #[derive(Debug)]
@@ -21,48 +18,46 @@ pub(super) struct Lingering {
 }
 
 impl Lingering {
-    /// Goes by `GENV_LINGER`; by 15 minutes where that is no duration.
     pub(super) fn new() -> Self {
-        let set = std::env::var("GENV_LINGER").ok();
-        let linger = set.and_then(|text| parse_duration(&text).ok());
         Self {
-            linger_seconds: linger.unwrap_or(LINGER).as_secs_f64(),
+            linger_seconds: linger_seconds(),
             last: HashMap::new(),
         }
     }
 
-    /// Adds to those that live those of the state that have no member left and go on all the same.
+    /// Adds to those that live those of the state that have no shell left and go on all the same.
     pub(super) fn extend<'a>(
         &mut self,
         live: &mut Vec<LiveEnvironment<'a>>,
         state: &'a State,
         table: &ProcessTable,
         sample: Option<&GpuSample>,
-        now_seconds: f64,
+        now: Moment,
     ) {
-        let unclear = self.note(state, table, sample, now_seconds);
-        let oldest = now_seconds - self.linger_seconds;
+        let unclear = self.note(state, table, sample, now.seconds);
+        let oldest = now.seconds - self.linger_seconds;
         self.last.retain(|_, (_, last)| *last >= oldest);
-        if self.last.is_empty() && unclear.is_empty() || live.len() == state.environments.len() {
+        if live.len() == state.environments.len() {
             return;
         }
         let living: HashSet<&str> = live.iter().map(|it| it.environment.eid.as_str()).collect();
         let goes_on = |environment: &&EnvironmentState| {
             let eid = environment.eid.as_str();
             let last = self.last.get(eid);
-            let known =
+            let seen =
                 last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
+            // What a command saw while nothing was collected here.
+            let noted = state.context_seconds(environment);
+            let noted = lingers(noted, now.timestamp_seconds, self.linger_seconds);
             !living.contains(eid)
-                && (known || unclear.contains(eid))
+                && (seen || noted || unclear.contains(eid))
                 && !state.attached(eid).is_empty()
         };
         let more: Vec<_> = state.environments.iter().filter(goes_on).collect();
-        live.extend(more.into_iter().map(|environment| LiveEnvironment {
-            environment,
-            members: Vec::new(),
-            foreign: Vec::new(),
-            oldest_member_started_timestamp_seconds: None,
-        }));
+        live.extend(
+            more.into_iter()
+                .map(|it| listed_members(state, it, table).0),
+        );
     }
 
     /// Notes who has a context now. Returns the environments of which that is not known, since a process of their user
@@ -94,11 +89,11 @@ impl Lingering {
                 let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
                     continue;
                 };
-                for holder in holders.iter().filter(|it| may_be_of(facts, it.uid)) {
-                    match &facts.claim {
-                        Claim::Named(eid) if *eid == holder.eid => self.touch(holder, now_seconds),
-                        Claim::Missing(_) => drop(unclear.insert(holder.eid.as_str())),
-                        Claim::Named(_) | Claim::Absent => {}
+                for holder in &holders {
+                    match belonging(holder, &state.recorded, process.pid, facts, table) {
+                        Belonging::Own => self.touch(holder, now_seconds),
+                        Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
+                        Belonging::Other => {}
                     }
                 }
             }
@@ -118,16 +113,12 @@ impl Lingering {
     }
 }
 
-fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
-    facts.uid == Some(uid)
-        || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::{DeviceSample, GpuProcess};
     use crate::model::{DeviceIndex, ProcessType};
+    use crate::proc::{Claim, ProcessFacts};
     use crate::state::{AttachmentState, DeviceState};
 
     /// An environment of user 1 that holds device 0, and a process of that user on a device.
@@ -187,7 +178,11 @@ mod tests {
         let mut table = ProcessTable::default();
         table.processes.insert(9, ProcessRead::Present(facts));
         let mut live = Vec::new();
-        lingering.extend(&mut live, &state, &table, Some(&sample), now_seconds);
+        let now = Moment {
+            seconds: now_seconds,
+            timestamp_seconds: now_seconds,
+        };
+        lingering.extend(&mut live, &state, &table, Some(&sample), now);
         !live.is_empty()
     }
 

@@ -111,6 +111,10 @@ impl View {
             self.distrusted.count(&distrusted);
             reading.suspected = self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
         }
+        if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
+            let table = &answer.value.table;
+            state.value.list_cleared(table, now.timestamp_seconds);
+        }
         let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;
         let gpu = evidence
@@ -150,8 +154,7 @@ impl View {
             _ => Vec::new(),
         };
         if let (Some(state), Some(_)) = (state, answer) {
-            self.lingering
-                .extend(&mut live, state, table, sample, now.seconds);
+            self.lingering.extend(&mut live, state, table, sample, now);
         }
         let no_state = State::default();
         let attributor = Attributor::new(

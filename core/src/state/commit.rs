@@ -15,6 +15,7 @@ use super::attachments::{self, Visible};
 use super::document::{self, Document, Format};
 use super::editable::EditableState;
 use super::file::{self, MOST_FILE_BYTES, ReadError, Version, io_error, write_remedy};
+use super::known;
 use super::liveness::is_member;
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
@@ -132,6 +133,13 @@ impl Loaded {
         visible: Visible,
         now_seconds: f64,
     ) -> EditableState {
+        let jobs = self.state.environments.iter().flat_map(|environment| {
+            let created = environment.created_timestamp_seconds;
+            let recorded = &self.state.recorded;
+            let pids = environment.pids.iter().copied();
+            let jobs = pids.filter(move |pid| recorded.is_job(&environment.eid, created, *pid));
+            jobs.map(|pid| (environment.eid.clone(), pid))
+        });
         let waiting = self.state.recorded.queue.iter().filter(|waiting| {
             let process = table.lineage.get(&waiting.pid);
             process.map_or_else(
@@ -146,6 +154,8 @@ impl Loaded {
             lost: self.state.recorded.lost.clone(),
             bare: self.state.recorded.bare.clone(),
             visible,
+            jobs: jobs.collect(),
+            known: self.state.recorded.known.clone(),
             devices_known: false,
             now_seconds,
         };
@@ -201,7 +211,8 @@ pub(super) fn record(
                     pid,
                     start_time_ticks,
                 };
-                recorded.record(eid, created, process);
+                let is_job = editable.jobs.contains(&(eid.to_owned(), pid));
+                recorded.record(eid, created, process, is_job);
             }
         }
     }
@@ -222,6 +233,12 @@ pub(super) fn record(
     recorded
         .bare
         .retain(|eid| editable.environment(eid).is_some());
+    recorded.known = known::after(
+        &editable.environments,
+        &editable.devices,
+        &loaded.state.environments,
+        &editable.known,
+    );
     recorded
 }
 

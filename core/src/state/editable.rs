@@ -1,10 +1,12 @@
 //! The state while it is being changed, under the lock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::allocate::{self, AllocateError, AttachRequest};
 use super::attachments::{self, Visible};
 use super::inventory::{self, Inventory};
+use super::jobs::reads_environs_of;
+use super::known::{Known, KnownEnvironments};
 use super::liveness::end_environments;
 use super::members::{LostMember, ProcessId};
 use super::{AttachmentState, DeviceState, EnvironmentState};
@@ -22,6 +24,10 @@ pub struct EditableState {
     /// Environments whose devices a damaged file has lost, and what is known of them.
     pub(super) bare: BTreeSet<String>,
     pub(super) visible: Visible,
+    /// Members that are jobs: the environment and the pid of each.
+    pub(super) jobs: HashSet<(String, u32)>,
+    /// What is known of environments that hold devices, and of those that may be restored.
+    pub(super) known: KnownEnvironments,
     /// Whether the machine was looked at, even if it has no device.
     pub(super) devices_known: bool,
     pub(super) now_seconds: f64,
@@ -131,27 +137,45 @@ impl EditableState {
             }
         };
         match member {
-            MemberId::Process(pid) => add(&mut environment.pids, pid),
+            MemberId::Process(pid) => {
+                add(&mut environment.pids, pid);
+                self.jobs.remove(&(eid.to_owned(), *pid));
+            }
             MemberId::Kernel(id) => add(&mut environment.kernel_ids, id),
         }
         activation
     }
 
-    /// Removes a member from an environment, which ends with its last one. Tells whether it was a member.
+    /// Removes a member from an environment, which ends with its last one that is no job. Tells whether it was a member.
     pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
         let leaves = |lost: &LostMember| *member == MemberId::Process(lost.process.pid);
         self.lost.retain(|lost| lost.eid != eid || !leaves(lost));
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         let Some(environment) = environment.filter(|it| it.has(member)) else {
+            self.forget_cleared(eid);
             self.end_environments();
             return false;
         };
+        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
         match member {
-            MemberId::Process(pid) => environment.pids.retain(|it| it != pid),
+            MemberId::Process(pid) => {
+                environment.pids.retain(|it| it != pid);
+                if !is_job(pid) && environment.pids.iter().all(is_job) {
+                    environment.pids.clear();
+                }
+            }
             MemberId::Kernel(id) => environment.kernel_ids.retain(|it| it != id),
         }
         self.end_environments();
         true
+    }
+
+    /// Takes care that an environment which genv 1.x cleared is not restored: its user leaves it.
+    fn forget_cleared(&mut self, eid: &str) {
+        let is_own = |known: &Known| reads_environs_of(known.environment.uid);
+        if self.environment(eid).is_none() && self.known.get(eid).is_some_and(is_own) {
+            self.known.remove(eid);
+        }
     }
 
     /// Removes a member from every environment that it is in; returns their ids.
@@ -280,6 +304,7 @@ impl EditableState {
     pub fn reset_environments(&mut self) {
         self.environments.clear();
         self.lost.clear();
+        self.known.clear();
         self.end_environments();
     }
 

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::jobs::{Fate, Fates};
+use super::jobs::{Fate, Fates, NewJobs};
 use super::kernels::EndedKernels;
+use super::known;
 use super::members::{LostMember, Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{Lineage, ProcessTable};
@@ -37,27 +38,49 @@ pub(crate) fn may_be_member(recorded: Recorded) -> bool {
     recorded != Recorded::BeforeThisBoot
 }
 
-/// Removes members that ended, environments that have none left, and their attachments.
+/// Removes members that ended, environments that have no shell left, and their attachments.
 ///
-/// What becomes of one that holds devices and has no member left, `fates` tell: it stays as it is where they do not.
-pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernels, fates: &Fates) {
-    let without: HashSet<String> = without_members(state, table)
-        .into_iter()
-        .map(|it| it.eid)
-        .collect();
-    let (recorded, written) = (&state.recorded, state.written_timestamp_seconds);
-    for environment in &mut state.environments {
-        let left = living(environment, recorded, table, written);
-        if !without.contains(&environment.eid) {
-            environment.pids = left;
-            continue;
-        }
-        let lives_by_kernel = |id: &String| !ended.contains(&(environment.uid, id.clone()));
+/// `fates` decide over those that hold devices and have no shell left, and over those that genv 1.x cleared: without a
+/// decision the first stay as they are, and the second may be restored later.
+pub(super) fn clean(
+    state: &mut State,
+    table: &ProcessTable,
+    ended: &EndedKernels,
+    fates: &Fates,
+    now_seconds: f64,
+) {
+    for (environment, devices) in known::cleared(state, table) {
         match fates.get(&environment.eid) {
-            Some(Fate::Continues(pids)) => environment.pids.clone_from(pids),
-            Some(Fate::Ends) => environment.pids.clear(),
-            _ if environment.kernel_ids.iter().any(lives_by_kernel) => environment.pids.clear(),
+            Some(Fate::Continues { .. }) => {
+                known::put_back(state, environment, &devices, now_seconds);
+            }
+            Some(Fate::Ends) => drop(state.recorded.known.remove(&environment.eid)),
             Some(Fate::Unknown) | None => {}
+        }
+    }
+    let without: HashSet<String> = without_shells(state, table)
+        .into_iter()
+        .map(|(it, _)| it.eid)
+        .collect();
+    let (recorded, written) = (&mut state.recorded, state.written_timestamp_seconds);
+    for environment in &mut state.environments {
+        let Left { pids, has_shell } = left(environment, recorded, table, written);
+        let lives_by_kernel = |id: &String| !ended.contains(&(environment.uid, id.clone()));
+        let has_kernel = environment.kernel_ids.iter().any(lives_by_kernel);
+        let created = environment.created_timestamp_seconds;
+        match fates.get(&environment.eid) {
+            _ if has_shell || has_kernel => environment.pids = pids,
+            Some(Fate::Continues { jobs, at_work }) => {
+                environment.pids = jobs.iter().map(|it| it.pid).collect();
+                for job in jobs {
+                    recorded.record(&environment.eid, created, *job, true);
+                }
+                if *at_work {
+                    known::note_context(&mut recorded.known, environment, now_seconds);
+                }
+            }
+            Some(Fate::Unknown) | None if without.contains(&environment.eid) => {}
+            Some(Fate::Ends | Fate::Unknown) | None => environment.pids.clear(),
         }
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
@@ -75,45 +98,73 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
     );
 }
 
+/// Makes new jobs members of their environments.
+pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
+    for environment in &mut state.environments {
+        let new = jobs.get(&environment.eid).into_iter().flatten();
+        for job in new {
+            if !environment.pids.contains(&job.pid) && !environment.pids.is_empty() {
+                environment.pids.push(job.pid);
+                let created = environment.created_timestamp_seconds;
+                state.recorded.record(&environment.eid, created, *job, true);
+            }
+        }
+    }
+}
+
 /// The members that are left of an environment.
-fn living(
+struct Left {
+    pids: Vec<u32>,
+    /// Whether one of them is no job.
+    has_shell: bool,
+}
+
+fn left(
     environment: &EnvironmentState,
     recorded: &RecordedMembers,
     table: &ProcessTable,
     written_timestamp_seconds: Option<f64>,
-) -> Vec<u32> {
+) -> Left {
+    let (eid, created) = (&environment.eid, environment.created_timestamp_seconds);
     let is_left = |pid: &u32| {
-        let created = environment.created_timestamp_seconds;
-        let recorded = recorded.of(&environment.eid, created, *pid);
+        let recorded = recorded.of(eid, created, *pid);
         match table.living(*pid) {
             Some(process) => is_member(recorded, process, written_timestamp_seconds),
             None => table.hidden.contains(pid) && may_be_member(recorded),
         }
     };
-    environment.pids.iter().copied().filter(is_left).collect()
+    let pids: Vec<u32> = environment.pids.iter().copied().filter(is_left).collect();
+    let has_shell = pids.iter().any(|pid| !recorded.is_job(eid, created, *pid));
+    Left { pids, has_shell }
 }
 
-/// Environments that hold devices and have no process left.
-pub(super) fn without_members(state: &State, table: &ProcessTable) -> Vec<EnvironmentState> {
+/// Whether a member of an environment is left that is no job.
+pub(super) fn has_shell(
+    environment: &EnvironmentState,
+    recorded: &RecordedMembers,
+    table: &ProcessTable,
+    written_timestamp_seconds: Option<f64>,
+) -> bool {
+    left(environment, recorded, table, written_timestamp_seconds).has_shell
+}
+
+/// Environments that hold devices and have no shell left, each with these devices.
+pub(super) fn without_shells(
+    state: &State,
+    table: &ProcessTable,
+) -> Vec<(EnvironmentState, Vec<u32>)> {
     let attachments = state.devices.iter().flat_map(|device| &device.attachments);
     let holding: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
     let has_none = |environment: &&EnvironmentState| {
-        !environment.pids.is_empty()
-            && holding.contains(environment.eid.as_str())
-            && living(
-                environment,
-                &state.recorded,
-                table,
-                state.written_timestamp_seconds,
-            )
-            .is_empty()
+        let written = state.written_timestamp_seconds;
+        holding.contains(environment.eid.as_str())
+            && !environment.pids.is_empty()
+            && !left(environment, &state.recorded, table, written).has_shell
     };
-    state
-        .environments
-        .iter()
-        .filter(has_none)
-        .cloned()
-        .collect()
+    let with_devices =
+        |environment: &EnvironmentState| (environment.clone(), state.attached(&environment.eid));
+    let environments = state.environments.iter().filter(has_none);
+    environments.map(with_devices).collect()
 }
 
 /// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.

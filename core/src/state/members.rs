@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::document::{self, Document, Format, NotADocument};
 use super::file::MOST_FILE_BYTES;
+use super::known::{FileKnown, Known, KnownEnvironments};
 use super::shape::{self, DevicesDocument, Times};
 use super::{DeviceState, EnvironmentState, MEMBERS_FILE, salvage, value};
 use crate::model::parse_local_time;
@@ -45,6 +46,8 @@ pub struct RecordedMembers {
     pub(super) copy: Vec<DeviceState>,
     /// Environments of which a damaged `devices.json` may have lost the devices.
     pub(super) bare: BTreeSet<String>,
+    /// What was last known of environments that hold devices.
+    pub(super) known: KnownEnvironments,
 }
 
 /// A member of an environment of which nothing else is known any more. While it lives the environment keeps its devices.
@@ -54,6 +57,8 @@ pub(super) struct LostMember {
     /// When the environment was made, Unix time.
     pub(super) created_seconds: Option<i64>,
     pub(super) process: ProcessId,
+    /// See [`RecordedMembers::is_job`].
+    pub(super) is_job: bool,
 }
 
 /// More lost members than this are no mishap: anybody may write there.
@@ -65,6 +70,7 @@ struct Record {
     created_seconds: Option<i64>,
     /// Absent: the machine was started again since.
     start_time_ticks: Option<u64>,
+    is_job: bool,
 }
 
 /// What is recorded of one member.
@@ -94,6 +100,8 @@ struct File {
     devices: Value,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     bare: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    known: Vec<FileKnown>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -103,9 +111,19 @@ struct FileMember {
     creation: String,
     #[serde(flatten)]
     process: ProcessId,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    job: bool,
 }
 
 impl RecordedMembers {
+    /// Whether a member is a *job*: a process that was started in the environment and that a command wrote down. Living, it
+    /// keeps the environment for genv 1.x; here, only while it works on a device ([`crate::linger`]).
+    #[must_use]
+    pub fn is_job(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> bool {
+        let record = self.members.get(&(eid.to_owned(), pid));
+        record.is_some_and(|it| it.is_job && it.created_seconds == whole(created_timestamp_seconds))
+    }
+
     /// What is recorded of a member of an environment that was made at this time.
     #[must_use]
     pub fn of(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Recorded {
@@ -128,6 +146,7 @@ impl RecordedMembers {
             && self.simulated.is_none()
             && self.copy.is_empty()
             && self.bare.is_empty()
+            && self.known.is_empty()
     }
 
     /// Takes note of what `envs.json` does not have and should, if it lost some (`damaged`); forgets what it has again.
@@ -151,6 +170,7 @@ impl RecordedMembers {
                     pid: *pid,
                     start_time_ticks: record.start_time_ticks?,
                 },
+                is_job: record.is_job,
             })
         }));
         self.lost
@@ -187,10 +207,12 @@ impl RecordedMembers {
         eid: &str,
         created_timestamp_seconds: Option<f64>,
         process: ProcessId,
+        is_job: bool,
     ) {
         let record = Record {
             created_seconds: whole(created_timestamp_seconds),
             start_time_ticks: Some(process.start_time_ticks),
+            is_job,
         };
         self.members.insert((eid.to_owned(), process.pid), record);
     }
@@ -207,10 +229,11 @@ impl RecordedMembers {
 
     fn write_with(&self, copy: &[DeviceState], boot_id: &str, times: &Times) -> Vec<u8> {
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
-        let member = |eid: &str, created: Option<i64>, process| FileMember {
+        let member = |eid: &str, created: Option<i64>, process, job| FileMember {
             eid: eid.to_owned(),
             creation: times.text(created.map(|seconds| seconds as f64)),
             process,
+            job,
         };
         let members = self.members.iter().filter_map(|((eid, pid), record)| {
             let start_time_ticks = record.start_time_ticks?;
@@ -221,12 +244,13 @@ impl RecordedMembers {
                     pid: *pid,
                     start_time_ticks,
                 },
+                record.is_job,
             ))
         });
         let mut members: Vec<FileMember> = members.collect();
         members.sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
         let lost = self.lost.iter();
-        let lost = lost.map(|it| member(&it.eid, it.created_seconds, it.process));
+        let lost = lost.map(|it| member(&it.eid, it.created_seconds, it.process, it.is_job));
         shape::json(&File {
             version: VERSION,
             boot_id: boot_id.to_owned(),
@@ -236,6 +260,7 @@ impl RecordedMembers {
             simulated: self.simulated,
             devices: DevicesDocument::new(copy, times).list(),
             bare: self.bare.clone(),
+            known: self.known.values().map(|it| it.to_file(times)).collect(),
         })
     }
 }
@@ -273,6 +298,7 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
         simulated: None,
         devices: json!(salvage::records(content, &document::DEVICE_KEYS)),
         bare: BTreeSet::new(),
+        known: Vec::new(),
     };
     Document {
         incomplete: true,
@@ -320,6 +346,7 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         let record = Record {
             created_seconds: created(&member),
             start_time_ticks: same_boot.then_some(member.process.start_time_ticks),
+            is_job: member.job,
         };
         ((member.eid, member.process.pid), record)
     });
@@ -331,7 +358,14 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
             created_seconds: created(&member),
             eid: member.eid,
             process: member.process,
+            is_job: member.job,
         });
+    let known = file
+        .known
+        .into_iter()
+        .filter(|_| same_boot)
+        .map(|it| Known::of_file(it, time_zone))
+        .map(|it| (it.environment.eid.clone(), it));
     let recorded = RecordedMembers {
         members: members.collect(),
         queue: if same_boot { file.queue } else { Vec::new() },
@@ -339,6 +373,7 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         simulated: file.simulated,
         copy: copy.unwrap_or_default().entries,
         bare: file.bare,
+        known: known.collect(),
     };
     Document {
         entries: vec![recorded],

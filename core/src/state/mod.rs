@@ -14,6 +14,7 @@ mod file;
 mod inventory;
 mod jobs;
 mod kernels;
+mod known;
 pub(crate) mod liveness;
 mod lock;
 mod members;
@@ -38,6 +39,7 @@ pub use usage::{Usage, UsageProcess, read_usage};
 use std::collections::BTreeMap;
 
 use crate::model::MemoryAmount;
+use crate::proc::ProcessTable;
 
 const ENVIRONMENTS_FILE: &str = "envs.json";
 const DEVICES_FILE: &str = "devices.json";
@@ -89,6 +91,34 @@ impl State {
     pub fn attached(&self, eid: &str) -> Vec<u32> {
         attached(&self.devices, eid)
     }
+
+    /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).
+    pub fn shells(&self, environment: &EnvironmentState) -> impl Iterator<Item = u32> {
+        let created = environment.created_timestamp_seconds;
+        let is_job = move |pid: u32| self.recorded.is_job(&environment.eid, created, pid);
+        environment
+            .pids
+            .iter()
+            .copied()
+            .filter(move |pid| !is_job(*pid))
+    }
+
+    /// When a command last saw a process of an environment with a context on its devices, Unix time.
+    pub(crate) fn context_seconds(&self, environment: &EnvironmentState) -> Option<f64> {
+        let known = self.recorded.known.get(&environment.eid);
+        let known = known.filter(|known| known.is_of(environment))?;
+        known.context_seconds
+    }
+
+    /// Lists environments again that genv 1.x cleared, as far as their devices are free: for programs that only look, which
+    /// decide by the processes whether one goes on ([`crate::linger`]).
+    pub(crate) fn list_cleared(&mut self, table: &ProcessTable, now_seconds: f64) {
+        for (environment, devices) in known::cleared(self, table) {
+            if !devices.is_empty() {
+                known::put_back(self, environment, &devices, now_seconds);
+            }
+        }
+    }
 }
 
 fn attached(devices: &[DeviceState], eid: &str) -> Vec<u32> {
@@ -113,7 +143,7 @@ pub struct EnvironmentState {
     pub gpus: Option<u32>,
     /// Configured memory per device.
     pub gpu_memory: Option<MemoryAmount>,
-    /// Member processes.
+    /// Member processes, with those that are jobs.
     pub pids: Vec<u32>,
     /// Member Jupyter kernels.
     pub kernel_ids: Vec<String>,

@@ -19,7 +19,8 @@ const MOST_ENVIRON_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Restored {
     pub(super) environment: EnvironmentState,
-    members: Vec<ProcessId>,
+    /// Each with whether it is a job.
+    members: Vec<(ProcessId, bool)>,
     /// Devices that the process which names it sees.
     visible: BTreeSet<u32>,
 }
@@ -40,9 +41,9 @@ pub(super) fn find(
             let process = member.process;
             let found = table.living(process.pid)?;
             let is_same = found.start_time_ticks == process.start_time_ticks;
-            Some((process, table.owner(found.uid?))).filter(|_| is_same)
+            Some(((process, member.is_job), table.owner(found.uid?))).filter(|_| is_same)
         };
-        let (members, users): (Vec<ProcessId>, BTreeSet<u32>) =
+        let (members, users): (Vec<(ProcessId, bool)>, BTreeSet<u32>) =
             lost.iter().filter_map(living).unzip();
         // Members of several users are nobody's environment.
         let uid = users.first().copied().filter(|_| users.len() == 1)?;
@@ -54,20 +55,28 @@ pub(super) fn find(
             .or_insert_with(|| claims_of(uid, processes));
         let naming = *claims.get(eid)?;
         let username = processes.username(uid);
+        let known = state.recorded.known.get(eid);
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
         let created = lost.first()?.created_seconds.map(|seconds| seconds as f64);
+        let pids = members.iter().map(|(process, _)| process.pid);
+        let mut environment = EnvironmentState {
+            eid: eid.to_owned(),
+            uid,
+            username: Some(username).filter(|name| *name != format!("uid:{uid}")),
+            created_timestamp_seconds: created,
+            name: None,
+            gpus: None,
+            gpu_memory: None,
+            pids: pids.collect(),
+            kernel_ids: Vec::new(),
+        };
+        if let Some(known) = known.filter(|known| known.is_of(&environment)) {
+            environment.name.clone_from(&known.environment.name);
+            environment.gpus = known.environment.gpus;
+            environment.gpu_memory = known.environment.gpu_memory;
+        }
         Some(Restored {
-            environment: EnvironmentState {
-                eid: eid.to_owned(),
-                uid,
-                username: Some(username).filter(|name| *name != format!("uid:{uid}")),
-                created_timestamp_seconds: created,
-                name: None,
-                gpus: None,
-                gpu_memory: None,
-                pids: members.iter().map(|process| process.pid).collect(),
-                kernel_ids: Vec::new(),
-            },
+            environment,
             members,
             visible: visible_devices(naming),
         })
@@ -123,9 +132,9 @@ pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64
             continue;
         }
         state.recorded.lost.retain(|it| it.eid != eid);
-        for process in members {
+        for (process, is_job) in members {
             let created = environment.created_timestamp_seconds;
-            state.recorded.record(&eid, created, process);
+            state.recorded.record(&eid, created, process, is_job);
         }
         if state.attached(&eid).is_empty() {
             attachments::attach_free(&mut state.devices, &environment, &visible, now_seconds);

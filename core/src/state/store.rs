@@ -11,13 +11,17 @@ use super::attachments::{self, Visible};
 use super::commit::{self, Files, Loaded};
 use super::confirmed;
 use super::editable::EditableState;
-use super::jobs::{self, Contexts, Fates};
+use super::jobs::{self, Contexts, Fate, Fates, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
+use super::known;
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile, LockHolder};
 use super::restore::{self, Restored};
 use super::shape::Times;
-use super::{DeviceState, EnvironmentState, State, StateDirectory, StateError, directory};
+use super::{
+    DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory,
+};
+use crate::linger::linger_seconds;
 use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
@@ -26,6 +30,9 @@ const LOCK_FILE: &str = "genv.lock";
 
 /// How long a reader waits for the writer of a file that looks damaged.
 const READING_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a reader that found something to write down waits for the lock.
+const NOTING_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Why the state was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,11 +74,14 @@ pub struct StateStore {
     path: PathBuf,
     patience: Option<Duration>,
     cleaning: bool,
+    records_jobs: bool,
     simulated: Option<bool>,
     reader: StateDirectory,
     machine: Machine,
     disk: Box<dyn Disk>,
     notices: Vec<String>,
+    /// Whether the last reading found something that is to be written down.
+    has_news: bool,
 }
 
 /// What the store asks of the machine.
@@ -80,6 +90,7 @@ struct Machine {
     kernels: Kernels,
     contexts: Box<dyn FnMut() -> Option<Contexts> + Send>,
     clock: Box<dyn Fn() -> SystemTime + Send>,
+    linger_seconds: f64,
 }
 
 impl std::fmt::Debug for Machine {
@@ -96,6 +107,7 @@ impl StateStore {
         Self {
             patience: Some(DEFAULT_PATIENCE),
             cleaning: true,
+            records_jobs: false,
             simulated: None,
             reader: StateDirectory::new(&path),
             path,
@@ -104,9 +116,11 @@ impl StateStore {
                 kernels: Kernels::default().limiting_starts(),
                 contexts: Box::new(|| None),
                 clock: Box::new(SystemTime::now),
+                linger_seconds: linger_seconds(),
             },
             disk: Box::new(RealDisk),
             notices: Vec::new(),
+            has_news: false,
         }
     }
 
@@ -121,6 +135,13 @@ impl StateStore {
     #[must_use]
     pub fn cleaning(mut self, cleaning: bool) -> Self {
         self.cleaning = cleaning;
+        self
+    }
+
+    /// Records processes of the caller's environments as their jobs, as commands of users do.
+    #[must_use]
+    pub fn recording_jobs(mut self) -> Self {
+        self.records_jobs = true;
         self
     }
 
@@ -192,20 +213,30 @@ impl StateStore {
         &mut self,
         wanted: impl Fn(&EnvironmentState) -> bool,
     ) -> Result<State, StateError> {
-        let mut state = match self.reader.read_files() {
-            Ok(state) => state,
-            Err(error) => self.read_damaged().map_err(|_| error)?,
+        self.has_news = false;
+        let (mut state, is_whole) = match self.reader.read_files() {
+            Ok(state) => (state, true),
+            Err(error) => (self.read_damaged().map_err(|_| error)?, false),
         };
         state.environments.retain(&wanted);
+        let known = &mut state.recorded.known;
+        known.retain(|_, known| wanted(&known.environment));
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
-            let fates = self.machine.fates(&state, &table);
+            let fates = self.machine.fates(&state, &table, &self.path);
             let mut restored = self.machine.restored(&state, &table);
             restored.retain(|it| wanted(&it.environment));
             let visible = self.machine.visible(&state);
-            liveness::clean(&mut state, &table, &ended, &fates);
+            // What is damaged is left to who changes something.
+            self.has_news = is_whole
+                && state.written_timestamp_seconds.is_some()
+                && state.warnings.is_empty()
+                && state.recorded.bare.is_empty()
+                && (self.machine.is_news(&state, &fates)
+                    || !self.new_jobs(&state, &table).is_empty());
             let now_seconds = self.machine.now_seconds();
+            liveness::clean(&mut state, &table, &ended, &fates, now_seconds);
             restore::apply(&mut state, restored, now_seconds);
             attachments::attach_visible(
                 &mut state.devices,
@@ -216,6 +247,16 @@ impl StateStore {
             );
         }
         Ok(state)
+    }
+
+    /// Writes down what the last reading found of the caller's environments, if it found something: new jobs, one that is at
+    /// work, an environment that goes on. Who may not write, or does not have the lock soon, leaves it to the next command.
+    pub fn note_news(&mut self) {
+        if std::mem::take(&mut self.has_news) {
+            let patience = self.patience.replace(NOTING_PATIENCE);
+            let _ = self.update(|_| Ok::<_, StoreError>(()));
+            self.patience = patience;
+        }
     }
 
     /// What is whole in the files, of which one cannot be read as it should.
@@ -245,8 +286,10 @@ impl StateStore {
         let (lock, mut loaded, table, asked) = self.load(directory)?;
         let now_seconds = self.machine.now_seconds();
         if self.cleaning {
-            liveness::clean(&mut loaded.state, &table, &asked.ended, &asked.fates);
-            restore::apply(&mut loaded.state, asked.restored, now_seconds);
+            let (state, ended, fates) = (&mut loaded.state, &asked.ended, &asked.fates);
+            liveness::clean(state, &table, ended, fates, now_seconds);
+            restore::apply(state, asked.restored, now_seconds);
+            liveness::record_jobs(state, &asked.jobs);
         }
         let mut editable = loaded.edit(&table, asked.visible, now_seconds);
         let value = change(&mut editable)?;
@@ -276,6 +319,14 @@ impl StateStore {
         confirmed::write(directory, taken, self.machine.now_seconds());
         drop(lock);
         Ok(value)
+    }
+
+    fn new_jobs(&self, state: &State, table: &ProcessTable) -> NewJobs {
+        if self.records_jobs {
+            jobs::find_new(state, table, &self.path)
+        } else {
+            NewJobs::new()
+        }
     }
 
     /// Whether the lock can be had within `patience`; it is let go at once.
@@ -391,8 +442,12 @@ impl StateStore {
                 .any(|it| !it.kernel_ids.is_empty());
             let lost = !state.recorded.lost.is_empty();
             let bare = !state.recorded.bare.is_empty();
-            let questions =
-                kernels || lost || bare || !liveness::without_members(state, &table).is_empty();
+            let questions = kernels
+                || lost
+                || bare
+                || !known::cleared(state, &table).is_empty()
+                || !liveness::without_shells(state, &table).is_empty()
+                || self.records_jobs && jobs::are_watched(state, &table);
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, asked)),
                 None if !questions || !self.cleaning => {
@@ -402,9 +457,10 @@ impl StateStore {
                     drop(lock);
                     asked = Some(Asked {
                         ended: self.machine.kernels.ended(&state.environments),
-                        fates: self.machine.fates(state, &table),
+                        fates: self.machine.fates(state, &table, &self.path),
                         restored: self.machine.restored(state, &table),
                         visible: self.machine.visible(state),
+                        jobs: self.new_jobs(state, &table),
                     });
                 }
             }
@@ -419,16 +475,37 @@ struct Asked {
     fates: Fates,
     restored: Vec<Restored>,
     visible: Visible,
+    jobs: NewJobs,
 }
 
 impl Machine {
-    fn fates(&mut self, state: &State, table: &ProcessTable) -> Fates {
-        let ended = liveness::without_members(state, table);
+    fn fates(&mut self, state: &State, table: &ProcessTable, directory: &Path) -> Fates {
+        let mut ended = liveness::without_shells(state, table);
+        ended.extend(known::cleared(state, table));
         let mut evidence = jobs::Evidence {
+            directory,
+            now_seconds: self.now_seconds(),
             processes: self.processes.as_mut(),
             contexts: self.contexts.as_mut(),
+            linger_seconds: self.linger_seconds,
         };
         jobs::fates(state, &ended, &mut evidence)
+    }
+
+    /// Whether one of these fates is to be written down, though the environment only goes on.
+    fn is_news(&self, state: &State, fates: &Fates) -> bool {
+        let now_seconds = self.now_seconds();
+        fates.iter().any(|(eid, fate)| {
+            let Fate::Continues { jobs, at_work } = fate else {
+                return false;
+            };
+            let mut listed = state.environments.iter();
+            let members = listed.find(|it| it.eid == *eid).map(|it| &it.pids[..]);
+            let is_recorded = |it: &ProcessId| members.is_some_and(|pids| pids.contains(&it.pid));
+            let known = state.recorded.known.get(eid);
+            !jobs.iter().all(is_recorded)
+                || *at_work && jobs::is_news(known, now_seconds, self.linger_seconds)
+        })
     }
 
     fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {

@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(300);
 /// How long a job may take to end after SIGTERM.
 const END: Duration = Duration::from_secs(10);
 
-/// Let this shell leave its environment. With its last member the environment ends, and its devices become free.
+/// Let this shell leave its environment. With its last shell the environment ends, and its devices become free.
 ///
 /// A job that works on them goes on without them, unless it is waited for or ended.
 #[derive(Debug, Args)]
@@ -79,7 +79,8 @@ fn jobs(
     // What cannot be read now fails below, where it matters.
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
-    let is_last = environment.is_some_and(|it| it.pids == [member] && it.kernel_ids.is_empty());
+    let is_last =
+        environment.is_some_and(|it| state.shells(it).eq([member]) && it.kernel_ids.is_empty());
     if !is_last || state.attached(eid).is_empty() {
         return Ok(Vec::new());
     }

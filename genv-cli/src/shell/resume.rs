@@ -47,6 +47,7 @@ pub(crate) fn resume(
     let pid = caller.pid();
     // Most shells have joined or have nothing to join: neither needs the lock.
     let mut found = find(&store.read()?, &eid, pid);
+    store.note_news();
     if join && found.as_ref().is_ok_and(|(_, member)| !member) {
         if let Err(why) = check_member(pid) {
             caller.leave()?;
@@ -74,7 +75,7 @@ pub(crate) fn resume(
     }
 }
 
-/// The environment and whether this process is a member, if it is there and the user's; otherwise why the shell cannot
+/// The environment and whether this process is one of its shells, if it is there and the user's; otherwise why the shell cannot
 /// be in it.
 fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     let environment = state.environments.iter().find(|it| it.eid == eid);
@@ -85,7 +86,7 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
             eid.escape_debug()
         ));
     }
-    let member = environment.pids.contains(&pid);
+    let member = state.shells(environment).any(|it| it == pid);
     Ok((Shown::now(state, environment), member))
 }
 

@@ -10,6 +10,8 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         lost: Vec::new(),
         bare: BTreeSet::new(),
         visible: Visible::new(),
+        jobs: HashSet::new(),
+        known: KnownEnvironments::new(),
         devices_known: false,
         now_seconds: 1000.5,
     };

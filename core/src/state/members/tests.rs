@@ -20,8 +20,8 @@ fn recorded() -> RecordedMembers {
         pid,
         start_time_ticks,
     };
-    recorded.record("b", Some(60.7), process(8, 800));
-    recorded.record("a", Some(60.0), process(7, 700));
+    recorded.record("b", Some(60.7), process(8, 800), true);
+    recorded.record("a", Some(60.0), process(7, 700), false);
     recorded.queue = vec![process(9, 900)];
     recorded
 }
@@ -45,7 +45,8 @@ fn what_is_recorded_reads_back() {
           "eid": "b",
           "creation": "01/01/1970 00:01:00",
           "pid": 8,
-          "start_time_ticks": 800
+          "start_time_ticks": 800,
+          "job": true
         }
       ],
       "queue": [

@@ -40,7 +40,7 @@ fn a_damaged_file_is_kept_aside_and_said_so_once() {
 
     fs::write(folder.path().join("genv-members.json"), "[]").unwrap();
     nothing(&mut store);
-    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 8 elements. It is kept as genv-members.json.corrupt-TIME. genv fills it again, and there is nothing to do");
+    insta::assert_snapshot!(told(&mut store), @"DIR/genv-members.json is damaged: it is not understood: invalid length 0, expected struct File with 9 elements. It is kept as genv-members.json.corrupt-TIME. genv fills it again, and there is nothing to do");
     // This process started before envs.json was written: it is adopted.
     assert_eq!(store.read().unwrap().environments.len(), 2);
 }

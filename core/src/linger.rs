@@ -1,0 +1,119 @@
+//! How an environment goes on whose last shell ended: one rule, for commands, exporter and enforcer.
+//!
+//! It goes on while one of its processes has a context on a device that it holds, or had one within the linger time. Which
+//! processes are its own, [`belonging`] decides. Processes without a context, such as agents, editors and servers of
+//! terminal multiplexers, keep no device.
+
+use std::time::Duration;
+
+use crate::duration::parse_duration;
+use crate::proc::{Claim, ProcessFacts, ProcessTable};
+use crate::state::{EnvironmentState, Recorded, RecordedMembers};
+
+/// How long an environment goes on after its last context, unless `GENV_LINGER` sets another time.
+const LINGER: Duration = Duration::from_secs(15 * 60);
+
+/// A process may seem to have started so much earlier than the environment in which it was started.
+pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
+
+/// The longest chain of parents that is followed: a table that was read while pids were reused may hold a loop.
+const MOST_ANCESTORS: usize = 1024;
+
+/// `GENV_LINGER`; 15 minutes where that is no duration.
+pub(crate) fn linger_seconds() -> f64 {
+    let set = std::env::var("GENV_LINGER").ok();
+    let linger = set.and_then(|text| parse_duration(&text).ok());
+    linger.unwrap_or(LINGER).as_secs_f64()
+}
+
+/// Whether a context that was seen then keeps an environment now, both Unix time. One of the future was not seen.
+pub(crate) fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
+    seen_seconds.is_some_and(|seen| {
+        (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen))
+    })
+}
+
+/// Whether a process is one of an environment without a shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Belonging {
+    /// It names the environment, or it is a recorded process of it, or a descendant of one.
+    Own,
+    /// It may be: the evidence is missing.
+    Unclear,
+    /// It is another's, or of no environment.
+    Other,
+}
+
+/// Whether a process of `table` belongs to an environment that has no shell.
+pub(crate) fn belonging(
+    environment: &EnvironmentState,
+    recorded: &RecordedMembers,
+    pid: u32,
+    facts: &ProcessFacts,
+    table: &ProcessTable,
+) -> Belonging {
+    if !may_be_of(facts, environment.uid) || table.zombies.contains(&pid) {
+        return Belonging::Other;
+    }
+    match &facts.claim {
+        Claim::Named(eid) if *eid == environment.eid => {
+            if environment.pids.is_empty() && !may_have_started_in(environment, pid, table) {
+                Belonging::Other
+            } else {
+                Belonging::Own
+            }
+        }
+        Claim::Named(_) => Belonging::Other,
+        Claim::Absent | Claim::Missing(_) if descends(environment, recorded, pid, table) => {
+            Belonging::Own
+        }
+        Claim::Absent => Belonging::Other,
+        Claim::Missing(_) => Belonging::Unclear,
+    }
+}
+
+/// Whether a process may be a user's: it runs as that user, or in a container that may be that user's.
+pub(crate) fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
+    facts.uid == Some(uid)
+        || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
+}
+
+/// Whether a process is not older than the environment: an environment without any member was restored from what was
+/// recorded, and an older one may have had its id.
+fn may_have_started_in(environment: &EnvironmentState, pid: u32, table: &ProcessTable) -> bool {
+    let started = table.lineage.get(&pid).map(|it| it.start_timestamp_seconds);
+    let times = environment.created_timestamp_seconds.zip(started);
+    times.is_some_and(|(created, started)| started >= created - START_TOLERANCE_SECONDS)
+}
+
+/// Whether a process is a recorded job of an environment, or a descendant of one.
+fn descends(
+    environment: &EnvironmentState,
+    recorded: &RecordedMembers,
+    pid: u32,
+    table: &ProcessTable,
+) -> bool {
+    let created = environment.created_timestamp_seconds;
+    let is_job = |pid: u32| {
+        let eid = &environment.eid;
+        environment.pids.contains(&pid)
+            && recorded.is_job(eid, created, pid)
+            && table.living(pid).is_some_and(|it| {
+                recorded.of(eid, created, pid) == Recorded::Started(it.start_time_ticks)
+            })
+    };
+    let (mut next, mut child_start) = (pid, u64::MAX);
+    for _ in 0..MOST_ANCESTORS {
+        if is_job(next) {
+            return true;
+        }
+        // Nobody is younger than their child: then the parent ended, and another process has its pid.
+        match table.lineage.get(&next) {
+            Some(it) if it.start_time_ticks <= child_start && it.parent != 0 => {
+                (next, child_start) = (it.parent, it.start_time_ticks);
+            }
+            _ => return false,
+        }
+    }
+    false
+}

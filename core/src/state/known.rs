@@ -1,0 +1,235 @@
+//! What was last known of environments that hold devices: what `envs.json` says of each, its devices, and when one of its
+//! processes was last seen at work on them.
+//!
+//! genv 1.x removes an environment whose members ended, whatever its jobs do, and a damaged file loses environments too.
+//! `genv-members.json` keeps what it takes to restore one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+use super::shape::Times;
+use super::{AttachmentState, DeviceState, EnvironmentState, State, liveness};
+use crate::model::{MemoryAmount, parse_local_time};
+use crate::proc::ProcessTable;
+
+/// How many environments of one user, and of all, are kept: anybody may write there.
+const MOST_OF_A_USER: usize = 64;
+const MOST_KNOWN: usize = 1_000;
+
+/// By eid.
+pub(super) type KnownEnvironments = BTreeMap<String, Known>;
+
+/// What was last known of an environment.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Known {
+    /// Without its members.
+    pub(super) environment: EnvironmentState,
+    pub(super) devices: BTreeSet<u32>,
+    /// When a command last saw one of its processes with a context on its devices, Unix time.
+    pub(super) context_seconds: Option<f64>,
+}
+
+/// As `genv-members.json` has it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct FileKnown {
+    eid: String,
+    creation: String,
+    uid: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    username: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpus: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu_memory: Option<String>,
+    devices: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    context_seconds: Option<i64>,
+}
+
+impl Known {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "clocks show less than the year 9999"
+    )]
+    pub(super) fn to_file(&self, times: &Times) -> FileKnown {
+        let environment = &self.environment;
+        FileKnown {
+            eid: environment.eid.clone(),
+            creation: times.text(environment.created_timestamp_seconds),
+            uid: environment.uid,
+            username: environment.username.clone(),
+            name: environment.name.clone(),
+            gpus: environment.gpus,
+            gpu_memory: environment.gpu_memory.map(|amount| amount.to_string()),
+            devices: self.devices.iter().copied().collect(),
+            context_seconds: self.context_seconds.map(|seconds| seconds.floor() as i64),
+        }
+    }
+
+    pub(super) fn of_file(file: FileKnown, time_zone: &TimeZone) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
+        let seconds = |seconds: i64| seconds as f64;
+        let created = parse_local_time(&file.creation, time_zone).ok();
+        let memory = file
+            .gpu_memory
+            .and_then(|text| MemoryAmount::from_file(&text).ok());
+        Self {
+            environment: EnvironmentState {
+                eid: file.eid,
+                uid: file.uid,
+                username: file.username,
+                created_timestamp_seconds: created.map(seconds),
+                name: file.name,
+                gpus: file.gpus,
+                gpu_memory: memory,
+                pids: Vec::new(),
+                kernel_ids: Vec::new(),
+            },
+            devices: file.devices.into_iter().collect(),
+            context_seconds: file.context_seconds.map(seconds),
+        }
+    }
+
+    /// Whether this is what was known of this environment, rather than of an earlier one with its id.
+    pub(super) fn is_of(&self, environment: &EnvironmentState) -> bool {
+        let whole = |it: &EnvironmentState| it.created_timestamp_seconds.map(f64::floor);
+        self.environment.uid == environment.uid && whole(&self.environment) == whole(environment)
+    }
+}
+
+/// What is known after a change of the environments that hold devices, and of those that may still be restored: `before`
+/// knows them, and the change did not end them, since they were not among `changed`.
+pub(super) fn after(
+    environments: &[EnvironmentState],
+    devices: &[DeviceState],
+    changed: &[EnvironmentState],
+    before: &KnownEnvironments,
+) -> KnownEnvironments {
+    let mut held: HashMap<&str, BTreeSet<u32>> = HashMap::new();
+    for device in devices {
+        for attachment in &device.attachments {
+            let of_it = held.entry(attachment.eid.as_str()).or_default();
+            of_it.insert(device.index);
+        }
+    }
+    let holding = environments.iter().filter_map(|environment| {
+        let devices = held.get(environment.eid.as_str())?.clone();
+        let known = before.get(&environment.eid);
+        let known = known.filter(|known| known.is_of(environment));
+        Some(Known {
+            environment: EnvironmentState {
+                pids: Vec::new(),
+                kernel_ids: Vec::new(),
+                ..environment.clone()
+            },
+            devices,
+            context_seconds: known.and_then(|known| known.context_seconds),
+        })
+    });
+    let listed: HashSet<&str> = environments
+        .iter()
+        .chain(changed)
+        .map(|it| it.eid.as_str())
+        .collect();
+    let missing = before
+        .iter()
+        .filter(|(eid, _)| !listed.contains(eid.as_str()))
+        .map(|(_, known)| known.clone());
+    let mut of_users: HashMap<u32, usize> = HashMap::new();
+    let is_few = |known: &Known| {
+        let number = of_users.entry(known.environment.uid).or_default();
+        *number += 1;
+        *number <= MOST_OF_A_USER
+    };
+    holding
+        .chain(missing)
+        .filter(is_few)
+        .take(MOST_KNOWN)
+        .map(|known| (known.environment.eid.clone(), known))
+        .collect()
+}
+
+/// Notes that a process of an environment has a context on its devices now.
+pub(super) fn note_context(
+    known: &mut KnownEnvironments,
+    environment: &EnvironmentState,
+    now_seconds: f64,
+) {
+    let of_it = known.get_mut(&environment.eid);
+    if let Some(known) = of_it.filter(|known| known.is_of(environment)) {
+        known.context_seconds = Some(now_seconds);
+        return;
+    }
+    let new = Known {
+        environment: environment.clone(),
+        devices: BTreeSet::new(),
+        context_seconds: Some(now_seconds),
+    };
+    known.insert(environment.eid.clone(), new);
+}
+
+/// Environments that genv 1.x cleared when their members ended, each with those of its devices that are free: they are known,
+/// and not listed any more, or listed without a living member and without a device. Lost ones are not among them.
+pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentState, Vec<u32>)> {
+    if state.recorded.known.is_empty() {
+        return Vec::new();
+    }
+    let attachments = state.devices.iter().flat_map(|device| &device.attachments);
+    let lost = state.recorded.lost.iter().map(|it| it.eid.as_str());
+    let excluded: HashSet<&str> = attachments.map(|it| it.eid.as_str()).chain(lost).collect();
+    let listed: HashMap<&str, &EnvironmentState> = state
+        .environments
+        .iter()
+        .map(|it| (it.eid.as_str(), it))
+        .collect();
+    let written = state.written_timestamp_seconds;
+    let was_cleared = |known: &&Known| {
+        let eid = known.environment.eid.as_str();
+        !excluded.contains(eid)
+            && listed.get(eid).is_none_or(|listed| {
+                known.is_of(listed)
+                    && listed.kernel_ids.is_empty()
+                    && !liveness::has_shell(listed, &state.recorded, table, written)
+            })
+    };
+    let with_devices = |known: &Known| {
+        let devices = state.devices.iter();
+        let free = devices
+            .filter(|it| it.attachments.is_empty() && known.devices.contains(&it.index))
+            .map(|it| it.index);
+        (known.environment.clone(), free.collect())
+    };
+    let known = state.recorded.known.values();
+    known.filter(was_cleared).map(with_devices).collect()
+}
+
+/// Lists an environment that was cleared again, attached to those of these devices that are free.
+pub(super) fn put_back(
+    state: &mut State,
+    environment: EnvironmentState,
+    devices: &[u32],
+    now_seconds: f64,
+) {
+    let free = state
+        .devices
+        .iter_mut()
+        .filter(|it| devices.contains(&it.index) && it.attachments.is_empty());
+    for device in free {
+        device.attachments.push(AttachmentState {
+            eid: environment.eid.clone(),
+            gpu_memory: environment.gpu_memory,
+            attached_timestamp_seconds: Some(now_seconds),
+        });
+    }
+    if state
+        .environments
+        .iter()
+        .all(|it| it.eid != environment.eid)
+    {
+        state.environments.push(environment);
+    }
+}
