@@ -37,7 +37,14 @@ impl Manager {
     fn next(&self, patience: Duration) -> Result<Option<String>> {
         self.0.set_read_timeout(Some(patience))?;
         let mut message = [0; 4096];
-        match self.0.recv(&mut message) {
+        let received = loop {
+            match self.0.recv(&mut message) {
+                // A signal, as another test's child sends one when it ends.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received,
+            }
+        };
+        match received {
             Ok(length) => Ok(Some(String::from_utf8(message[..length].to_vec())?)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error.into()),
