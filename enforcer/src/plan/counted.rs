@@ -1,6 +1,7 @@
 //! What counts for a rule that the facts at hand cannot show to be broken: it counts over other hosts too, or over time.
 
 use super::facts::Facts;
+use super::history::Past;
 use super::reach::Reach;
 use super::selector::View;
 use super::{History, Input, Target, hold, rules};
@@ -24,13 +25,14 @@ pub struct Counted {
 pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
     let history = History::default();
     let facts = Facts::new(input, &history);
-    let reach = Reach::new(input, &history, &facts);
+    let past = Past::new(&history, &facts);
+    let reach = Reach::new(input, &past, &facts);
     let nothing_allowed = Rule {
         kind: nothing_allowed(&rule.kind),
         ..rule.clone()
     };
     let view = View::new(&facts, &nothing_allowed);
-    let findings = rules::findings(&view, &history, input.now_seconds).into_iter();
+    let findings = rules::findings(&view, &past, input.now_seconds).into_iter();
     let counted = findings.map(|finding| {
         let user = &facts.users[finding.user];
         let hostname = finding.host.map(|host| facts.hosts[host].hostname);

@@ -6,6 +6,7 @@ use genv_core::model::{Attribution, DeviceIndex, Process};
 use serde::Serialize;
 
 use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
+use super::history::Past;
 use super::left_behind::{Busy, Contexts};
 use super::selector::View;
 use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
@@ -94,9 +95,10 @@ pub fn explain(
         }
     }
     let out_of_reach = subject.out_of_reach();
+    let past = Past::new(history, &facts);
     let rules = input.config.rules.iter().map(|rule| {
         let violations = by_rule.remove(rule.name.as_str()).unwrap_or_default();
-        subject.rule(input, history, rule, violations)
+        subject.rule(input, &past, rule, violations)
     });
     let left_behind = plan.left_behind.iter();
     let left_behind = left_behind.filter(|it| it.hostname == hostname && it.pid == pid);
@@ -210,7 +212,7 @@ impl About<'_, '_> {
     fn rule(
         &self,
         input: &Input<'_>,
-        history: &History,
+        past: &Past<'_>,
         rule: &Rule,
         violations: Vec<Violation>,
     ) -> RuleExplanation {
@@ -221,9 +223,10 @@ impl About<'_, '_> {
         let unmatched = self.unmatched(&view);
         let user = self.user_for(&rule.kind);
         let matched = user.filter(|_| unmatched.is_none());
-        let limit = rule.kind.limits().zip(matched).map(|(limits, user)| {
+        let has_limits = rule.kind.limits().is_some();
+        let limit = matched.filter(|_| has_limits).map(|user| {
             let name = words::name(self.facts.users[user].name);
-            match view.limit(limits, user, place) {
+            match view.limit(user, place) {
                 Some(limit) => format!("{} {limit}", amount(&rule.kind, limit.value)),
                 None => format!("no limit for {name}"),
             }
@@ -232,8 +235,8 @@ impl About<'_, '_> {
             let host = (!all_hosts).then_some(hostname);
             hold::why(input, rule, &self.facts.users[user], host)
         });
-        let found = matched.and_then(|_| self.found(history, rule, input.now_seconds));
-        let contexts = Contexts::new(self.facts, history, input.now_seconds);
+        let found = matched.and_then(|_| self.found(past, rule, input.now_seconds));
+        let contexts = Contexts::new(self.facts, past, input.now_seconds);
         let ends = |violation: &&Violation| {
             rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it))
         };
@@ -344,11 +347,11 @@ impl About<'_, '_> {
     }
 
     /// What the rule counts: what it would find if nothing at all were allowed.
-    fn found(&self, history: &History, rule: &Rule, now_seconds: f64) -> Option<String> {
+    fn found(&self, past: &Past<'_>, rule: &Rule, now_seconds: f64) -> Option<String> {
         let mut nothing = rule.clone();
         *nothing.kind.limits_mut()? = Limits::nothing();
         let view = View::new(self.facts, &nothing);
-        let findings = rules::findings(&view, history, now_seconds);
+        let findings = rules::findings(&view, past, now_seconds);
         let mut findings = findings.into_iter();
         let finding = findings.find(|finding| self.concerns(&finding.subject, &rule.kind));
         finding.map(|finding| finding.found)

@@ -219,13 +219,16 @@ impl<'a> Facts<'a> {
     pub(super) fn new(input: &Input<'a>, history: &History) -> Self {
         let never = input.config.never.users.iter();
         let never_uids = never.filter_map(|name| name.strip_prefix("uid:")?.parse().ok());
+        let snapshots = || input.hosts.iter().filter_map(|it| it.snapshot.as_deref());
+        let environments = snapshots().map(|it| it.environments.len()).sum();
+        let processes = snapshots().map(|it| it.processes.len()).sum();
         let mut facts = Self {
             hosts: Vec::with_capacity(input.hosts.len()),
             users: Vec::new(),
-            environments: Vec::new(),
-            attachments: Vec::new(),
-            processes: Vec::new(),
-            uses: Vec::new(),
+            environments: Vec::with_capacity(environments),
+            attachments: Vec::with_capacity(environments),
+            processes: Vec::with_capacity(processes),
+            uses: Vec::with_capacity(processes),
             attachments_by_user: Vec::new(),
             uses_by_user: Vec::new(),
             uses_by_environment: Vec::new(),
@@ -233,8 +236,8 @@ impl<'a> Facts<'a> {
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
-            environment_ids: HashMap::new(),
-            process_ids: HashMap::new(),
+            environment_ids: HashMap::with_capacity(environments),
+            process_ids: HashMap::with_capacity(processes),
         };
         let mut told: HashMap<&str, u32> = HashMap::with_capacity(input.hosts.len());
         for host in input.hosts {
@@ -350,7 +353,6 @@ impl<'a> Facts<'a> {
             unknown_by_user: BTreeMap::new(),
         });
         let Some(snapshot) = snapshot else { return };
-        let mut by_eid = HashMap::with_capacity(snapshot.environments.len());
         let mut reservations = Reservations::new();
         for device in &snapshot.devices {
             for attachment in &device.attachments {
@@ -360,13 +362,12 @@ impl<'a> Facts<'a> {
         }
         for environment in &snapshot.environments {
             let id = self.add_environment(input, host, environment, &reservations);
-            by_eid.insert(environment.eid.as_str(), id);
             self.environment_ids
                 .insert((host, environment.eid.as_str()), id);
         }
         if freshness.gpu > Freshness::Missing {
             for process in &snapshot.processes {
-                self.add_process(input, host, process, &by_eid);
+                self.add_process(input, host, process);
             }
         }
         self.hosts[host].environments = environments..self.environments.len();
@@ -406,16 +407,10 @@ impl<'a> Facts<'a> {
         id
     }
 
-    fn add_process(
-        &mut self,
-        input: &Input<'a>,
-        host: HostId,
-        process: &'a Process,
-        by_eid: &HashMap<&str, EnvironmentId>,
-    ) {
+    fn add_process(&mut self, input: &Input<'a>, host: HostId, process: &'a Process) {
         let (environment, user) = match &process.attribution {
             Attribution::Environment { eid } => {
-                let environment = by_eid.get(eid.as_str()).copied();
+                let environment = self.environment_ids.get(&(host, eid.as_str())).copied();
                 let user = environment.map(|id| self.environments[id].user);
                 (environment, user)
             }

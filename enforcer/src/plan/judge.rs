@@ -1,12 +1,13 @@
 //! From what breaks a rule to what is done about it now.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
 
 use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
-use super::history::{ProcessHistory, ViolationHistory, wants_new_round};
+use super::history::{Past, ProcessHistory, ViolationHistory, wants_new_round};
 use super::ladder::{Rung, rung};
 use super::left_behind::left_behind;
 use super::reach::Reach;
@@ -18,11 +19,12 @@ use crate::config::{Action, Rule, Undelivered};
 /// See [`super::plan`].
 pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
     let facts = Facts::new(input, history);
+    let past = Past::new(history, &facts);
     let mut judge = Judge {
         input,
         history,
         facts: &facts,
-        reach: Reach::new(input, history, &facts),
+        reach: Reach::new(input, &past, &facts),
         plan: Plan::default(),
     };
     for host in &facts.hosts {
@@ -39,11 +41,11 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
                 .insert(hostname(), by_user.collect());
         }
     }
-    judge.plan.left_behind = left_behind(&facts, input, history);
+    judge.plan.left_behind = left_behind(&facts, input, &past);
     let mut views = BTreeMap::new();
     for rule in &input.config.rules {
         let view = View::new(&facts, rule);
-        let mut findings = rules::findings(&view, history, input.now_seconds);
+        let mut findings = rules::findings(&view, &past, input.now_seconds);
         findings.sort_by(|a, b| a.subject.cmp(&b.subject));
         for finding in findings {
             judge.judge(&view, finding);
@@ -81,9 +83,11 @@ impl Judge<'_, '_> {
             .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
             .collect();
 
+        let known = self.history.violation(rule, &key).map(Cow::Borrowed);
+        let reported = known.as_ref().is_some_and(|known| known.reported);
         let known = self
             .history
-            .progress(self.facts, rule, &key, user.name, now);
+            .progress(self.facts, rule, &key, user.name, known, now);
         let since_seconds = known
             .as_ref()
             .map_or(now, |known| known.since_seconds.min(now));
@@ -91,11 +95,13 @@ impl Judge<'_, '_> {
         let is_open = |target: &Target| is_open(self.history, rule, target);
         let known = known.and_then(|mut known| {
             if wants_new_round(rule, &known, &targets, is_open) {
-                known.may_resume(rule, now).then(|| known.resume())?;
+                known
+                    .may_resume(rule, now)
+                    .then(|| known.to_mut().resume())?;
             }
             Some(known)
         });
-        let known = known.as_ref();
+        let known = known.as_deref();
         let longest_gap = self.facts.longest_gap_seconds(finding.host);
         let seen_seconds = known.map_or(0.0, |known| match freshness {
             Freshness::New => known.seen.at(now, longest_gap),
@@ -118,6 +124,7 @@ impl Judge<'_, '_> {
                     key: &key,
                     known,
                     seen_seconds,
+                    reported,
                     is_new: freshness == Freshness::New,
                 };
                 self.climb(&at, relief.is_some().then_some(&pieces[..]), &finding.units)
@@ -140,18 +147,14 @@ impl Judge<'_, '_> {
     }
 
     /// Where the violation is, and the steps that are due.
-    fn climb(&mut self, at: &Position<'_>, relief: Option<&[Piece]>, units: &[Unit]) -> Stage {
+    fn climb(&mut self, at: &Position<'_, '_>, relief: Option<&[Piece]>, units: &[Unit]) -> Stage {
         let rule = at.view.rule;
         let now = self.input.now_seconds;
         let rung = rung(rule, at.known, at.seen_seconds, now);
         if let Rung::Pending { until_seconds } = rung {
             return Stage::Pending { until_seconds };
         }
-        let reported = self
-            .history
-            .violation(rule, at.key)
-            .is_some_and(|known| known.reported);
-        if at.is_new && !reported {
+        if at.is_new && !at.reported {
             self.step(at.key, StepKind::Report);
         }
         let ends = rule.action > Action::Warn;
@@ -191,7 +194,7 @@ impl Judge<'_, '_> {
     }
 
     /// The steps that end a violation.
-    fn act(&mut self, at: &Position<'_>, relief: &[Piece]) -> Stage {
+    fn act(&mut self, at: &Position<'_, '_>, relief: &[Piece]) -> Stage {
         let mut waits = false;
         let mut acted = at.acted_seconds();
         let planned = self.plan.steps.len();
@@ -221,7 +224,7 @@ impl Judge<'_, '_> {
     }
 
     /// Ends a process, as far as that is due. Returns when something was done about it, if everything is that may be done now.
-    fn end(&mut self, at: &Position<'_>, id: ProcessId) -> Option<f64> {
+    fn end(&mut self, at: &Position<'_, '_>, id: ProcessId) -> Option<f64> {
         let kind = match self.reach.process_history(id) {
             None
             | Some(ProcessHistory {
@@ -254,7 +257,7 @@ impl Judge<'_, '_> {
     }
 
     /// Takes a device from an environment. What is to be killed ends before, so that the violation is there until it does.
-    fn detach(&mut self, at: &Position<'_>, id: AttachmentId, relief: &[Piece]) -> Option<f64> {
+    fn detach(&mut self, at: &Position<'_, '_>, id: AttachmentId, relief: &[Piece]) -> Option<f64> {
         let facts = self.facts;
         let attachment = &facts.attachments[id];
         if let Some(detached) = self.reach.detached_seconds(attachment) {
@@ -295,23 +298,25 @@ impl Judge<'_, '_> {
     }
 
     /// Whether the facts of the host of a target are new; those of the violation are.
-    fn is_new(&self, host: HostId, at: &Position<'_>) -> bool {
+    fn is_new(&self, host: HostId, at: &Position<'_, '_>) -> bool {
         at.is_new && at.view.freshness(Some(host)) == Freshness::New
     }
 }
 
 /// What a violation's way is judged by.
-struct Position<'p> {
-    view: &'p View<'p, 'p>,
+struct Position<'p, 'a> {
+    view: &'p View<'p, 'a>,
     key: &'p Key,
     /// Absent at the begin of a round.
     known: Option<&'p ViolationHistory>,
     seen_seconds: f64,
+    /// Whether the violation was reported, in any round.
+    reported: bool,
     /// Whether the facts that show it are new.
     is_new: bool,
 }
 
-impl Position<'_> {
+impl Position<'_, '_> {
     /// Why a warning that is tried again has not reached its user, and what follows once it has.
     fn undelivered(&self, step: &StepKind, end_seconds: f64, now: f64) -> Option<String> {
         let rule = self.view.rule;

@@ -4,9 +4,9 @@
 use genv_core::model::Attribution;
 use serde::Serialize;
 
+use super::Input;
 use super::facts::{AttachmentFacts, Facts, ProcessId, UseFacts};
-use super::history::ContextHistory;
-use super::{History, Input};
+use super::history::{ContextHistory, Past};
 use crate::config::{Rule, RuleKind};
 
 /// Utilization from which on a process is busy, where the rule names none.
@@ -74,24 +74,22 @@ impl Default for Busy {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contexts<'c, 'a> {
     facts: &'c Facts<'a>,
-    history: &'c History,
+    past: &'c Past<'c>,
     now_seconds: f64,
 }
 
 impl<'c, 'a> Contexts<'c, 'a> {
-    pub(super) const fn new(facts: &'c Facts<'a>, history: &'c History, now_seconds: f64) -> Self {
+    pub(super) const fn new(facts: &'c Facts<'a>, past: &'c Past<'c>, now_seconds: f64) -> Self {
         Self {
             facts,
-            history,
+            past,
             now_seconds,
         }
     }
 
     fn history(&self, used: &UseFacts) -> Option<&'c ContextHistory> {
         let process = &self.facts.processes[used.process];
-        let host = &self.facts.hosts[process.host];
-        let known = self.history.hosts.get(host.hostname)?;
-        known.context(process, used.gpu)
+        self.past.host(process.host)?.context(process, used.gpu)
     }
 
     /// Whether a process was measured to be busy on a GPU.
@@ -176,9 +174,9 @@ impl<'c, 'a> Contexts<'c, 'a> {
 pub(super) fn left_behind(
     facts: &Facts<'_>,
     input: &Input<'_>,
-    history: &History,
+    past: &Past<'_>,
 ) -> Vec<LeftBehind> {
-    let contexts = Contexts::new(facts, history, input.now_seconds);
+    let contexts = Contexts::new(facts, past, input.now_seconds);
     let all = facts.uses_by_environment.iter().filter_map(|&position| {
         let used = &facts.uses[position];
         let works_on = contexts.left_behind(used, Busy::default())?;

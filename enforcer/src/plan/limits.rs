@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::facts::UserFacts;
+use super::facts::{Facts, HostId, UserFacts, UserId};
 use crate::config::{Limit, Limits};
 
 /// A limit that applies.
@@ -10,6 +10,8 @@ use crate::config::{Limit, Limits};
 pub(super) struct Applied<'a> {
     pub(super) value: u64,
     by: By<'a>,
+    /// Whether it is a host's own.
+    is_of_host: bool,
     /// The host that has a limit of its own.
     pub(super) host: Option<&'a str>,
 }
@@ -36,26 +38,68 @@ impl fmt::Display for Applied<'_> {
     }
 }
 
-/// The limit of a user, on a host or over all; absent: none.
-pub(super) fn applied<'a>(
-    limits: &'a Limits<u64>,
+/// The limits of one rule, worked out once for each user and not for each environment or device.
+#[derive(Debug)]
+pub(super) struct LimitTable<'a> {
+    /// By host, the position in `applied` of its limits: 0 without an override, else 1 and the position of the override.
+    places: Vec<usize>,
+    /// By place and user.
+    applied: Vec<Vec<Option<Applied<'a>>>>,
+}
+
+impl<'a> LimitTable<'a> {
+    pub(super) fn new(limits: &'a Limits<u64>, facts: &Facts<'a>) -> Self {
+        let places = facts.hosts.iter().map(|host| {
+            let mut overrides = limits.overrides.iter();
+            let own = overrides.position(|(hosts, _)| hosts.0.contains(host.hostname));
+            own.map_or(0, |position| position + 1)
+        });
+        let own = limits.overrides.iter().map(|(_, limit)| Some(limit));
+        let applied = std::iter::once(None).chain(own).map(|own| {
+            let users = facts.users.iter();
+            users.map(|user| applied(&limits.base, own, user)).collect()
+        });
+        Self {
+            places: places.collect(),
+            applied: applied.collect(),
+        }
+    }
+
+    /// The limit of a user, on a host or over all; absent: none.
+    pub(super) fn get(
+        &self,
+        facts: &Facts<'a>,
+        user: UserId,
+        host: Option<HostId>,
+    ) -> Option<Applied<'a>> {
+        let place = host.map_or(0, |host| self.places[host]);
+        let applied = self.applied[place][user]?;
+        let named = host.filter(|_| applied.is_of_host);
+        Some(Applied {
+            host: named.map(|host| facts.hosts[host].hostname),
+            ..applied
+        })
+    }
+}
+
+/// The limit of a user, where hosts have `own` limits besides those of all; absent: none.
+fn applied<'a>(
+    base: &'a Limit<u64>,
+    own: Option<&'a Limit<u64>>,
     user: &UserFacts<'a>,
-    host: Option<&'a str>,
 ) -> Option<Applied<'a>> {
-    let own = host.and_then(|host| {
-        let mut overrides = limits.overrides.iter();
-        let (_, limit) = overrides.find(|(hosts, _)| hosts.0.contains(host))?;
-        Some((host, limit))
-    });
-    let base = &limits.base;
-    let (own_host, own) = own.map_or((None, None), |(host, limit)| (Some(host), Some(limit)));
     let pick = |of: &dyn Fn(&'a Limit<u64>) -> Option<u64>| {
         if let Some(value) = own.and_then(of) {
-            return Some((value, own_host));
+            return Some((value, true));
         }
-        of(base).map(|value| (value, None))
+        of(base).map(|value| (value, false))
     };
-    let with = |by, (value, host)| Applied { value, by, host };
+    let with = |by, (value, is_of_host)| Applied {
+        value,
+        by,
+        is_of_host,
+        host: None,
+    };
 
     if let Some(found) = pick(&|limit| user.names().find_map(|name| limit.users.get(name).copied()))
     {

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
-use super::history::{AttachmentHistory, ProcessHistory};
+use super::history::{AttachmentHistory, Past, ProcessHistory};
 use super::left_behind::Contexts;
 use super::relief::{Candidate, choose};
 use super::rules::{Piece, Unit};
-use super::{AttachmentTarget, History, Input, ProcessTarget, Target, hold, words};
+use super::{AttachmentTarget, Input, ProcessTarget, Target, hold, words};
 use crate::config::{Action, DetachedProcesses, Rule};
 
 /// What is within reach of a plan that is being made.
 #[derive(Debug)]
 pub(super) struct Reach<'j, 'a> {
     input: &'j Input<'a>,
-    history: &'j History,
+    past: &'j Past<'j>,
     facts: &'j Facts<'a>,
     /// What the plan ends already.
     pub(super) ending: BTreeSet<ProcessId>,
@@ -25,12 +25,12 @@ pub(super) struct Reach<'j, 'a> {
 impl<'j, 'a> Reach<'j, 'a> {
     pub(super) const fn new(
         input: &'j Input<'a>,
-        history: &'j History,
+        past: &'j Past<'j>,
         facts: &'j Facts<'a>,
     ) -> Self {
         Self {
             input,
-            history,
+            past,
             facts,
             ending: BTreeSet::new(),
             detaching: BTreeSet::new(),
@@ -113,17 +113,15 @@ impl<'j, 'a> Reach<'j, 'a> {
 
     pub(super) fn process_history(&self, id: ProcessId) -> Option<&ProcessHistory> {
         let facts = &self.facts.processes[id];
-        let hostname = self.facts.hosts[facts.host].hostname;
         let process = facts.process;
-        self.history
-            .process(hostname, process.pid, process.start_time_ticks?)
+        let host = self.past.host(facts.host)?;
+        host.process(process.pid, process.start_time_ticks?)
     }
 
     fn attachment_history(&self, attachment: &AttachmentFacts) -> Option<&AttachmentHistory> {
         let environment = self.facts.environments[attachment.environment].environment;
-        let hostname = self.facts.hosts[attachment.host].hostname;
-        self.history.attachment(
-            hostname,
+        let host = self.past.host(attachment.host)?;
+        host.attachment(
             &environment.eid,
             attachment.gpu,
             attachment.attached_seconds,
@@ -145,7 +143,7 @@ impl<'j, 'a> Reach<'j, 'a> {
         if rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep {
             return Vec::new();
         }
-        let contexts = Contexts::new(self.facts, self.history, self.input.now_seconds);
+        let contexts = Contexts::new(self.facts, self.past, self.input.now_seconds);
         let goes = |id: &AttachmentId| {
             self.detaching.contains(id) || taken.contains(&Piece::Attachment(*id))
         };

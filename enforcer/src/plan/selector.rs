@@ -1,11 +1,12 @@
 //! What one rule looks at.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use super::facts::{AttachmentFacts, Facts, HostId, UseFacts, UserFacts, UserId};
 use super::freshness::Freshness;
-use super::limits::{self, Applied};
-use crate::config::{Limits, Rule, RuleKind, Selector};
+use super::limits::{Applied, LimitTable};
+use crate::config::{Rule, RuleKind, Selector};
 
 /// The facts as one rule sees them: what its selector matches, without users who are out of reach and without hosts
 /// of which nothing is known.
@@ -20,6 +21,8 @@ pub(super) struct View<'f, 'a> {
     needs_processes: bool,
     /// Of the newest facts that it looks at.
     freshness: Freshness,
+    /// Empty until it is asked for a limit.
+    limits: OnceCell<LimitTable<'a>>,
 }
 
 impl<'f, 'a> View<'f, 'a> {
@@ -51,6 +54,7 @@ impl<'f, 'a> View<'f, 'a> {
             missing_hosts,
             needs_processes,
             freshness: newest,
+            limits: OnceCell::new(),
         }
     }
 
@@ -96,15 +100,13 @@ impl<'f, 'a> View<'f, 'a> {
         })
     }
 
-    /// The limit of a user, on a host or over all.
-    pub(super) fn limit(
-        &self,
-        limits: &'a Limits<u64>,
-        user: UserId,
-        host: Option<HostId>,
-    ) -> Option<Applied<'a>> {
-        let host = host.map(|host| self.facts.hosts[host].hostname);
-        limits::applied(limits, &self.facts.users[user], host)
+    /// The limit of a user, on a host or over all; absent: none.
+    pub(super) fn limit(&self, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
+        let limits = self.rule.kind.limits()?;
+        let table = self
+            .limits
+            .get_or_init(|| LimitTable::new(limits, self.facts));
+        table.get(self.facts, user, host)
     }
 
     /// How fresh the facts are that a violation is concluded from, on a host or over all.

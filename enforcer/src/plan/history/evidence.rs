@@ -121,9 +121,9 @@ impl About {
 
 /// What is not known of the evidence about a violation that is not found, in one clause; absent if all is known, so that
 /// the violation is over.
-pub(super) fn unknown(
-    facts: &Facts<'_>,
-    view: &View<'_, '_>,
+pub(super) fn unknown<'a>(
+    facts: &Facts<'a>,
+    view: &View<'_, 'a>,
     history: &History,
     subject: &Subject,
     known: &ViolationHistory,
@@ -306,7 +306,9 @@ impl Evidence<'_, '_> {
         if rules::sample(self.facts, attachment).is_none() {
             return Some(format!("the use of device {gpu} is not measured"));
         }
-        let window = rules::window_now(self.view, over, self.history, attachment)?;
+        let known = self.history.hosts.get(self.host().hostname)?;
+        let windows = known.idle.get(&self.view.rule.name)?;
+        let window = rules::window_now(self.facts, over, windows, attachment)?;
         let over = words::duration(over.as_secs());
         window.is_interrupted().then(|| {
             format!(

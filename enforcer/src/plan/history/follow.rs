@@ -1,5 +1,6 @@
 //! What was seen in a cycle.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::About;
@@ -37,11 +38,11 @@ impl History {
             .retain(|hostname, _| facts.host(hostname).is_some());
     }
 
-    fn follow_violations(
+    fn follow_violations<'a>(
         &mut self,
         input: &Input<'_>,
-        facts: &Facts<'_>,
-        views: &BTreeMap<&str, View<'_, '_>>,
+        facts: &Facts<'a>,
+        views: &BTreeMap<&str, View<'_, 'a>>,
         plan: &Plan,
     ) {
         let now = input.now_seconds;
@@ -52,9 +53,10 @@ impl History {
             };
             let rule = view.rule;
             let username = violation.username.as_str();
-            let known = self.progress(facts, rule, &violation.key, username, now);
-            self.violations.remove(&violation.key);
-            let mut known = known.unwrap_or_else(|| ViolationHistory::begin(now));
+            let known = self.violations.remove(&violation.key);
+            let known = known.filter(|_| self.knows(rule)).map(Cow::Owned);
+            let known = self.progress(facts, rule, &violation.key, username, known, now);
+            let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
             known.about = About::of(facts, &violation.key.subject, username);
             known.unknown_seconds = None;
             known.since_seconds = violation.since_seconds;
@@ -107,11 +109,11 @@ impl History {
             .collect();
     }
 
-    fn follow_host(
+    fn follow_host<'a>(
         &mut self,
         input: &Input<'_>,
-        facts: &Facts<'_>,
-        views: &BTreeMap<&str, View<'_, '_>>,
+        facts: &Facts<'a>,
+        views: &BTreeMap<&str, View<'_, 'a>>,
         id: HostId,
     ) {
         let host = &facts.hosts[id];

@@ -30,10 +30,10 @@ pub struct Frozen {
 
 impl History {
     /// The violations that are frozen now, besides those that were found.
-    pub(in crate::plan) fn frozen(
+    pub(in crate::plan) fn frozen<'a>(
         &self,
-        facts: &Facts<'_>,
-        views: &BTreeMap<&str, View<'_, '_>>,
+        facts: &Facts<'a>,
+        views: &BTreeMap<&str, View<'_, 'a>>,
         found: &[Violation],
         now_seconds: f64,
     ) -> Vec<Frozen> {

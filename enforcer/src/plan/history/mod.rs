@@ -7,6 +7,7 @@ mod follow;
 mod frozen;
 mod hidden;
 mod idle;
+mod past;
 mod progress;
 mod settle;
 mod windows;
@@ -23,6 +24,8 @@ use evidence::About;
 pub(super) use follow::wants_new_round;
 pub use frozen::Frozen;
 pub(super) use idle::{IdleWindow, Sample};
+pub(super) use past::Past;
+pub(super) use windows::Windows;
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].
@@ -116,7 +119,7 @@ pub(super) struct HostHistory {
     hidden: BTreeMap<String, BTreeMap<u32, hidden::Hidden>>,
     /// By rule, eid and GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) idle: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
+    pub(super) idle: BTreeMap<String, Windows>,
     /// By rule, user and GPU: windows of attachments that are gone, for as long as the rule remembers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     idle_left: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
@@ -238,8 +241,7 @@ impl History {
         pid: u32,
         start_time_ticks: u64,
     ) -> Option<&ProcessHistory> {
-        let process = self.hosts.get(hostname)?.processes.get(&pid)?;
-        (process.start_time_ticks == start_time_ticks).then_some(process)
+        self.hosts.get(hostname)?.process(pid, start_time_ticks)
     }
 
     /// An attachment that was detached or refused.
@@ -250,9 +252,8 @@ impl History {
         gpu: u32,
         attached_seconds: Option<i64>,
     ) -> Option<&AttachmentHistory> {
-        let attachments = &self.hosts.get(hostname)?.attachments;
-        let attachment = attachments.get(eid)?.get(&gpu)?;
-        (attachment.attached_seconds == attached_seconds).then_some(attachment)
+        let host = self.hosts.get(hostname)?;
+        host.attachment(eid, gpu, attached_seconds)
     }
 }
 

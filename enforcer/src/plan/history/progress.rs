@@ -1,6 +1,7 @@
 //! How far a user is with a rule on a device, for a time after a violation is over: whoever leaves and returns, attaches
 //! again or starts another process goes on where the violation was.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use genv_core::model::DeviceIndex;
@@ -36,18 +37,18 @@ pub(in crate::plan) struct Remembered {
 }
 
 impl History {
-    /// How far a violation of a user is: what is known of it, or of one that is over, whichever is farther.
-    pub(in crate::plan) fn progress(
+    /// How far a violation of a user is: what is `known` of it, or of one that is over, whichever is farther.
+    pub(in crate::plan) fn progress<'h>(
         &self,
         facts: &Facts<'_>,
         rule: &Rule,
         key: &Key,
         username: &str,
+        known: Option<Cow<'h, ViolationHistory>>,
         now_seconds: f64,
-    ) -> Option<ViolationHistory> {
-        let known = self.violation(rule, key);
+    ) -> Option<Cow<'h, ViolationHistory>> {
         if self.remembered.is_empty() || !self.knows(rule) {
-            return known.cloned();
+            return known;
         }
         let remembered = places(facts, rule, &key.subject, username)
             .into_iter()
@@ -56,14 +57,14 @@ impl History {
             .map(|it| &it.progress)
             .max_by(|a, b| a.cmp_progress(b));
         match (known, remembered) {
-            (Some(known), Some(other)) if other.cmp_progress(known).is_gt() => {
-                Some(known.with_progress_of(other))
+            (Some(known), Some(other)) if other.cmp_progress(&known).is_gt() => {
+                Some(Cow::Owned(known.with_progress_of(other)))
             }
-            (Some(known), _) => Some(known.clone()),
             (None, Some(other)) => {
-                Some(ViolationHistory::begin(now_seconds).with_progress_of(other))
+                let begun = ViolationHistory::begin(now_seconds);
+                Some(Cow::Owned(begun.with_progress_of(other)))
             }
-            (None, None) => None,
+            (known, _) => known,
         }
     }
 

@@ -11,15 +11,15 @@ use crate::plan::rules;
 use crate::plan::selector::View;
 
 /// Windows by eid and GPU.
-type Windows = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
+pub(in crate::plan) type Windows = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
 
 impl HostHistory {
     /// Notes how busy attachments were on a host whose devices and processes were read anew.
-    pub(super) fn follow_idle(
+    pub(super) fn follow_idle<'a>(
         &mut self,
-        facts: &Facts<'_>,
+        facts: &Facts<'a>,
         id: HostId,
-        views: &BTreeMap<&str, View<'_, '_>>,
+        views: &BTreeMap<&str, View<'_, 'a>>,
     ) {
         let mut idle = std::mem::take(&mut self.idle);
         let mut left = std::mem::take(&mut self.idle_left);

@@ -8,9 +8,9 @@ use genv_core::model::DeviceIndex;
 use super::{Finding, attachments_unit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId, of_what_is_left};
 use crate::plan::freshness::Freshness;
-use crate::plan::history::{IdleWindow, Sample};
+use crate::plan::history::{IdleWindow, Past, Sample, Windows};
 use crate::plan::selector::View;
-use crate::plan::{History, Subject, words};
+use crate::plan::{Subject, words};
 
 pub(super) struct Idle {
     pub(super) below: f64,
@@ -19,13 +19,18 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    pub(super) fn findings(&self, view: &View<'_, '_>, history: &History) -> Vec<Finding> {
+    pub(super) fn findings(&self, view: &View<'_, '_>, past: &Past<'_>) -> Vec<Finding> {
         let facts = view.facts;
+        let hosts = 0..facts.hosts.len();
+        let windows: Vec<_> = hosts
+            .map(|host| past.host(host)?.idle.get(&view.rule.name))
+            .collect();
         let mut findings = Vec::new();
         for id in view.attachments() {
             let attachment = &facts.attachments[id];
             // All of the window that ends now must have been observed.
-            let window = window_now(view, self.over, history, attachment);
+            let window = windows[attachment.host]
+                .and_then(|windows| window_now(facts, self.over, windows, attachment));
             let Some(average) = window.and_then(|window| window.average(self.over)) else {
                 continue;
             };
@@ -105,17 +110,14 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
 
 /// The window of an attachment with what is measured now; absent where nothing is, or nothing was before.
 pub(in crate::plan) fn window_now(
-    view: &View<'_, '_>,
+    facts: &Facts<'_>,
     over: Duration,
-    history: &History,
+    windows: &Windows,
     attachment: &AttachmentFacts,
 ) -> Option<IdleWindow> {
-    let facts = view.facts;
     let host = &facts.hosts[attachment.host];
     let eid = &facts.environments[attachment.environment].environment.eid;
-    let windows = &history.hosts.get(host.hostname)?.idle;
-    let window = windows.get(&view.rule.name)?.get(eid)?;
-    let mut window = window.get(&attachment.gpu)?.clone();
+    let mut window = windows.get(eid)?.get(&attachment.gpu)?.clone();
     let sample = sample(facts, attachment)?;
     if host.freshness.gpu == Freshness::New {
         window.observe(sample, over, host.freshness.longest_gap_seconds);

@@ -1,16 +1,14 @@
 //! Environments that are older than the limit and hold or use a device.
 
 use super::{Finding, environment_unit};
-use crate::config::Limits;
 use crate::plan::Subject;
 use crate::plan::left_behind::Contexts;
 use crate::plan::selector::View;
 use crate::plan::words;
 
-pub(super) fn findings<'a>(
-    view: &View<'_, 'a>,
+pub(super) fn findings(
+    view: &View<'_, '_>,
     contexts: &Contexts<'_, '_>,
-    limits: &'a Limits<u64>,
     now_seconds: f64,
 ) -> Vec<Finding> {
     let facts = view.facts;
@@ -22,7 +20,7 @@ pub(super) fn findings<'a>(
         let Some(created) = environment.environment.created_timestamp_seconds else {
             continue;
         };
-        let Some(limit) = view.limit(limits, environment.user, Some(environment.host)) else {
+        let Some(limit) = view.limit(environment.user, Some(environment.host)) else {
             continue;
         };
         // It was created by the clock of its host.

@@ -21,8 +21,11 @@ pub(super) fn findings<'a>(
     let place = |&id: &AttachmentId| (of(id).user, of(id).host);
     let counted = counted(view, limits, scope, &attachments, place);
     let findings = counted.iter().filter_map(|held| {
-        let devices = held.items.chunk_by(same_device);
-        let units = devices.map(|device| attachments_unit(facts, device));
+        let devices = || held.items.chunk_by(same_device);
+        if devices().count() as u64 <= held.limit.value {
+            return None;
+        }
+        let units = devices().map(|device| attachments_unit(facts, device));
         too_many(facts, held, units.collect(), |number, excess| {
             (
                 format!("holds {}", count(number, "device")),

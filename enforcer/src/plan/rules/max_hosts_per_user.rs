@@ -13,8 +13,11 @@ pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>) -> Vec<
     let place = |&id: &AttachmentId| (of(id).user, of(id).host);
     let counted = counted(view, limits, Scope::AllHosts, &attachments, place);
     let findings = counted.iter().filter_map(|held| {
-        let hosts = held.items.chunk_by(|&a, &b| of(a).host == of(b).host);
-        let units = hosts.map(|host| attachments_unit(facts, host));
+        let hosts = || held.items.chunk_by(|&a, &b| of(a).host == of(b).host);
+        if hosts().count() as u64 <= held.limit.value {
+            return None;
+        }
+        let units = hosts().map(|host| attachments_unit(facts, host));
         too_many(facts, held, units.collect(), |number, excess| {
             (
                 format!("holds devices on {}", count(number, "host")),

@@ -1,19 +1,18 @@
 //! More processes of an environment that use a device than the limit.
 
 use super::{Finding, by_process, process_unit};
-use crate::config::Limits;
 use crate::plan::Subject;
 use crate::plan::selector::View;
 use crate::plan::words;
 
-pub(super) fn findings<'a>(view: &View<'_, 'a>, limits: &'a Limits<u64>) -> Vec<Finding> {
+pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
     let facts = view.facts;
     let mut findings = Vec::new();
     for (id, environment) in facts.environments.iter().enumerate() {
         if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
             continue;
         }
-        let Some(limit) = view.limit(limits, environment.user, Some(environment.host)) else {
+        let Some(limit) = view.limit(environment.user, Some(environment.host)) else {
             continue;
         };
         if environment.uses.len() as u64 <= limit.value {

@@ -12,13 +12,14 @@ mod max_processes_per_environment;
 mod non_env_processes;
 mod unknown_processes;
 
+use super::Subject;
 use super::facts::{
     AttachmentFacts, AttachmentId, EnvironmentId, Facts, HostId, ProcessId, UseFacts, UserId,
 };
+use super::history::Past;
 use super::left_behind::{Busy, Contexts};
 use super::limits::Applied;
 use super::selector::View;
-use super::{History, Subject};
 use crate::config::{Limits, RuleKind, Scope};
 
 /// Something that breaks a rule.
@@ -58,8 +59,8 @@ pub(super) enum Piece {
 }
 
 /// Everything that breaks a rule, in no order.
-pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64) -> Vec<Finding> {
-    let contexts = Contexts::new(view.facts, history, now_seconds);
+pub(super) fn findings(view: &View<'_, '_>, past: &Past<'_>, now_seconds: f64) -> Vec<Finding> {
+    let contexts = Contexts::new(view.facts, past, now_seconds);
     match &view.rule.kind {
         RuleKind::NonEnvProcesses => non_env_processes::findings(view),
         RuleKind::EnvDevices => env_devices::findings(view, &contexts),
@@ -71,13 +72,13 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
             max_environments_per_user::findings(view, &contexts, limits, *scope)
         }
         RuleKind::MaxHostsPerUser { limits } => max_hosts_per_user::findings(view, limits),
-        RuleKind::MaxProcessesPerEnvironment { limits } => {
-            max_processes_per_environment::findings(view, limits)
+        RuleKind::MaxProcessesPerEnvironment { .. } => {
+            max_processes_per_environment::findings(view)
         }
         RuleKind::MaxMemoryPerUser { limits, per, scope } => {
             max_memory_per_user::findings(view, limits, *per, *scope)
         }
-        RuleKind::MaxAge { limits } => max_age::findings(view, &contexts, limits, now_seconds),
+        RuleKind::MaxAge { .. } => max_age::findings(view, &contexts, now_seconds),
         RuleKind::Idle {
             below,
             over,
@@ -88,10 +89,10 @@ pub(super) fn findings(view: &View<'_, '_>, history: &History, now_seconds: f64)
                 over: *over,
                 only_if_free_devices_below: *only_if_free_devices_below,
             };
-            idle.findings(view, history)
+            idle.findings(view, past)
         }
         RuleKind::UnknownProcesses { over } => {
-            unknown_processes::findings(view, *over, history, now_seconds)
+            unknown_processes::findings(view, *over, past, now_seconds)
         }
     }
 }
@@ -120,7 +121,7 @@ fn counted<'i, 'a, T>(
     if scope == Scope::AllHosts {
         for items in items.chunk_by(|a, b| place(a).0 == place(b).0) {
             let (user, _) = place(&items[0]);
-            all.extend(view.limit(limits, user, None).map(|limit| Counted {
+            all.extend(view.limit(user, None).map(|limit| Counted {
                 items,
                 user,
                 host: None,
@@ -133,7 +134,7 @@ fn counted<'i, 'a, T>(
     }
     for items in items.chunk_by(|a, b| place(a) == place(b)) {
         let (user, host) = place(&items[0]);
-        let limit = view.limit(limits, user, Some(host));
+        let limit = view.limit(user, Some(host));
         let limit = limit.filter(|limit| scope == Scope::Host || limit.host.is_some());
         all.extend(limit.map(|limit| Counted {
             items,

@@ -33,13 +33,16 @@ pub(super) fn processes(
     view: &View<'_, '_>,
     filter: impl Fn(ProcessId) -> bool,
 ) -> impl Iterator<Item = ProcessId> {
-    let mut ids: Vec<ProcessId> = view.uses().map(|used| used.process).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    // What no rule may end breaks none: nobody could do anything about it.
-    ids.into_iter()
-        .filter(|&id| view.facts.processes[id].within_reach)
-        .filter(move |&id| filter(id))
+    let is_seen = |id: ProcessId| {
+        let process = &view.facts.processes[id];
+        let mut uses = view.facts.uses[process.uses.clone()].iter();
+        // What no rule may end breaks none: nobody could do anything about it.
+        process.within_reach
+            && process.user.is_some_and(|user| view.sees_user(user))
+            && view.sees_host(process.host)
+            && uses.any(|used| view.sees_gpu(used.gpu))
+    };
+    (0..view.facts.processes.len()).filter(move |&id| is_seen(id) && filter(id))
 }
 
 pub(super) fn subject(view: &View<'_, '_>, id: ProcessId) -> Subject {

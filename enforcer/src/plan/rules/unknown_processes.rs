@@ -9,8 +9,9 @@ use genv_core::model::DeviceIndex;
 use super::{Finding, user_subject};
 use crate::plan::facts::{HostId, UserId};
 use crate::plan::freshness::Freshness;
+use crate::plan::history::Past;
 use crate::plan::selector::View;
-use crate::plan::{History, Subject, words};
+use crate::plan::{Subject, words};
 
 const ADVICE: &str = "start processes on devices with their environment variables, as with 'genv exec --gpus 1 -- COMMAND', and \
      end those that cleared them";
@@ -18,11 +19,11 @@ const ADVICE: &str = "start processes on devices with their environment variable
 pub(super) fn findings(
     view: &View<'_, '_>,
     over: Duration,
-    history: &History,
+    past: &Past<'_>,
     now_seconds: f64,
 ) -> Vec<Finding> {
     let mut findings = of_processes(view);
-    findings.extend(of_devices(view, over, history, now_seconds));
+    findings.extend(of_devices(view, over, past, now_seconds));
     findings
 }
 
@@ -86,7 +87,7 @@ fn of_processes(view: &View<'_, '_>) -> Vec<Finding> {
 fn of_devices(
     view: &View<'_, '_>,
     over: Duration,
-    history: &History,
+    past: &Past<'_>,
     now_seconds: f64,
 ) -> Vec<Finding> {
     let facts = view.facts;
@@ -102,7 +103,7 @@ fn of_devices(
             Freshness::New => host.freshness.longest_gap_seconds,
             Freshness::Repeated | Freshness::Missing => 0.0,
         };
-        let known = history.hosts.get(host.hostname);
+        let known = past.host(attachment.host);
         let seconds = known.map_or(0.0, |known| {
             known.hidden_seconds(name, gpu, now_seconds, gap)
         });

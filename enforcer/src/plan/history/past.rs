@@ -1,0 +1,61 @@
+//! The history as a plan asks for it: by the position of a host in the facts.
+
+use std::ops::Deref;
+
+use super::{AttachmentHistory, History, HostHistory, ProcessHistory};
+use crate::plan::facts::{Facts, HostId};
+
+/// A history, with the part of each host at the host's position in the facts: a plan asks for it once for each process,
+/// attachment and rule, so a search by hostname is done once for each host.
+#[derive(Debug)]
+pub(in crate::plan) struct Past<'h> {
+    history: &'h History,
+    hosts: Vec<Option<&'h HostHistory>>,
+}
+
+impl<'h> Past<'h> {
+    pub(in crate::plan) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
+        let hosts = facts.hosts.iter();
+        let hosts = hosts.map(|host| history.hosts.get(host.hostname));
+        Self {
+            history,
+            hosts: hosts.collect(),
+        }
+    }
+
+    /// What is remembered of a host.
+    pub(in crate::plan) fn host(&self, host: HostId) -> Option<&'h HostHistory> {
+        self.hosts[host]
+    }
+}
+
+impl Deref for Past<'_> {
+    type Target = History;
+
+    fn deref(&self) -> &History {
+        self.history
+    }
+}
+
+impl HostHistory {
+    /// A process that was signalled or refused.
+    pub(in crate::plan) fn process(
+        &self,
+        pid: u32,
+        start_time_ticks: u64,
+    ) -> Option<&ProcessHistory> {
+        let process = self.processes.get(&pid)?;
+        (process.start_time_ticks == start_time_ticks).then_some(process)
+    }
+
+    /// An attachment that was detached or refused.
+    pub(in crate::plan) fn attachment(
+        &self,
+        eid: &str,
+        gpu: u32,
+        attached_seconds: Option<i64>,
+    ) -> Option<&AttachmentHistory> {
+        let attachment = self.attachments.get(eid)?.get(&gpu)?;
+        (attachment.attached_seconds == attached_seconds).then_some(attachment)
+    }
+}
