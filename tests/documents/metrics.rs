@@ -17,10 +17,11 @@ const BEGIN: &str = "<!-- What follows is made from the code: UPDATE_DOCS=1 carg
 const HEAD: &str = "| metric | type | labels | meaning |\n|---|---|---|---|\n";
 
 /// Families of the enforcer that have the label hostname.
-const OF_HOSTS: [&str; 9] = [
+const OF_HOSTS: [&str; 10] = [
     "genv_enforcer_violations",
     "genv_enforcer_violation_stages",
     "genv_enforcer_warnings_total",
+    "genv_enforcer_undelivered_warnings",
     "genv_enforcer_actions_total",
     "genv_enforcer_unkillable_processes_total",
     "genv_enforcer_unknown_processes",

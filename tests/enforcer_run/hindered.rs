@@ -4,20 +4,31 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, as_victim, ends, sleeper, victim};
+use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
-use genv_tests::process::Running;
+use genv_tests::process::{Running, Sleeper};
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
 
 #[test]
 fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
+    holds_the_lock("--exclusive")
+}
+
+#[test]
+fn who_shares_the_lock_with_others_is_named_too() -> Result<()> {
+    holds_the_lock("--shared")
+}
+
+fn holds_the_lock(how: &str) -> Result<()> {
+    let outsider = sleeper(&[])?;
     let member = sleeper(&[])?;
     let setup = Setup::new(
         &used_by(&[]),
         "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n",
+         rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n\
+         - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n",
     )?;
     let genv = setup.genv_directory();
     let own = Environment::new("e1", victim(), member.pid(), &[0, 1]);
@@ -30,7 +41,7 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
     }
     let mut flock = Command::new("flock");
     flock
-        .args(["--no-fork"])
+        .args(["--no-fork", how])
         .arg(&lock)
         .args(["sleep", "1000000"]);
     let mut holder = Running::spawn(as_victim(flock.stdin(Stdio::null())))?;
@@ -48,6 +59,11 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
     let threads =
         || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{}/task", enforcer.pid()))?.count()) };
     let before = threads()?;
+    // Ends of processes go on.
+    enforcer
+        .setup()
+        .rewrite_scenario(&used_by(&[outsider.pid()]))?;
+    ends(outsider.pid())?;
     enforcer.wait_for_cycles(20)?;
     ensure!(threads()? <= before + 1, "a thread waits for each attempt");
     let scrape = enforcer.scrape()?;
@@ -61,7 +77,9 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
     );
     let intended = enforcer.audit()?;
     ensure!(
-        intended.iter().all(|line| line["result"] != "intended"),
+        intended
+            .iter()
+            .all(|line| line["result"] != "intended" || line["action"] == "SIGTERM"),
         "{intended:?}"
     );
 
@@ -97,10 +115,71 @@ fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
     state::write(&setup.genv_directory(), 2, &all)?;
     let enforcer = setup.start()?;
     ends(process.pid())?;
-    let status = enforcer.wait_for_status("it is named", |status| {
-        status["disputed_records_total"] == 1
+    let too_many = |status: &Value| -> Vec<Value> {
+        let violations = status["violations"].as_array().cloned();
+        let violations = violations.unwrap_or_default().into_iter();
+        violations.filter(|it| it["rule"] == "(too many)").collect()
+    };
+    let status = enforcer.wait_for_status("it is a violation", |status| {
+        too_many(status).len() == 1 && status["violations"].as_array().map(Vec::len) == Some(1)
     })?;
-    let why = status["disputed_records"][0]["why"].to_string();
-    ensure!(why.contains("too many records: 5001"), "{status:#}");
-    enforcer.wait_for_cycles(2)
+    let found = too_many(&status)[0]["found"].to_string();
+    ensure!(
+        found.contains("has 5,001 records of environments"),
+        "{found}"
+    );
+    assert_eq!(status["disputed_records_total"], 0);
+    enforcer.wait_for_cycles(2)?;
+    // It is one everywhere.
+    let scrape = enforcer.scrape()?;
+    let counted = scrape.all("genv_enforcer_violations", &[("rule", "(too many)")]);
+    assert_eq!(counted.iter().map(|it| it.1).collect::<Vec<_>>(), [1.0]);
+    assert_eq!(enforcer.log().matches("5,001 records").count(), 1);
+    let audit = enforcer.audit()?;
+    let reported: Vec<_> = audit.iter().filter(|it| it["action"] == "report").collect();
+    assert_eq!(reported.len(), 1, "{audit:?}");
+    let setup = enforcer.setup();
+    let report = setup.said(&["report"])?;
+    ensure!(report.contains("(too many)"), "{report}");
+    let folder = setup.state_directory();
+    let user = format!("uid:{}", victim());
+    let words = ["why", "--user", &user, "--state-directory"];
+    let mut why = setup.program("genv", &words)?;
+    let why = genv_tests::patience::output(why.arg(&folder))?;
+    let why = String::from_utf8(why.stdout)?;
+    assert_eq!(why.matches("5,001 records").count(), 1, "{why}");
+    Ok(())
+}
+
+#[test]
+fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() -> Result<()> {
+    let processes: Vec<_> = (0..150).map(|_| sleeper(&[])).collect::<Result<_>>()?;
+    let pids: Vec<u32> = processes.iter().map(Sleeper::pid).collect();
+    let config = ends_outsiders("dry-run", "for: 0s, warn: []");
+    let enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
+    let status = enforcer.wait_for_status("all are found", |status| {
+        let all = status["violations"].as_array();
+        all.is_some_and(|it| it.iter().any(|it| it["rule"] == "(too many)"))
+    })?;
+    assert_eq!(status["violations"].as_array().map(Vec::len), Some(101));
+    enforcer.wait_for_cycles(2)?;
+    let scrape = enforcer.scrape()?;
+    let of_rule = scrape.all("genv_enforcer_violations", &[("rule", "non-env-processes")]);
+    assert_eq!(of_rule.iter().map(|it| it.1).sum::<f64>(), 150.0);
+    let log = enforcer.log();
+    // Half of the lines say that a rule is broken, and half what would be done.
+    let lines = log.matches("rule=\"non-env-processes\"").count();
+    assert_eq!(lines, 20, "{log}");
+    ensure!(log.contains("and 280 more of this user"), "{log}");
+    let audit = enforcer.audit()?;
+    let with_pid = audit.iter().filter(|it| it["pid"].is_u64()).count();
+    let more: Vec<_> = audit.iter().filter_map(|it| it["more"].as_u64()).collect();
+    assert_eq!((with_pid, &more[..]), (20, &[130][..]), "{audit:?}");
+    let report = enforcer.setup().said(&["report", "--json"])?;
+    let report: Value = serde_json::from_str(&report)?;
+    let rows = report["rows"].as_array().into_iter().flatten();
+    let mut of_rule = rows.filter(|it| it["rule"] == "non-env-processes");
+    let would = of_rule.next().map(|it| &it["would"]);
+    assert_eq!(would, Some(&Value::from(150)), "{report:#}");
+    Ok(())
 }

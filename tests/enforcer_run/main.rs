@@ -8,6 +8,7 @@ mod hindered;
 mod killed;
 mod left_behind;
 mod pacing;
+mod planted;
 mod progress;
 mod surroundings;
 mod telling;

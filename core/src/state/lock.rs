@@ -259,7 +259,7 @@ fn holder_pid(locks: &str, file: &str) -> Option<u32> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields.as_slice() {
             // Who waits is listed below who holds, behind an arrow.
-            [_, "FLOCK", _, "WRITE", pid, of, ..] if *of == file => pid.parse().ok(),
+            [_, "FLOCK", _, "WRITE" | "READ", pid, of, ..] if *of == file => pid.parse().ok(),
             _ => None,
         }
     })

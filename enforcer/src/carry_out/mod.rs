@@ -149,6 +149,7 @@ impl Machine {
             }
             outcomes.push(outcome);
         }
+        executor.end_cycle();
         // What was done was done, whether or not it can be told.
         if let Err(error) = published::add(&self.directory, &intents.asked_by, told, now_seconds())
         {

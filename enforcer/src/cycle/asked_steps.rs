@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use genv_core::model::HostSnapshot;
 
+use super::Cycle;
 use super::own_steps::{budget, said};
-use super::{Cycle, log};
 use crate::asking::{Asking, Begun, Settled, hosts_of};
 use crate::config::{BreakerLimits, Mode};
 use crate::directory::FileError;
@@ -218,7 +218,7 @@ impl Cycle {
         mode: Mode,
         now_seconds: f64,
     ) {
-        log::step(violation, step, outcome, mode);
+        self.lines.step(violation, step, outcome, mode);
         self.counters.count(violation, &step.kind, outcome, mode);
         self.history.settle(step, outcome, now_seconds);
     }

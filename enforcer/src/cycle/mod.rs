@@ -1,10 +1,12 @@
 //! One cycle: from what is true now to what is done about it, told, and remembered.
 
 mod asked_steps;
+mod lines;
 mod log;
 mod own_steps;
+mod too_many;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,15 +31,17 @@ use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured, mode_word};
 use crate::plan::words;
-use crate::plan::{self, History, Input, Plan, ProcessTarget, Stage, Step, Violation};
+use crate::plan::{self, History, Input, Key, Plan, ProcessTarget, Stage, Step, Violation};
 use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
 use crate::recovery;
 use crate::reload::InForce;
 use crate::status;
 use crate::tell::post::Post;
+use lines::Lines;
 use log::Said;
 pub(crate) use own_steps::is_left_alone;
+use too_many::TooMany;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
 #[derive(Debug)]
@@ -72,6 +76,12 @@ pub(crate) struct Cycle {
     sight: Sight,
     /// What the log says of it.
     said: Said,
+    /// What the log has of each user in this cycle.
+    lines: Lines,
+    /// Users with more of something than any user needs.
+    too_many: TooMany,
+    /// Violations of which the last warning has not reached its user.
+    undelivered: BTreeSet<Key>,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
     /// What this process may not do, which is of importance where facts are of this host.
@@ -128,6 +138,9 @@ impl Cycle {
             progress: Arc::default(),
             sight: Sight::default(),
             said: Said::default(),
+            lines: Lines::default(),
+            too_many: TooMany::default(),
+            undelivered: BTreeSet::new(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
             not_kept: None,
@@ -179,14 +192,18 @@ impl Cycle {
         self.take_answers(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
         self.progress.note();
-        let plan = self.plan(hosts, rules, &control, now_seconds);
+        let mut plan = self.plan(hosts, rules, &control, now_seconds);
 
         self.progress.note();
         self.begin_deeds(&plan, hosts, &mut faults);
         let mode = self.executor.mode();
+        if mode == Mode::Enforce {
+            too_many::bound_deeds(&mut plan);
+        }
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
         self.counters.shown();
         self.counters.begin(&config.rules, hostnames(), &plan, mode);
+        self.report_too_many(&counting, &mut plan, mode, now_seconds);
         let unwritten = unknown.or_else(|| self.write_ahead(&plan));
         faults.extend(unwritten.iter().map(FileError::to_string));
         match self.asking.take() {
@@ -203,6 +220,10 @@ impl Cycle {
                 self.asking = Some(asking);
             }
         }
+        self.lines.end();
+        self.executor.end_cycle();
+        let planned: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
+        self.undelivered.retain(|key| planned.contains(key));
         faults.extend(self.not_kept.iter().map(FileError::to_string));
         let lock_is_held = self.tell_lock_holder(&mut faults);
         if let Err(error) = self.remember(&plan, now()) {
@@ -254,12 +275,33 @@ impl Cycle {
             disputed_records: counting.numbers,
             blind: sources,
             lock_is_held,
+            undelivered: match &self.asking {
+                None => metrics::undelivered(&self.undelivered, &config.rules, &self.hostname),
+                Some(_) => BTreeMap::new(),
+            },
             counters: self.counters.clone(),
         };
         Done {
             status,
             measured,
             sees_nothing,
+        }
+    }
+
+    /// Adds to the plan what users have too many of, and reports what is new.
+    fn report_too_many(
+        &mut self,
+        counting: &Counting,
+        plan: &mut Plan,
+        mode: Mode,
+        now_seconds: f64,
+    ) {
+        let outcome = own_steps::said(mode);
+        for violation in self.too_many.add(&counting.too_many, plan, now_seconds) {
+            let step = too_many::report(&violation);
+            log::step(&violation, &step, &outcome, mode);
+            self.counters.count(&violation, &step.kind, &outcome, mode);
+            self.executor.report_too_many(&violation, &outcome);
         }
     }
 
@@ -450,7 +492,7 @@ impl Cycle {
             unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
             frozen: plan.frozen.iter().map(status::frozen).collect(),
-            violations: plan.violations.iter().map(|it| self.held(it)).collect(),
+            violations: too_many::listed(plan).map(|it| self.held(it)).collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers
                 .chain(&control.waivers())

@@ -141,7 +141,7 @@ impl Cycle {
                 });
             }
             if !self.said.is_refused_still(step, &outcome) {
-                log::step(violation, step, &outcome, mode);
+                self.lines.step(violation, step, &outcome, mode);
                 self.counters.count(violation, &step.kind, &outcome, mode);
             }
             self.history.settle(step, &outcome, now());
@@ -179,11 +179,21 @@ impl Cycle {
             .post
             .warn(&here, config.interval, now_seconds, zone)
             .into_iter();
-        let outcomes = warnings.iter().map(|warning| match self.is_here(warning) {
-            true => warning.outcome(delivered.next().unwrap_or(Ok(())), config),
-            false => Outcome::Done,
-        });
-        outcomes.collect()
+        let mut outcomes = Vec::new();
+        for warning in &warnings {
+            if !self.is_here(warning) {
+                outcomes.push(Outcome::Done);
+                continue;
+            }
+            let delivered = delivered.next().unwrap_or(Ok(()));
+            let key = &warning.violation.key;
+            match &delivered {
+                Ok(()) => _ = self.undelivered.remove(key),
+                Err(_) => _ = self.undelivered.insert(key.clone()),
+            }
+            outcomes.push(warning.outcome(delivered, config));
+        }
+        outcomes
     }
 
     /// Tells users what was done to them, and keeps it for them.

@@ -11,6 +11,7 @@ pub(crate) mod breaker;
 mod detach;
 mod evidence;
 mod left;
+mod lines;
 mod never;
 mod pace;
 mod record;
@@ -37,6 +38,8 @@ use audit::{Action, Audit};
 use breaker::Breaker;
 pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
 use left::Left;
+use lines::Lines;
+pub(crate) use lines::MOST_LINES_OF_A_USER;
 pub(crate) use never::program_out_of_reach;
 use pace::CyclePace;
 pub(crate) use pace::paced;
@@ -116,6 +119,8 @@ pub struct Executor {
     left: Vec<Left>,
     /// Why each step was refused last, so that one which is tried every cycle fills no disk.
     refused: BTreeMap<(String, Action, Target), String>,
+    /// What the audit has of each user in this cycle.
+    lines: Lines,
 }
 
 impl std::fmt::Debug for Executor {
@@ -169,6 +174,7 @@ impl Executor {
             cycle: CyclePace::default(),
             left: Vec::new(),
             refused: BTreeMap::new(),
+            lines: Lines::default(),
         };
         executor.left = left::load(&executor.directory, left::LEFT_FILE)?;
         executor.breaker = Breaker::load(&executor.directory, executor.now());

@@ -3,7 +3,8 @@
 use super::audit::{self, Action, Record};
 use super::{Cause, Executor, evidence};
 use crate::config::Mode;
-use crate::plan::{Outcome, Target};
+use crate::plan::words::thousands;
+use crate::plan::{Outcome, Target, Violation};
 
 /// Refusals remembered at once.
 const MOST_REFUSALS: usize = 10_000;
@@ -11,7 +12,72 @@ const MOST_REFUSALS: usize = 10_000;
 impl Executor {
     /// A line of the audit, of which the details are still to be filled in.
     pub(super) fn record(&mut self, action: Action, target: &Target, cause: &Cause<'_>) -> Record {
-        let mut record = Record {
+        let mut record = self.blank(action, cause);
+        match target {
+            Target::Process(target) => {
+                record.username.clone_from(&target.username);
+                record.uid = Some(target.uid);
+                record.pid = Some(target.pid);
+                record.start_time_ticks = Some(target.start_time_ticks);
+                record.comm.clone_from(&target.comm);
+                record.eid.clone_from(&target.eid);
+            }
+            Target::Attachment(target) => {
+                record.username.clone_from(&target.username);
+                record.eid = Some(target.eid.clone());
+                record.gpu = Some(target.gpu);
+            }
+        }
+        record
+    }
+
+    /// Writes down that a user has too many of something.
+    pub(crate) fn report_too_many(&mut self, violation: &Violation, outcome: &Outcome) {
+        let why = format!("{}; allowed: {}", violation.found, violation.allowed);
+        let cause = Cause {
+            rule: &violation.key.rule,
+            why: &why,
+        };
+        let mut record = self.blank(Action::Report, &cause);
+        record.username.clone_from(&violation.username);
+        record.uid = violation.uid;
+        record.result = match outcome {
+            Outcome::Would => audit::Result::Would,
+            _ => audit::Result::Done,
+        };
+        if let Some(hostname) = &violation.hostname {
+            record.hostname.clone_from(hostname);
+        }
+        self.write_lines(vec![record]);
+    }
+
+    /// Ends a cycle: writes down how many lines stand for the others of their users.
+    pub(crate) fn end_cycle(&mut self) {
+        let mut records = self.lines.end();
+        for record in &mut records {
+            record.id = self.mark.next_id();
+            let more = thousands(record.more.unwrap_or_default());
+            record.reason = Some(format!("and {more} more of this user in this cycle"));
+        }
+        self.write_lines(records);
+    }
+
+    fn write_lines(&mut self, records: Vec<Record>) {
+        if records.is_empty() {
+            return;
+        }
+        let _lock = self.lock();
+        for record in records {
+            let time = audit::time(self.now());
+            let record = Record { time, ..record };
+            if let Err(error) = self.audit.conclude(&self.directory, record) {
+                tracing::error!(%error, "what a user has too many of is not in the audit");
+            }
+        }
+    }
+
+    fn blank(&mut self, action: Action, cause: &Cause<'_>) -> Record {
+        Record {
             time: String::new(),
             id: self.mark.next_id(),
             result: audit::Result::Intended,
@@ -32,23 +98,8 @@ impl Executor {
             comm: None,
             eid: None,
             gpu: None,
-        };
-        match target {
-            Target::Process(target) => {
-                record.username.clone_from(&target.username);
-                record.uid = Some(target.uid);
-                record.pid = Some(target.pid);
-                record.start_time_ticks = Some(target.start_time_ticks);
-                record.comm.clone_from(&target.comm);
-                record.eid.clone_from(&target.eid);
-            }
-            Target::Attachment(target) => {
-                record.username.clone_from(&target.username);
-                record.eid = Some(target.eid.clone());
-                record.gpu = Some(target.gpu);
-            }
+            more: None,
         }
-        record
     }
 
     /// Writes down what is about to be done; without that nothing is.
@@ -67,6 +118,14 @@ impl Executor {
             Outcome::Refused { reason, .. } => (audit::Result::Refused, Some(reason)),
             Outcome::Failed { reason } => (audit::Result::Failed, Some(reason)),
         };
+        record.result = result;
+        record.reason = reason.cloned();
+        // What was intended or asked, at a time, needs a line that says how it went.
+        let was_begun = !record.time.is_empty();
+        let is_done = !matches!(result, audit::Result::Refused | audit::Result::Would);
+        if !is_done && !was_begun && !self.lines.take(&record) {
+            return;
+        }
         let key = (record.rule.clone(), record.action, target);
         match reason {
             Some(reason) if result == audit::Result::Refused => {
@@ -82,8 +141,6 @@ impl Executor {
                 self.refused.remove(&key);
             }
         }
-        record.result = result;
-        record.reason = reason.cloned();
         record.time = audit::time(self.now());
         if let Err(error) = self.audit.conclude(&self.directory, record) {
             // It is written before the next intention, which until then is refused for the same cause.

@@ -146,6 +146,7 @@ impl Executor {
             let target = Target::Attachment(target);
             deeds.push(Deed { target, outcome });
         }
+        self.end_cycle();
         (notes, deeds)
     }
 

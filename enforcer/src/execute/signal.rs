@@ -136,7 +136,7 @@ impl Executor {
         }
         let signal = match action {
             Action::Kill => Signal::KILL,
-            Action::Terminate | Action::Detach => Signal::TERM,
+            Action::Terminate | Action::Detach | Action::Report => Signal::TERM,
         };
         match pidfd_send_signal(&pidfd, signal) {
             Ok(()) => {

@@ -81,6 +81,18 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         samples: |measured, out| measured.counters.write_warnings(out),
     },
     Family {
+        name: "genv_enforcer_undelivered_warnings",
+        kind: Kind::Gauge,
+        labels: &["rule"],
+        help: "Violations on the enforcer's own host of which the last warning has reached neither a terminal nor 'genv why' nor the notifier; 0 of each other rule that warns.",
+        samples: |measured, out| {
+            for ((hostname, rule), count) in &measured.undelivered {
+                out.of_host(hostname);
+                out.add(&[rule], *count as f64);
+            }
+        },
+    },
+    Family {
         name: "genv_enforcer_actions_total",
         kind: Kind::Counter,
         labels: COUNTED,

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::NOBODY;
 
-use crate::config::{Mode, Rule};
+use crate::config::{Action, Mode, Rule};
 use crate::plan::words;
-use crate::plan::{Outcome, Plan, Violation};
+use crate::plan::{Key, Outcome, Plan, Violation};
 
 pub use counters::Counters;
 pub use families::{BUILD_INFO, EnforcerFamily, FAMILIES, families, render};
@@ -58,6 +58,8 @@ pub struct Measured {
     pub blind: BTreeMap<(String, String), bool>,
     /// Whether no device can be taken because the lock of genv's state is held.
     pub lock_is_held: bool,
+    /// Violations of which the last warning has not reached its user, by host and rule.
+    pub undelivered: BTreeMap<(String, String), u64>,
     /// What was counted.
     pub counters: Counters,
 }
@@ -123,6 +125,23 @@ pub fn stages(plan: &Plan) -> BTreeMap<(String, String, String, &'static str), u
             words::stage(&violation.stage),
         );
         *counts.entry(key).or_default() += 1;
+    }
+    counts
+}
+
+/// Of how many violations the last warning has not reached its user, by host and rule; every rule that warns is there.
+pub(crate) fn undelivered(
+    undelivered: &BTreeSet<Key>,
+    rules: &[Rule],
+    hostname: &str,
+) -> BTreeMap<(String, String), u64> {
+    let warns = rules.iter().filter(|rule| rule.action != Action::Report);
+    let mut counts: BTreeMap<(String, String), u64> = warns
+        .map(|rule| ((hostname.to_owned(), rule.name.clone()), 0))
+        .collect();
+    for key in undelivered {
+        let place = (hostname.to_owned(), key.rule.clone());
+        *counts.entry(place).or_default() += 1;
     }
     counts
 }

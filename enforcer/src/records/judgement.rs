@@ -13,7 +13,7 @@ use genv_core::state::Confirmed;
 use super::known::{Held, Known, Reservations, held, is_less, key, member};
 use super::places::{Places, Taken};
 use super::witness::Witness;
-use super::{MOST_OF_A_HOST, MOST_OF_A_USER};
+use super::{MOST_OF_A_HOST, MOST_OF_A_USER, TooManyRecords};
 use crate::plan::words;
 
 /// A record whose time of making is later than now by more than this was not made then: clocks of machines that share a
@@ -26,6 +26,7 @@ pub(super) struct Judged {
     /// The snapshot as it counts, where it differs.
     pub(super) snapshot: Option<Snapshot>,
     pub(super) disputes: Vec<DisputedRecord>,
+    pub(super) too_many: Vec<TooManyRecords>,
     /// Whether something is to be written down.
     pub(super) changed: bool,
 }
@@ -258,12 +259,14 @@ impl<'j, 'w> Judgement<'j, 'w> {
                 first.get_or_insert(position);
             }
         }
-        for (number, of_user, first) in users.into_values() {
+        for (uid, (number, _, first)) in users {
             if let Some(first) = first {
-                let environment = &snapshot.environments[first];
-                let why =
-                    format!("its user has too many records: {number}, of which {of_user} count");
-                self.dispute(&environment.eid, &environment.username, why);
+                self.judged.too_many.push(TooManyRecords {
+                    hostname: snapshot.hostname.clone(),
+                    username: snapshot.environments[first].username.clone(),
+                    uid,
+                    records: number as u64,
+                });
             }
         }
         surplus

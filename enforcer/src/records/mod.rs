@@ -63,6 +63,18 @@ pub(crate) struct Counting {
     pub(crate) disputed: Vec<DisputedRecord>,
     /// How many there are, by host.
     pub(crate) numbers: BTreeMap<String, u64>,
+    /// Users with more records than count.
+    pub(crate) too_many: Vec<TooManyRecords>,
+}
+
+/// A user with more records than count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TooManyRecords {
+    pub(crate) hostname: String,
+    pub(crate) username: String,
+    pub(crate) uid: Option<u32>,
+    /// How many there are.
+    pub(crate) records: u64,
 }
 
 impl Records {
@@ -167,6 +179,7 @@ impl Records {
                 let room = MOST_NAMED.saturating_sub(counting.disputed.len());
                 let named = judged.disputes.into_iter().take(room);
                 counting.disputed.extend(named);
+                counting.too_many.extend(judged.too_many);
             }
             counting.hosts.push(counts);
         }

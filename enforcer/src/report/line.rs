@@ -33,6 +33,8 @@ pub(super) struct Line {
     comm: Option<String>,
     eid: Option<String>,
     gpu: Option<u32>,
+    /// How many it stands for.
+    pub(super) more: Option<u64>,
 }
 
 impl Line {
@@ -64,6 +66,12 @@ impl Line {
 
     /// What was done to what, or not, and why not.
     pub(super) fn deed(&self, outcome: Outcome) -> String {
+        if let Some(reason) = self.reason.as_deref().filter(|_| self.more.is_some()) {
+            return text(reason);
+        }
+        if self.action == "report" {
+            return "reported it".to_owned();
+        }
         let what = match (self.pid, self.gpu) {
             (Some(pid), _) => words::process(pid, self.comm.as_deref()),
             (None, Some(gpu)) => {

@@ -32,13 +32,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Would => self.would += 1,
-            Outcome::Done => self.done += 1,
-            Outcome::Refused => self.refused += 1,
-            Outcome::Failed => self.failed += 1,
-        }
+    fn add(&mut self, outcome: Outcome, number: u64) {
+        let count = match outcome {
+            Outcome::Would => &mut self.would,
+            Outcome::Done => &mut self.done,
+            Outcome::Refused => &mut self.refused,
+            Outcome::Failed => &mut self.failed,
+        };
+        *count = count.saturating_add(number);
     }
 
     pub(super) const fn all(&self) -> u64 {
@@ -101,12 +102,14 @@ impl Tally {
         if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&key) {
             key = (OTHERS.to_owned(), OTHERS.to_owned());
         }
-        self.rows.entry(key).or_default().add(outcome);
+        let number = line.more.unwrap_or(1);
+        self.rows.entry(key).or_default().add(outcome, number);
         self.add_to_case(line, outcome);
     }
 
     fn add_to_case(&mut self, line: Line, outcome: Outcome) {
         let (seconds, deed) = (line.seconds(), line.deed(outcome));
+        let number = line.more.unwrap_or(1);
         let key = (
             line.rule.clone(),
             line.username.clone(),
@@ -116,7 +119,7 @@ impl Tally {
             && (seconds - case.until_seconds).abs() <= CASE_SECONDS
         {
             case.until_seconds = seconds;
-            case.counts.add(outcome);
+            case.counts.add(outcome, number);
             if case.deeds.len() < DEEDS {
                 case.deeds.push(deed);
             }
@@ -128,7 +131,7 @@ impl Tally {
             self.keep_the_worst();
         }
         let mut counts = Counts::default();
-        counts.add(outcome);
+        counts.add(outcome, number);
         let case = Case {
             from_seconds: seconds,
             until_seconds: seconds,

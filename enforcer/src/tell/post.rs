@@ -202,7 +202,10 @@ impl Post {
             return true;
         }
         if more > 0 {
-            text += &format!("\r\n* and {} more: genv why\r\n", thousands(more));
+            text += &format!(
+                "\r\n* and {} more: genv why\r\n",
+                words::thousands(more as u64)
+            );
         }
         if let Some(notifier) = &mut self.notifier {
             let user = uzers::get_user_by_uid(uid);
@@ -319,19 +322,6 @@ impl Notice<'_> {
         });
         letters.collect()
     }
-}
-
-/// `2,999`.
-fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -453,8 +443,8 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped() {
-        assert_eq!(thousands(5), "5");
-        assert_eq!(thousands(2999), "2,999");
-        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(words::thousands(5), "5");
+        assert_eq!(words::thousands(2999), "2,999");
+        assert_eq!(words::thousands(1_234_567), "1,234,567");
     }
 }

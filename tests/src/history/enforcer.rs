@@ -107,6 +107,12 @@ impl PlayedEnforcer {
                 .collect(),
             blind: Default::default(),
             lock_is_held: false,
+            undelivered: hostnames()
+                .flat_map(|hostname| {
+                    let rules = config.rules.iter();
+                    rules.map(move |rule| ((hostname.to_owned(), rule.name.clone()), 0))
+                })
+                .collect(),
             counters: self.counters.clone(),
         };
         let mut all = Vec::new();

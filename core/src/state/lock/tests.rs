@@ -145,9 +145,11 @@ fn the_kernels_list_tells_who_holds_and_not_who_waits() {
     let locks = "1: FLOCK  ADVISORY  WRITE 41 fe:00:7 0 EOF\n\
                  1: -> FLOCK  ADVISORY  WRITE 42 fe:00:7 0 EOF\n\
                  2: POSIX  ADVISORY  WRITE 43 fe:00:8 0 EOF\n\
-                 3: FLOCK  ADVISORY  WRITE 44 fe:00:8 0 EOF\n";
+                 3: FLOCK  ADVISORY  WRITE 44 fe:00:8 0 EOF\n\
+                 4: FLOCK  ADVISORY  READ 45 fe:00:a 0 EOF\n";
     assert_eq!(holder_pid(locks, "fe:00:7"), Some(41));
     assert_eq!(holder_pid(locks, "fe:00:8"), Some(44));
+    assert_eq!(holder_pid(locks, "fe:00:a"), Some(45), "one that is shared");
     assert_eq!(holder_pid(locks, "fe:00:9"), None);
     assert_eq!(holder_pid("", "fe:00:9"), None);
 }

@@ -55,6 +55,9 @@ pub(super) struct Record {
     pub(super) eid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gpu: Option<u32>,
+    /// How many this line stands for, where one user causes many in a cycle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) more: Option<u64>,
 }
 
 /// What is done.
@@ -69,6 +72,9 @@ pub(super) enum Action {
     /// An environment loses a device.
     #[serde(rename = "detach")]
     Detach,
+    /// That a user has too many of something is reported.
+    #[serde(rename = "report")]
+    Report,
 }
 
 /// How it went.
@@ -319,6 +325,7 @@ mod tests {
             comm: Some(text()),
             eid: Some(text()),
             gpu: Some(1),
+            more: Some(1),
         };
         let documentation = include_str!("../../../../docs/enforcement.md");
         let json = serde_json::to_value(record).unwrap();

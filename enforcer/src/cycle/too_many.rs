@@ -1,0 +1,231 @@
+//! What one user has more of than any user needs: it does not count one by one, and is one violation of that user.
+
+use std::collections::BTreeMap;
+
+use crate::config::Action;
+use crate::plan::words::{self, thousands};
+use crate::plan::{Key, Plan, Stage, Step, StepKind, Subject, Violation};
+use crate::records::TooManyRecords;
+
+/// The rule that such a violation breaks. No rule of a configuration can have this name. It only reports.
+pub(crate) const TOO_MANY: &str = "(too many)";
+
+/// Violations of one user that the status lists.
+const MOST_LISTED: usize = 100;
+
+/// Signals and devices that one user is planned to lose in a cycle. The rest is planned again.
+const MOST_DEEDS: usize = 200;
+
+/// One that is gone for so long is new when it comes again.
+const REMEMBERED_SECONDS: f64 = 3600.0;
+
+/// Users with too many, by host: since when, and when that was seen last.
+#[derive(Debug, Default)]
+pub(super) struct TooMany(BTreeMap<Key, (f64, f64)>);
+
+impl TooMany {
+    /// Adds these violations to a plan. Returns those that are new.
+    pub(super) fn add(
+        &mut self,
+        records: &[TooManyRecords],
+        plan: &mut Plan,
+        now_seconds: f64,
+    ) -> Vec<Violation> {
+        let mut users: BTreeMap<Key, (Option<u32>, Vec<String>)> = BTreeMap::new();
+        for it in records {
+            let found = format!(
+                "has {} records of environments, more than are looked at one by one",
+                thousands(it.records)
+            );
+            let key = key(&it.username, Some(&it.hostname));
+            let (uid, all) = users.entry(key).or_default();
+            *uid = it.uid;
+            all.push(found);
+        }
+        let mut violations: BTreeMap<Key, (Option<u32>, usize)> = BTreeMap::new();
+        for it in &plan.violations {
+            let of_user = violations.entry(key(&it.username, it.hostname.as_deref()));
+            let (uid, number) = of_user.or_default();
+            (*uid, *number) = (it.uid, *number + 1);
+        }
+        for (key, (of, number)) in violations.into_iter().filter(|it| it.1.1 > MOST_LISTED) {
+            let (uid, all) = users.entry(key).or_default();
+            *uid = of;
+            all.push(format!(
+                "breaks rules {} times, more than are listed",
+                thousands(number as u64)
+            ));
+        }
+        self.0
+            .retain(|_, (_, seen_seconds)| now_seconds - *seen_seconds < REMEMBERED_SECONDS);
+        let mut new = Vec::new();
+        for (key, (uid, found)) in users {
+            let since_seconds = self.0.get(&key).map(|(since_seconds, _)| *since_seconds);
+            let violation = violation(
+                &key,
+                uid,
+                found.join(", and "),
+                since_seconds.unwrap_or(now_seconds),
+            );
+            new.extend(since_seconds.is_none().then(|| violation.clone()));
+            self.0.insert(key, (violation.since_seconds, now_seconds));
+            plan.violations.push(violation);
+        }
+        new
+    }
+}
+
+/// A user on a host, or over all.
+fn key(username: &str, hostname: Option<&str>) -> Key {
+    Key {
+        rule: TOO_MANY.to_owned(),
+        subject: Subject::User {
+            username: username.to_owned(),
+            hostname: hostname.map(str::to_owned),
+        },
+    }
+}
+
+fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> Violation {
+    let username = match &key.subject {
+        Subject::User { username, .. } => username.clone(),
+        _ => String::new(),
+    };
+    Violation {
+        username,
+        uid,
+        hostname: key.subject.hostname().map(str::to_owned),
+        key: key.clone(),
+        action: Action::Report,
+        since_seconds,
+        stage: Stage::Acted {
+            at_seconds: since_seconds,
+        },
+        found,
+        allowed: format!("256 records of environments, and {MOST_LISTED} violations"),
+        remedy: "end environments that are not needed: 'genv envs' lists them. If these records are not your own, ask \
+                 your administrator"
+            .to_owned(),
+        targets: Vec::new(),
+    }
+}
+
+/// The step that reports such a violation.
+pub(super) fn report(violation: &Violation) -> Step {
+    Step {
+        key: violation.key.clone(),
+        kind: StepKind::Report,
+    }
+}
+
+/// What of a plan the status lists: so many violations of each user, and that there are more.
+pub(super) fn listed(plan: &Plan) -> impl Iterator<Item = &Violation> {
+    let mut of_users: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
+    plan.violations.iter().filter(move |it| {
+        let of_user = of_users.entry((it.username.as_str(), it.hostname.as_deref()));
+        let number = of_user.or_default();
+        *number += 1;
+        *number <= MOST_LISTED || it.key.rule == TOO_MANY
+    })
+}
+
+/// Leaves so many signals and devices of each user in a plan as a cycle can need.
+pub(super) fn bound_deeds(plan: &mut Plan) {
+    let users: BTreeMap<&Key, &str> = plan
+        .violations
+        .iter()
+        .map(|it| (&it.key, it.username.as_str()))
+        .collect();
+    let mut deeds: BTreeMap<&str, usize> = BTreeMap::new();
+    plan.steps.retain(|step| {
+        if words::deed(&step.kind).is_none() {
+            return true;
+        }
+        let Some(username) = users.get(&step.key) else {
+            return true;
+        };
+        let of_user = deeds.entry(username).or_default();
+        *of_user += 1;
+        *of_user <= MOST_DEEDS
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ProcessTarget;
+
+    fn process(pid: u32, username: &str) -> Violation {
+        let subject = Subject::Process {
+            hostname: "gpu01".to_owned(),
+            pid,
+            start_time_ticks: 1,
+        };
+        let rule = "outside".to_owned();
+        Violation {
+            hostname: Some("gpu01".to_owned()),
+            username: username.to_owned(),
+            ..violation(&Key { rule, subject }, Some(7), String::new(), 1.0)
+        }
+    }
+
+    fn plan(alices: u32) -> Plan {
+        let mut plan = Plan::default();
+        for pid in 0..=alices {
+            let username = if pid == alices { "bob" } else { "alice" };
+            let violation = process(pid, username);
+            plan.steps.push(Step {
+                key: violation.key.clone(),
+                kind: StepKind::Terminate(ProcessTarget {
+                    hostname: "gpu01".to_owned(),
+                    pid,
+                    start_time_ticks: 1,
+                    uid: 7,
+                    username: username.to_owned(),
+                    comm: None,
+                    eid: None,
+                    container_id: None,
+                }),
+            });
+            plan.violations.push(violation);
+        }
+        plan
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_is_one_violation_since_it_was_first_seen() {
+        let mut too_many = TooMany::default();
+        let records = [TooManyRecords {
+            hostname: "gpu01".to_owned(),
+            username: "alice".to_owned(),
+            uid: Some(7),
+            records: 40_000,
+        }];
+        for (now, is_new) in [(10.0, 1), (20.0, 0)] {
+            let mut plan = plan(3000);
+            assert_eq!(too_many.add(&records, &mut plan, now).len(), is_new);
+            let last = plan.violations.last().unwrap();
+            assert_eq!(
+                (last.key.rule.as_str(), last.since_seconds),
+                (TOO_MANY, 10.0)
+            );
+            assert!(last.found.contains("40,000 records"), "{}", last.found);
+            assert!(last.found.contains("3,000 times"), "{}", last.found);
+            assert_eq!(
+                listed(&plan).count(),
+                MOST_LISTED + 2,
+                "bob's, and that there are more"
+            );
+        }
+        let mut few = plan(3);
+        assert_eq!(too_many.add(&[], &mut few, 30.0), []);
+        assert_eq!(few.violations.len(), 4);
+    }
+
+    #[test]
+    fn a_cycle_plans_no_more_ends_of_one_user_than_it_can_need_and_all_of_others() {
+        let mut plan = plan(3000);
+        bound_deeds(&mut plan);
+        assert_eq!(plan.steps.len(), MOST_DEEDS + 1);
+    }
+}
