@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use genv_core::enforcement::DONE_FILE;
 
-use super::{Cycle, log};
+use super::Cycle;
 use crate::config::{Config, Mode, Waiver};
 use crate::control::Control;
 use crate::directory::FileError;
