@@ -22,6 +22,8 @@
 //!      have been changed by another user than its own.
 //!    - It claims its user's environment that was left out only because its Jupyter kernels were not found: they may run
 //!      elsewhere.
+//!    - It would be outside, and a damaged record, which was left out, names the environment that it claims, or lists it
+//!      or an ancestor of its user. Such a record says nothing of other processes.
 //!
 //! Only freshly read state shows that something is not in it: from state that is kept because it
 //! cannot be read now, nothing is ever concluded to be outside.
@@ -34,7 +36,7 @@ pub use unknown::{changed_user, unknown_owner};
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, State, liveness};
+use crate::state::{EnvironmentState, Recorded, State, liveness};
 
 /// The words that [`Attribution`] gives as its reason.
 pub mod reason {
@@ -73,6 +75,8 @@ pub mod reason {
     pub const KERNELS_NOT_FOUND: &str = "kernels_not_found";
     /// Unknown, to the enforcer alone: the record of the environment that it seems to be in is disputed.
     pub const RECORD_DISPUTED: &str = "record_disputed";
+    /// Unknown: a damaged record names the environment that it claims, it, or an ancestor of its user.
+    pub const RECORD_DAMAGED: &str = "record_damaged";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";
 }
@@ -273,7 +277,7 @@ impl<'a> Attributor<'a> {
                 Descent::Member { eid, .. } => inside(eid),
                 Descent::UserChanged => unknown(reason::USER_CHANGED),
                 Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
-                Descent::None => self.outside(reason::NO_CLAIM),
+                Descent::None => self.outside(pid, facts, reason::NO_CLAIM),
                 Descent::Broken => unknown(reason::ANCESTOR_UNREADABLE),
             },
             Claim::Missing(missing) => match descent {
@@ -311,8 +315,8 @@ impl<'a> Attributor<'a> {
                 unknown(reason::MEMBERSHIP_CONTRADICTED)
             }
             _ if exists && self.is_below_member_of(pid, claimed) => unknown(reason::USER_CHANGED),
-            _ if exists => self.outside(reason::OTHER_USERS_ENVIRONMENT),
-            _ => self.outside(reason::NO_SUCH_ENVIRONMENT),
+            _ if exists => self.outside(pid, facts, reason::OTHER_USERS_ENVIRONMENT),
+            _ => self.outside(pid, facts, reason::NO_SUCH_ENVIRONMENT),
         }
     }
 
@@ -403,14 +407,44 @@ impl<'a> Attributor<'a> {
                     .is_none_or(|owner| self.table.owner(owner) == user)
     }
 
-    fn outside(&self, reason: &str) -> Attribution {
-        if self.state_is_whole {
+    fn outside(&self, pid: u32, facts: &ProcessFacts, reason: &str) -> Attribution {
+        if !self.state_is_whole {
+            unknown(reason::STATE_UNREADABLE)
+        } else if self.is_left_out(pid, facts) {
+            unknown(reason::RECORD_DAMAGED)
+        } else {
             Attribution::Outside {
                 reason: reason.to_owned(),
             }
-        } else {
-            unknown(reason::STATE_UNREADABLE)
         }
+    }
+
+    /// Whether a record that was left out may be of a process: it names the claimed environment, the process or an ancestor.
+    fn is_left_out(&self, pid: u32, facts: &ProcessFacts) -> bool {
+        let left_out = &self.state.left_out;
+        if left_out.is_empty() {
+            return false;
+        }
+        if matches!(&facts.claim, Claim::Named(eid) if left_out.eids.contains(eid)) {
+            return true;
+        }
+        let user = self.table.user(facts);
+        let written = self.state.written_timestamp_seconds;
+        let is_listed = |ancestor: &u32| {
+            let Some(lineage) = self.table.lineage.get(ancestor) else {
+                return false;
+            };
+            let of_user = lineage.uid.map(|uid| self.table.owner(uid));
+            // Root's processes are ancestors of everybody's, as in records that can be read.
+            let may_be_members = *ancestor == pid || user != Some(0);
+            left_out.pids.contains(ancestor)
+                && may_be_members
+                && (of_user.is_none() || user.is_none() || of_user == user)
+                && liveness::is_member(Recorded::Unknown, lineage, written)
+        };
+        self.ancestors(pid)
+            .flatten()
+            .any(|ancestor| is_listed(&ancestor))
     }
 }
 

@@ -241,6 +241,39 @@ fn a_member_that_a_later_record_lists_stays_in_the_first() -> Result<()> {
     lab.is_spared(why)
 }
 
+/// Entries of `envs.json` that no genv writes, with the process that one of them names.
+const MALFORMED: &str = r#"
+    {"eid": "e9", "uid": "x", "pids": [PID.0], "kernel_ids": []}, {"eid": "a", "uid": -1, "pids": [1]},
+    {"eid": "b", "uid": 4294968296, "pids": [1]}, {"eid": "c", "uid": 1000.0, "pids": [1]}, {"uid": 1000, "pids": [1]}, 7, null,
+    {"eid": "d", "uid": 1000, "creation": NaN, "pids": ["x", 1, -1, 1e99]}, {"eid": "e", "uid": 1000, "pids": "all"}"#;
+
+#[test]
+fn a_malformed_record_hides_the_processes_that_it_names_and_no_others() -> Result<()> {
+    let claims = |eid| sleeper(&[("GENV_ENVIRONMENT_ID", eid)]);
+    let (claiming, listed, outside) = (claims("e9")?, sleeper(&[])?, sleeper(&[])?);
+    let elsewhere = claims("nosuch")?;
+    let pids = [&claiming, &listed, &outside, &elsewhere].map(Sleeper::pid);
+    let rule = rule("kind: non-env-processes, action: terminate");
+    let setup = Setup::new(&used_by(&pids), &rule)?;
+    let folder = setup.genv_directory();
+    state::write(&folder, 2, &[])?;
+    let malformed = MALFORMED.replace("PID", &listed.pid().to_string());
+    fs::write(
+        folder.join("envs.json"),
+        format!("{{\"envs\": [{malformed}]}}"),
+    )?;
+    let enforcer = setup.start()?;
+    ends(outside.pid())?;
+    ends(elsewhere.pid())?;
+    enforcer.wait_for_cycles(3)?;
+    ensure!(
+        is_alive(claiming.pid()) && is_alive(listed.pid()),
+        "{}",
+        enforcer.log()
+    );
+    Ok(())
+}
+
 #[test]
 fn an_environment_is_as_old_as_its_oldest_member_at_most() -> Result<()> {
     // The record is of a day in the past, as one is that was written with another TZ.

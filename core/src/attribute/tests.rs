@@ -1,7 +1,10 @@
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use super::*;
 use crate::proc::Lineage;
+use crate::state::LeftOut;
 
 /// One row of the table of cases.
 ///
@@ -41,6 +44,9 @@ struct Case {
     member_of: Option<String>,
     #[serde(default)]
     stale: bool,
+    /// A record was left out that names the environment D and lists pids 1, 70 and 300.
+    #[serde(default)]
+    damaged: bool,
     /// `in EID`, `outside REASON` or `unknown REASON`.
     expect: String,
 }
@@ -187,6 +193,12 @@ fn every_case_of_the_table_gets_its_answer() {
             let listed = state.environments.iter_mut().find(|e| e.eid == *eid);
             listed.unwrap().pids.push(PID);
         }
+        if case.damaged {
+            state.left_out = Arc::new(LeftOut {
+                eids: ["D".to_owned()].into(),
+                pids: [1, 70, 300].into(),
+            });
+        }
         let table = table(case);
         let environments = live_environments(&state, &table);
         let attribution =
@@ -253,6 +265,7 @@ fn a_loop_of_parents_ends_as_a_broken_chain() {
         ancestors: vec![1],
         member_of: None,
         stale: false,
+        damaged: false,
         expect: String::new(),
     };
     let mut table = table(&case(Some(1000)));

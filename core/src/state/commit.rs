@@ -100,7 +100,8 @@ impl Loaded {
             devices: devices.document.entries,
             recorded,
             kernels_not_found: BTreeMap::new(),
-            incomplete: environments.document.incomplete,
+            incomplete: environments.document.salvaged,
+            left_out: environments.document.left_out,
             warnings,
         };
         state.recorded.fill_empty(&mut state.environments);

@@ -317,10 +317,11 @@ impl StateDirectory {
             devices: devices.entries,
             recorded: members.into_iter().next().unwrap_or_default(),
             kernels_not_found: BTreeMap::new(),
-            incomplete: environments.incomplete,
+            incomplete: environments.salvaged,
+            left_out: environments.left_out,
             warnings,
         };
-        let has_lost = written.is_none() || state.incomplete;
+        let has_lost = written.is_none() || environments.incomplete;
         state.recorded.find_lost(&state.environments, has_lost);
         state.recorded.fill_empty(&mut state.environments);
         let is_lost = is_lost || devices_written.is_none() && !state.recorded.copy.is_empty();

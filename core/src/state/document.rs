@@ -5,10 +5,12 @@
 //! keys that are not known are passed over.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value, json};
 
+use super::left_out::LeftOut;
 use super::salvage;
 use super::value::{
     self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time,
@@ -24,6 +26,10 @@ pub(super) struct Document<T> {
     pub(super) entries: Vec<T>,
     /// Whether an entry, or a member of one, was left out.
     pub(super) incomplete: bool,
+    /// Whether it is what is whole in a damaged file.
+    pub(super) salvaged: bool,
+    /// What the environments name that were left out.
+    pub(super) left_out: Arc<LeftOut>,
     pub(super) warnings: Vec<String>,
     /// Devices that are there, and of which an attachment was left out.
     pub(super) damaged: BTreeSet<u32>,
@@ -34,6 +40,8 @@ impl<T> Default for Document<T> {
         Self {
             entries: Vec::new(),
             incomplete: false,
+            salvaged: false,
+            left_out: Arc::default(),
             warnings: Vec::new(),
             damaged: BTreeSet::new(),
         }
@@ -74,6 +82,7 @@ pub(super) const DEVICES: Format<DeviceState> = Format {
 fn salvaged<T>(read: Result<Document<T>, NotADocument>) -> Document<T> {
     Document {
         incomplete: true,
+        salvaged: true,
         ..read.unwrap_or_default()
     }
 }
@@ -104,15 +113,21 @@ pub(super) fn environments_of(
     root: &Value,
     time_zone: &TimeZone,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
-    let mut eids = HashSet::new();
-    document("envs.json", "envs", root, |entry| {
-        let environment = environment(entry, time_zone)?;
+    let (mut eids, mut left_out) = (HashSet::new(), LeftOut::default());
+    let mut document = document("envs.json", "envs", root, |entry| {
+        let environment = environment(entry, time_zone);
+        if entry.incomplete {
+            left_out.add(entry, environment.is_some());
+        }
+        let environment = environment?;
         let first = eids.insert(environment.eid.clone());
         if !first {
             entry.warn("it is there twice: the first is taken");
         }
         first.then_some(environment)
-    })
+    })?;
+    document.left_out = Arc::new(left_out);
+    Ok(document)
 }
 
 /// Reads `devices.json`.

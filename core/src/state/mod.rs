@@ -15,6 +15,7 @@ mod inventory;
 mod jobs;
 mod kernels;
 mod known;
+mod left_out;
 pub(crate) mod liveness;
 mod lock;
 mod members;
@@ -31,12 +32,14 @@ pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
 pub use inventory::Inventory;
 pub use jobs::Contexts;
+pub use left_out::LeftOut;
 pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::model::MemoryAmount;
 use crate::proc::ProcessTable;
@@ -79,8 +82,10 @@ pub struct State {
     /// Users (uid) of environments, by eid, that list Jupyter kernels of which none was found. One may run all the same,
     /// as where `JUPYTER_RUNTIME_DIR` of its user is another folder than the one that was looked into.
     pub kernels_not_found: BTreeMap<String, u32>,
-    /// Whether a damaged environment, or a member of one, was left out: what is not here may exist all the same.
+    /// Whether this is what is whole in a damaged file: what is not here may exist all the same.
     pub incomplete: bool,
+    /// What damaged records name that were left out of a whole file.
+    pub left_out: Arc<LeftOut>,
     /// Entries that were damaged, and left out or taken in part, one sentence each.
     pub warnings: Vec<String>,
 }

@@ -58,7 +58,7 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
             installed: true,
             environments: environments.entries,
             devices: devices.entries,
-            incomplete: environments.incomplete,
+            left_out: environments.left_out,
             warnings,
             ..State::default()
         },

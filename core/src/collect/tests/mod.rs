@@ -116,6 +116,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         recorded: Default::default(),
         kernels_not_found: Default::default(),
         incomplete: false,
+        left_out: Default::default(),
         warnings: Vec::new(),
     }
 }

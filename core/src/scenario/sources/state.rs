@@ -1,6 +1,7 @@
 //! Environments of a scenario.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Stage;
 use crate::model::MemoryAmount;
@@ -65,6 +66,7 @@ impl StateSource for SimulatedState {
             recorded: RecordedMembers::default(),
             kernels_not_found: BTreeMap::new(),
             incomplete: false,
+            left_out: Arc::default(),
             warnings: Vec::new(),
         })
     }

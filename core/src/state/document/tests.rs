@@ -177,6 +177,15 @@ fn a_damaged_environment_costs_itself_alone() {
     assert_eq!(read.entries[0].uid, 1);
     assert_eq!(read.entries[1].pids, [1, 2]);
     assert!(read.incomplete);
+    let eids: Vec<&str> = read
+        .left_out
+        .eids
+        .iter()
+        .map(String::as_str)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    assert_eq!(eids, ["homeless", "negative"]);
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     envs.json: entry 2: it is "nonsense", and it is left out
     envs.json: entry 3: it has no eid, and it is left out
