@@ -18,12 +18,13 @@ pub(super) fn parse_into<T: DeserializeOwned>(content: &[u8]) -> Result<T, serde
     T::deserialize(parse(content)?)
 }
 
-/// Parses JSON, with U+FFFD for bytes that are no character, and private characters for lone surrogates.
+/// Parses JSON, with U+FFFD for bytes that are no character, private characters for lone surrogates, and null for the numbers
+/// that only Python's JSON has.
 pub(super) fn parse(content: &[u8]) -> Result<Value, serde_json::Error> {
     let text = String::from_utf8_lossy(content);
-    serde_json::from_str(&text).or_else(|error| match without_lone_surrogates(&text) {
-        Cow::Borrowed(_) => Err(error),
-        Cow::Owned(text) => serde_json::from_str(&text),
+    serde_json::from_str(&text).or_else(|_| {
+        let text = without_lone_surrogates(&text);
+        serde_json::from_str(&without_infinities(&text))
     })
 }
 
@@ -242,16 +243,64 @@ fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
     Cow::Owned(replaced)
 }
 
+/// Replaces `NaN`, `Infinity` and `-Infinity`, which Python reads and writes and JSON does not have, by `null`.
+fn without_infinities(text: &str) -> Cow<'_, str> {
+    const NAMES: [&str; 3] = ["NaN", "-Infinity", "Infinity"];
+    if !NAMES.iter().any(|name| text.contains(name)) {
+        return Cow::Borrowed(text);
+    }
+    let mut replaced = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let name = NAMES.iter().find(|name| rest.starts_with(**name));
+        let length = match (character, name) {
+            ('"', _) => string_length(rest),
+            (_, Some(name)) => {
+                replaced.push_str("null");
+                rest = &rest[name.len()..];
+                continue;
+            }
+            (_, None) => character.len_utf8(),
+        };
+        replaced.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    Cow::Owned(replaced)
+}
+
+/// The length of the string with which a text begins, with its quotes; all of the text if the string has no end.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    });
+    end.map_or(text.len(), |end| end + 2)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
+    #[test]
+    fn numbers_that_only_python_has_are_null() {
+        let text = r#"{"NaN": [NaN, -Infinity, Infinity, "\"NaN", "\\", NaN], "é": "-Infinity"}"#;
+        let expected =
+            serde_json::json!({"NaN": [null, null, null, "\"NaN", "\\", null], "é": "-Infinity"});
+        assert_eq!(parse(text.as_bytes()).unwrap(), expected);
+        for damaged in ["NaNa", "[NaN", "\"NaN", "{NaN: 1}", "N"] {
+            assert!(parse(damaged.as_bytes()).is_err(), "{damaged}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_ends_the_program(text in any::<String>()) {
             let _ = without_lone_surrogates(&text);
+            let _ = without_infinities(&text);
         }
 
         #[test]
