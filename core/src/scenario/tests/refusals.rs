@@ -120,7 +120,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
              3 | hosts:
              4 |   - faults: [{hang: temperature}]
                |                     ^
-        lab.yaml:4:14: a wrong answer is one of error, number and count
+        lab.yaml:4:14: a wrong answer is one of error, number, count and text
              3 | hosts:
              4 |   - faults: [{wrong: all, count: 1, number: 2}]
                |              ^
