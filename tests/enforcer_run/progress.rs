@@ -24,10 +24,12 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
     state::write(&setup.genv_directory(), 2, &[environment])?;
     let path = setup.genv_directory().join("envs.json");
     let whole = fs::read_to_string(&path)?;
-    // A record of which nobody can tell what it was.
+    // A record that lists the process, and does not say whose it is.
     let mut damaged: Value = serde_json::from_str(&whole)?;
     let records = damaged["envs"].as_array_mut();
-    records.context("no records")?.push(serde_json::json!("?"));
+    records
+        .context("no records")?
+        .push(serde_json::json!({"uid": "?", "pids": [outsider.pid()]}));
     let damaged = damaged.to_string();
     let write = |text: &str| -> Result<()> {
         let next = path.with_extension("next");
