@@ -120,6 +120,45 @@ fn no_count_is_told_and_no_device_is_free_while_no_list_can_be_read() -> Result<
 }
 
 #[test]
+fn no_process_is_counted_for_the_holder_of_a_lost_device_nor_while_all_are_lost() -> Result<()> {
+    let process = Sleeper::start(&[("PATH", "/bin")])?;
+    let scenario = |lost: &str| used(process.pid(), "").replace("{}]", lost);
+    let simulation = Simulation::new(&used(process.pid(), ""));
+    let exporter = with_a_holder(&simulation, process.pid())?;
+    let counted = |scrape: &Scrape, name: &str| !scrape.all(name, &[]).is_empty();
+    let all = |scrape: &Scrape| COUNTS.iter().all(|name| counted(scrape, name));
+    exporter.wait_for("counts", all)?;
+    let is_down = |scrape: &Scrape, index: &str| {
+        scrape.value("genv_device_up", &[("index", index)]).ok() == Some(0.0)
+    };
+
+    // The device that nobody holds.
+    simulation.rewrite(&scenario("{faults: [{lost: true}]}]"));
+    let lost = exporter.wait_for("a lost device", |scrape| is_down(scrape, "1"))?;
+    ensure!(all(&lost), "the other device's processes are known");
+    // The device of the environment.
+    simulation.rewrite(&used(process.pid(), "{lost: true}"));
+    let lost = exporter.wait_for("a lost device", |scrape| {
+        is_down(scrape, "0") && !is_down(scrape, "1")
+    })?;
+    ensure!(counted(&lost, "genv_processes"));
+    ensure!(!counted(&lost, "genv_environment_processes"));
+    ensure!(!counted(&lost, "genv_user_processes"));
+    let both = used(process.pid(), "{lost: true}").replace("{}]", "{faults: [{lost: true}]}]");
+    simulation.rewrite(&both);
+    let lost = exporter.wait_for("no device", |scrape| {
+        is_down(scrape, "0") && is_down(scrape, "1")
+    })?;
+    for name in COUNTS {
+        ensure!(!counted(&lost, name), "{name}");
+    }
+
+    simulation.rewrite(&used(process.pid(), ""));
+    exporter.wait_for("counts again", all)?;
+    Ok(())
+}
+
+#[test]
 fn a_value_that_cannot_be_is_absent_counted_and_logged_once_and_charged_to_nobody() -> Result<()> {
     let all_bits = ", faults: [{wrong: all, number: 18446744073709551615}]";
     let simulation = Simulation::new(&two_devices("", ""));

@@ -195,10 +195,9 @@ impl<'a> View<'a> {
         let owners = snapshot.owners();
         let all = snapshot.processes.iter();
         let all: Vec<_> = all.map(|it| (&**it, owners.of_process(it))).collect();
-        let up = snapshot.devices.iter();
-        let up = up.filter(|it| it.up && it.index.mig.is_none());
-        let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) = up
-            .map(|it| it.index)
+        let gpus = snapshot.devices.iter().map(|device| device.index);
+        let (known_gpus, unknown_gpus): (Vec<_>, Vec<_>) = gpus
+            .filter(|index| index.mig.is_none())
             .partition(|index| snapshot.processes_known(index.gpu));
         let countable = !known_gpus.is_empty() || unknown_gpus.is_empty();
         let processes =
