@@ -22,6 +22,13 @@ fn families(hosts: Vec<genv_core::model::HostSnapshot>) -> Vec<Family> {
     exposition::parse(&metrics(hosts, 64)).unwrap()
 }
 
+/// Brings the lost device back, so that the processes of its holders are known.
+fn tell_all_processes(snapshot: &mut genv_core::model::Snapshot) {
+    for device in &mut snapshot.devices {
+        (device.up, device.processes_measured) = (true, true);
+    }
+}
+
 /// The value of the only sample of the family whose labels include these.
 fn value(families: &[Family], name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let family = families.iter().find(|family| family.name == name)?;
@@ -197,6 +204,7 @@ fn a_device_is_available_only_if_it_is_known_that_nobody_has_it() {
 #[test]
 fn a_name_that_two_uids_share_is_one_user() {
     let mut snapshot = snapshot();
+    tell_all_processes(&mut snapshot);
     for environment in &mut snapshot.environments {
         Arc::make_mut(environment).username = "twin".to_owned();
     }
@@ -243,6 +251,7 @@ fn a_name_that_two_uids_share_is_one_user() {
 #[test]
 fn a_process_in_an_environment_is_its_users_whoever_it_runs_as() {
     let mut snapshot = snapshot();
+    tell_all_processes(&mut snapshot);
     // A container of alice's environment, where she is root.
     let process = Arc::make_mut(&mut snapshot.processes[0]);
     process.uid = Some(0);
