@@ -307,8 +307,12 @@ impl Evidence<'_, '_> {
             return Some(format!("the use of device {gpu} is not measured"));
         }
         let known = self.history.hosts.get(self.host().hostname)?;
-        let windows = known.idle.get(&self.view.rule.name)?;
-        let window = rules::window_now(self.facts, over, windows, attachment)?;
+        let eid = &self.facts.environments[attachment.environment]
+            .environment
+            .eid;
+        let windows = known.idle.get(&self.view.rule.name)?.get(eid)?;
+        let window = windows.get(&gpu)?.clone();
+        let window = rules::window_now(self.facts, over, window, attachment)?;
         let over = words::duration(over.as_secs());
         window.is_interrupted().then(|| {
             format!(

@@ -55,7 +55,8 @@ impl IdleWindow {
         age.is_some_and(|(now, at)| (now - at).abs() < seconds)
     }
 
-    /// It is of this attachment now. One that was made since goes on with the window, if that `is_remembered`.
+    /// It is of this attachment now. One that was made since goes on with the window, if that `is_remembered`: where both
+    /// looks show the device held by the user, the time between them counts.
     pub(in crate::plan) fn follow(
         &mut self,
         username: &str,
@@ -67,7 +68,6 @@ impl IdleWindow {
         }
         if is_remembered && self.attached_seconds != attached_seconds {
             self.attached_seconds = attached_seconds;
-            self.wait();
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) use follow::wants_new_round;
 pub use frozen::Frozen;
 pub(super) use idle::{IdleWindow, Sample};
 pub(super) use past::Past;
-pub(super) use windows::Windows;
+use windows::Windows;
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].

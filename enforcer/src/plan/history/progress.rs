@@ -47,14 +47,18 @@ impl History {
         known: Option<Cow<'h, ViolationHistory>>,
         now_seconds: f64,
     ) -> Option<Cow<'h, ViolationHistory>> {
-        if self.remembered.is_empty() || !self.knows(rule) {
+        let is_new = known.is_none() && !rule.remember.is_zero();
+        if !self.knows(rule) || self.remembered.is_empty() && !is_new {
             return known;
         }
-        let remembered = places(facts, rule, &key.subject, username)
-            .into_iter()
-            .filter_map(|place| self.remembered.get(&place))
+        let places = places(facts, rule, &key.subject, username);
+        let replaced = is_new.then(|| self.replaced(facts, &places)).flatten();
+        let remembered = places
+            .iter()
+            .filter_map(|place| self.remembered.get(place))
             .filter(|it| it.lasts(rule, now_seconds))
             .map(|it| &it.progress)
+            .chain(&replaced)
             .max_by(|a, b| a.cmp_progress(b));
         match (known, remembered) {
             (Some(known), Some(other)) if other.cmp_progress(&known).is_gt() => {
@@ -66,6 +70,29 @@ impl History {
             }
             (known, _) => known,
         }
+    }
+
+    /// Progress of a violation that the last look showed at one of these places and of which this look shows that it is
+    /// over: where a new one is there now, the time between the looks counts.
+    fn replaced(&self, facts: &Facts<'_>, places: &[Place]) -> Option<ViolationHistory> {
+        let was_at = |place: &Place, key: &Key, known: &ViolationHistory| {
+            let gpu = match &key.subject {
+                Subject::Process { .. } => place.gpu.filter(|gpu| known.about.gpus.contains(gpu)),
+                subject => device(subject),
+            };
+            key.rule == place.rule
+                && known.about.username.as_ref() == Some(&place.username)
+                && key.subject.hostname() == place.hostname.as_deref()
+                && gpu == place.gpu
+        };
+        let replaced = self.violations.iter().filter(|(key, known)| {
+            places.iter().any(|place| was_at(place, key, known)) && is_gone(facts, &key.subject)
+        });
+        let farthest = replaced.max_by(|a, b| a.1.cmp_progress(b.1));
+        farthest.map(|(_, known)| ViolationHistory {
+            seen: known.seen.clone(),
+            ..known.to_remember()
+        })
     }
 
     /// Keeps the progress of a violation that is over, for as long as its rule says.
@@ -172,6 +199,30 @@ impl ViolationHistory {
     pub(in crate::plan) fn may_resume(&self, rule: &Rule, now_seconds: f64) -> bool {
         let within = |acted: f64| now_seconds - acted <= rule.remember.as_secs_f64();
         !rule.remember.is_zero() && self.acted_seconds.is_some_and(within)
+    }
+}
+
+/// Whether the facts at hand no longer show what broke a rule.
+fn is_gone(facts: &Facts<'_>, subject: &Subject) -> bool {
+    match subject {
+        Subject::Process {
+            hostname,
+            pid,
+            start_time_ticks,
+        } => facts.process(hostname, *pid).is_none_or(|id| {
+            let started = facts.processes[id].process.start_time_ticks;
+            started.is_some_and(|it| it != *start_time_ticks)
+        }),
+        Subject::Environment { hostname, eid } => facts.environment(hostname, eid).is_none(),
+        Subject::EnvironmentDevice {
+            hostname,
+            eid,
+            index,
+        } => facts.environment(hostname, eid).is_none_or(|id| {
+            let mut held = facts.attachments_of(id).iter();
+            !held.any(|attachment| attachment.gpu == index.gpu)
+        }),
+        Subject::User { .. } | Subject::UserDevice { .. } => false,
     }
 }
 

@@ -6,12 +6,25 @@ use std::time::Duration;
 use super::evidence::groups_are_unknown;
 use super::{HostHistory, IdleWindow};
 use crate::config::RuleKind;
-use crate::plan::facts::{Facts, HostId};
+use crate::plan::facts::{AttachmentId, Facts, HostId};
 use crate::plan::rules;
 use crate::plan::selector::View;
 
 /// Windows by eid and GPU.
 pub(in crate::plan) type Windows = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
+
+/// Windows of attachments that are gone, by user and GPU.
+type Left = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
+
+/// The windows of a rule on a host, by what they are of at this look.
+#[derive(Default)]
+pub(in crate::plan) struct Continued {
+    /// By attachment: one for each that the rule looks at.
+    pub(in crate::plan) windows: BTreeMap<AttachmentId, IdleWindow>,
+    /// Of attachments of which it is not known whether they are gone.
+    unknown: Windows,
+    left: Left,
+}
 
 impl HostHistory {
     /// Notes how busy attachments were on a host whose devices and processes were read anew.
@@ -28,68 +41,56 @@ impl HostHistory {
                 continue;
             };
             let last = idle.remove(*name).unwrap_or_default();
-            let mut following = Following {
-                facts,
-                host: id,
-                view,
-                over,
-                left: left.remove(*name).unwrap_or_default(),
-            };
-            let windows = following.windows(last);
+            let left = left.remove(*name).unwrap_or_default();
+            let (windows, left) = Continued::new(view, id, last, left).follow(view, id, over);
             if !windows.is_empty() {
                 self.idle.insert((*name).to_owned(), windows);
             }
-            if !following.left.is_empty() {
-                self.idle_left.insert((*name).to_owned(), following.left);
+            if !left.is_empty() {
+                self.idle_left.insert((*name).to_owned(), left);
             }
         }
     }
+
+    /// The windows of a rule before this look, each with the attachment that goes on with it.
+    pub(in crate::plan) fn continued(&self, view: &View<'_, '_>, id: HostId) -> Continued {
+        let name = &view.rule.name;
+        let last = self.idle.get(name).cloned().unwrap_or_default();
+        let left = self.idle_left.get(name).cloned().unwrap_or_default();
+        Continued::new(view, id, last, left)
+    }
 }
 
-/// One rule on one host.
-struct Following<'f, 'a> {
-    facts: &'f Facts<'a>,
-    host: HostId,
-    view: &'f View<'f, 'a>,
-    over: Duration,
-    /// By user and GPU: windows of attachments that are gone.
-    left: BTreeMap<String, BTreeMap<u32, IdleWindow>>,
-}
-
-impl Following<'_, '_> {
-    fn windows(&mut self, mut last: Windows) -> Windows {
-        let (facts, view) = (self.facts, self.view);
-        let host = &facts.hosts[self.host];
-        let freshness = &host.freshness;
-        let remember = view.rule.remember.as_secs_f64();
-        let mut windows = Windows::new();
-        let attachments = facts.environments[host.environments.clone()]
-            .iter()
-            .flat_map(|environment| &facts.attachments[environment.attachments.clone()]);
-        for attachment in attachments.filter(|attachment| view.sees_attachment(attachment)) {
+impl Continued {
+    /// An attachment goes on with its own window; one that was made since, with that of the same user's attachment to the
+    /// device that is gone, if the rule remembers it.
+    fn new(view: &View<'_, '_>, id: HostId, mut last: Windows, left: Left) -> Self {
+        let facts = view.facts;
+        let host = &facts.hosts[id];
+        let remembers = !view.rule.remember.is_zero();
+        let mut continued = Self {
+            left,
+            ..Self::default()
+        };
+        let attachments = facts.environments[host.environments.clone()].iter();
+        let attachments = attachments.flat_map(|environment| environment.attachments.clone());
+        let attachments = attachments.filter(|id| view.sees_attachment(&facts.attachments[*id]));
+        let mut made = Vec::new();
+        for id in attachments {
+            let attachment = &facts.attachments[id];
             let eid = &facts.environments[attachment.environment].environment.eid;
-            let username = facts.users[attachment.user].name;
-            let window = last
-                .get_mut(eid)
-                .and_then(|gpus| gpus.remove(&attachment.gpu));
-            let window = window.filter(|window| window.is_of(username));
-            let window = window.or_else(|| self.left.get_mut(username)?.remove(&attachment.gpu));
-            let mut window = window.unwrap_or_default();
-            window.follow(username, attachment.attached_seconds, remember > 0.0);
-            match rules::sample(facts, attachment) {
-                Some(sample) => {
-                    window.observe(sample, self.over, freshness.longest_gap_seconds);
-                }
-                None => window.wait(),
+            let own = last.get_mut(eid);
+            let own = own.and_then(|gpus| gpus.remove(&attachment.gpu));
+            match own.filter(|window| window.is_of(facts.users[attachment.user].name)) {
+                Some(window) => _ = continued.windows.insert(id, window),
+                None => made.push(id),
             }
-            let gpus = windows.entry(eid.clone()).or_default();
-            gpus.insert(attachment.gpu, window);
         }
+        let mut gone = Left::new();
         for (eid, gpus) in last {
             let is_left_out =
                 host.state_is_damaged() && facts.environment(host.hostname, &eid).is_none();
             for (gpu, mut window) in gpus {
-                window.wait();
                 let Some(username) = window.username().map(str::to_owned) else {
                     continue;
                 };
@@ -97,17 +98,62 @@ impl Following<'_, '_> {
                     || host.holders_are_damaged(gpu)
                     || groups_are_unknown(facts, view.rule, &username);
                 if is_unknown {
-                    windows.entry(eid.clone()).or_default().insert(gpu, window);
+                    window.wait();
+                    let unknown = continued.unknown.entry(eid.clone()).or_default();
+                    unknown.insert(gpu, window);
                 } else {
-                    self.left.entry(username).or_default().insert(gpu, window);
+                    gone.entry(username).or_default().insert(gpu, window);
                 }
             }
         }
+        for id in made {
+            let attachment = &facts.attachments[id];
+            let username = facts.users[attachment.user].name;
+            let of_user = |left: &mut Left| left.get_mut(username)?.remove(&attachment.gpu);
+            let window =
+                remembers.then(|| of_user(&mut gone).or_else(|| of_user(&mut continued.left)));
+            let window = window.flatten().unwrap_or_default();
+            continued.windows.insert(id, window);
+        }
+        for (id, window) in &mut continued.windows {
+            let attachment = &facts.attachments[*id];
+            let username = facts.users[attachment.user].name;
+            window.follow(username, attachment.attached_seconds, remembers);
+        }
+        for (username, gpus) in gone {
+            let left = continued.left.entry(username).or_default();
+            for (gpu, mut window) in gpus {
+                window.wait();
+                left.insert(gpu, window);
+            }
+        }
+        continued
+    }
+
+    /// The windows with this look, and those that are left.
+    fn follow(self, view: &View<'_, '_>, id: HostId, over: Duration) -> (Windows, Left) {
+        let facts = view.facts;
+        let freshness = &facts.hosts[id].freshness;
+        let mut windows = self.unknown;
+        for (id, mut window) in self.windows {
+            let attachment = &facts.attachments[id];
+            let eid = &facts.environments[attachment.environment].environment.eid;
+            match rules::sample(facts, attachment) {
+                Some(sample) => {
+                    window.observe(sample, over, freshness.longest_gap_seconds);
+                }
+                None => window.wait(),
+            }
+            let gpus = windows.entry(eid.clone()).or_default();
+            gpus.insert(attachment.gpu, window);
+        }
+        let remember = view.rule.remember.as_secs_f64();
         let now = freshness.read.gpu_seconds;
-        self.left.retain(|_, gpus| {
+        let mut left = self.left;
+        left.retain(|_, gpus| {
             gpus.retain(|_, window| window.is_younger(remember, now));
             !gpus.is_empty()
         });
-        windows
+        (windows, left)
     }
 }

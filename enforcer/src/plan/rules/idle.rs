@@ -8,7 +8,7 @@ use genv_core::model::DeviceIndex;
 use super::{Finding, attachments_unit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId, of_what_is_left};
 use crate::plan::freshness::Freshness;
-use crate::plan::history::{IdleWindow, Past, Sample, Windows};
+use crate::plan::history::{IdleWindow, Past, Sample};
 use crate::plan::selector::View;
 use crate::plan::{Subject, words};
 
@@ -22,15 +22,17 @@ impl Idle {
     pub(super) fn findings(&self, view: &View<'_, '_>, past: &Past<'_>) -> Vec<Finding> {
         let facts = view.facts;
         let hosts = 0..facts.hosts.len();
-        let windows: Vec<_> = hosts
-            .map(|host| past.host(host)?.idle.get(&view.rule.name))
-            .collect();
+        let windows = hosts.map(|host| {
+            let known = past.host(host).filter(|_| view.sees_host(host));
+            known.map(|known| known.continued(view, host).windows)
+        });
+        let mut windows: Vec<_> = windows.map(Option::unwrap_or_default).collect();
         let mut findings = Vec::new();
         for id in view.attachments() {
             let attachment = &facts.attachments[id];
             // All of the window that ends now must have been observed.
-            let window = windows[attachment.host]
-                .and_then(|windows| window_now(facts, self.over, windows, attachment));
+            let window = windows[attachment.host].remove(&id);
+            let window = window.and_then(|it| window_now(facts, self.over, it, attachment));
             let Some(average) = window.and_then(|window| window.average(self.over)) else {
                 continue;
             };
@@ -108,16 +110,14 @@ pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -
     })
 }
 
-/// The window of an attachment with what is measured now; absent where nothing is, or nothing was before.
+/// The window of an attachment with what is measured now; absent where nothing is.
 pub(in crate::plan) fn window_now(
     facts: &Facts<'_>,
     over: Duration,
-    windows: &Windows,
+    mut window: IdleWindow,
     attachment: &AttachmentFacts,
 ) -> Option<IdleWindow> {
     let host = &facts.hosts[attachment.host];
-    let eid = &facts.environments[attachment.environment].environment.eid;
-    let mut window = windows.get(eid)?.get(&attachment.gpu)?.clone();
     let sample = sample(facts, attachment)?;
     if host.freshness.gpu == Freshness::New {
         window.observe(sample, over, host.freshness.longest_gap_seconds);

@@ -296,6 +296,58 @@ fn who_attaches_an_idle_device_again_does_not_begin_a_new_window() {
     assert!((700.0..760.0).contains(&at), "{at}");
 }
 
+#[test]
+fn who_attaches_an_idle_device_again_before_every_look_is_found() {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(600),
+        only_if_free_devices_below: None,
+    };
+    let first = |remember: u64, warned: bool, eid: &dyn Fn(u64) -> String| {
+        let mut daemon = Daemon::new(vec![Rule {
+            remember: seconds(remember),
+            for_duration: seconds(if warned { 60 } else { 0 }),
+            warn: if warned { vec![seconds(60)] } else { vec![] },
+            ..rule(kind.clone(), Action::Detach)
+        }]);
+        (0..200).find(|look| {
+            let since = NOON - daemon.now_seconds;
+            let lab = Lab::new(1, 1)
+                .environment("gpu01", &eid(*look), "alice")
+                .attach("gpu01", &eid(*look), 0, since + 5.0);
+            let steps = daemon.run(&lab, 10);
+            steps
+                .iter()
+                .any(|(_, step)| matches!(step, StepKind::Detach(_)))
+        })
+    };
+    let same = |_: u64| "e1".to_owned();
+    let new = |look: u64| format!("e{look}");
+    for eid in [&same as &dyn Fn(u64) -> String, &new] {
+        assert_eq!(first(600, false, eid), Some(60));
+        assert_eq!(first(0, false, eid), None);
+        let at = first(600, true, eid);
+        assert!(at.is_some_and(|at| (66..=76).contains(&at)), "{at:?}");
+    }
+}
+
+#[test]
+fn who_starts_another_process_before_every_look_is_ended_after_the_same_time() {
+    let first = |remember: u64, respawns: u32| {
+        let mut daemon = Daemon::new(vec![outside(remember)]);
+        (0..60).find(|look| {
+            let steps = daemon.run(&with("bob", 10 + look * respawns), 10);
+            steps
+                .iter()
+                .any(|(_, step)| matches!(step, StepKind::Terminate(_)))
+        })
+    };
+    let at = first(600, 0);
+    assert!(at.is_some());
+    assert_eq!(first(600, 1), at);
+    assert_eq!(first(0, 1), None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
