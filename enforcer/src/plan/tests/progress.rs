@@ -171,8 +171,8 @@ fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule
             "60 warn 1/1",
             "200 report",
             "230 terminate 11",
-            "250 report",
-            "250 terminate 12"
+            "240 report",
+            "240 terminate 12"
         ]
     );
     assert_eq!(
