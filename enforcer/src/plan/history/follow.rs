@@ -176,7 +176,7 @@ impl History {
         }
         known.follow_contexts(facts, id, input.now_seconds);
         known.follow_hidden(facts, id, &input.config.rules, input.now_seconds);
-        known.follow_idle(facts, id, views);
+        known.follow_idle(id, views);
     }
 }
 

@@ -90,7 +90,7 @@ impl History {
         });
         let farthest = replaced.max_by(|a, b| a.1.cmp_progress(b.1));
         farthest.map(|(_, known)| ViolationHistory {
-            seen: known.seen.clone(),
+            seen: known.seen,
             ..known.to_remember()
         })
     }

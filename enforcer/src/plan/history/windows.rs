@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::evidence::groups_are_unknown;
 use super::{HostHistory, IdleWindow};
 use crate::config::RuleKind;
-use crate::plan::facts::{AttachmentId, Facts, HostId};
+use crate::plan::facts::{AttachmentId, HostId};
 use crate::plan::rules;
 use crate::plan::selector::View;
 
@@ -28,12 +28,7 @@ pub(in crate::plan) struct Continued {
 
 impl HostHistory {
     /// Notes how busy attachments were on a host whose devices and processes were read anew.
-    pub(super) fn follow_idle<'a>(
-        &mut self,
-        facts: &Facts<'a>,
-        id: HostId,
-        views: &BTreeMap<&str, View<'_, 'a>>,
-    ) {
+    pub(super) fn follow_idle(&mut self, id: HostId, views: &BTreeMap<&str, View<'_, '_>>) {
         let mut idle = std::mem::take(&mut self.idle);
         let mut left = std::mem::take(&mut self.idle_left);
         for (name, view) in views {
