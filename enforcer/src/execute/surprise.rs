@@ -7,7 +7,7 @@ use genv_core::text::harmless;
 use serde::{Deserialize, Serialize};
 
 use crate::config::BreakerLimits;
-use crate::plan::{Key, Plan, StepKind};
+use crate::plan::{History, Key, Plan, StepKind};
 
 /// Ends of one user that count: a job of many processes is one mistake at most.
 const MOST_ENDS_OF_USER: usize = 10;
@@ -109,6 +109,11 @@ impl Hits {
 }
 
 impl Expected {
+    /// What the last cycle of an earlier daemon left due, by its history.
+    pub(crate) fn resumed(history: &History) -> Self {
+        Self(history.due().cloned().collect())
+    }
+
     /// What of a plan falls due now, and nobody could expect.
     pub(crate) fn hits(&self, plan: &Plan) -> Hits {
         let mut hits = Hits::default();

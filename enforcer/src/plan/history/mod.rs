@@ -172,6 +172,13 @@ impl Default for History {
 }
 
 impl History {
+    /// Violations of which something fell due, and which are not over.
+    pub(crate) fn due(&self) -> impl Iterator<Item = &Key> {
+        let due = self.violations.iter();
+        due.filter(|(_, known)| !known.chosen.is_empty())
+            .map(|(key, _)| key)
+    }
+
     /// Reads what [`History::to_json`] wrote.
     ///
     /// # Errors

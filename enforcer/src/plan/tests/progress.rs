@@ -1,5 +1,7 @@
 //! What becomes of violations that are over, and of those of which nobody can tell whether they are.
 
+use std::collections::BTreeSet;
+
 use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -346,6 +348,29 @@ fn who_starts_another_process_before_every_look_is_ended_after_the_same_time() {
     assert!(at.is_some());
     assert_eq!(first(600, 1), at);
     assert_eq!(first(0, 1), None);
+}
+
+#[test]
+fn what_waits_for_its_turn_is_due_over_a_restart_until_it_is_over() {
+    let mut daemon = Daemon::new(vec![rule(RuleKind::NonEnvProcesses, Action::Terminate)]);
+    let lab = with("bob", 10).process("gpu01", 11, "carol", None, &[(1, GIB)]);
+    let paced = |step: &Step| match &step.kind {
+        StepKind::Terminate(_) => Outcome::Refused {
+            reason: "paced".to_owned(),
+            again: true,
+        },
+        _ => Outcome::Done,
+    };
+    daemon.cycle_with(&lab, paced);
+    daemon.now_seconds += 10.0;
+    let due = |history: &History| history.due().cloned().collect::<BTreeSet<_>>();
+    let restarted = History::parse(&daemon.history.to_json().unwrap()).unwrap();
+    assert_eq!(due(&restarted).len(), 2);
+    let plan = daemon.plan(&lab);
+    let mut ends = plan.steps.iter();
+    assert!(ends.all(|step| due(&restarted).contains(&step.key)));
+    daemon.cycle(&with("bob", 10));
+    assert_eq!(due(&daemon.history).len(), 1);
 }
 
 proptest! {
