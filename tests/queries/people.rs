@@ -141,7 +141,7 @@ fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
 
 /// A machine on which a process of an environment and one of nobody's run.
 fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
-    let lab = Lab::simulated("{devices: [{count: 4, memory: 40gi, utilization: 0.5}]}")?;
+    let lab = Lab::simulated("{devices: [{count: 4, memory: 40gi}]}")?;
     lab.write(
         &[
             own_environment("e1", &json!("training")),
@@ -157,7 +157,7 @@ fn busy() -> Result<(Lab, Sleeper, Sleeper)> {
     let inside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "e1")])?;
     let outside = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "nosuch")])?;
     lab.simulate(&format!(
-        "{{devices: [{{count: 4, memory: 40gi, utilization: 0.5}}], processes: [\
+        "{{devices: [{{memory: 40gi, utilization: 0.5}}, {{count: 2, memory: 40gi}}, {{memory: 40gi, utilization: 0.5}}], processes: [\
          {{pid: {}, devices: [{{index: 0, memory: 5gi}}, {{index: 3, memory: 300mi}}]}}, \
          {{pid: {}, devices: [{{index: 0, memory: 1gi}}]}}]}}",
         inside.pid(),
