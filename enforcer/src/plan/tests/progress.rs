@@ -179,7 +179,7 @@ fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule
     );
     assert_eq!(
         respawned(outside(120), 130)[2..],
-        ["310 report", "310 warn 1/1", "370 terminate 12"]
+        ["290 report", "290 warn 1/1", "350 terminate 12"]
     );
     assert_eq!(
         respawned(outside(0), 10)[2..],
