@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use genv_core::state::{Inventory, StateStore, StoreError};
 use genv_tests::state_client::StateClient;
+use rustix::process::geteuid;
 
 const PROGRAMS: u32 = 16;
 
@@ -76,9 +77,11 @@ fn programs_that_are_killed_at_any_time_leave_a_whole_state() -> Result<()> {
     }
     let names = std::fs::read_dir(folder.path())?;
     let names: Result<BTreeSet<_>, _> = names.map(|it| it.map(|it| it.file_name())).collect();
+    let confirmed = format!("genv-confirmed-{}.json", geteuid().as_raw());
     let expected = [
         "devices.json",
         "envs.json",
+        &confirmed,
         "genv-members.json",
         "genv.lock",
     ];

@@ -1,11 +1,46 @@
 //! What the environ of a process claims.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read as _;
 
 use super::{Claim, MissingEvidence};
 
 /// The variable that names the environment of a process.
 const VARIABLE: &[u8] = b"GENV_ENVIRONMENT_ID=";
+
+/// More of an environ is not read.
+const MOST_ENVIRON_BYTES: u64 = 1 << 20;
+
+/// What a process says of itself, by the environment variables with which its program was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The environment that it names.
+    pub eid: Option<String>,
+    /// The GPUs of its `CUDA_VISIBLE_DEVICES`, by index.
+    pub gpus: BTreeSet<u32>,
+}
+
+impl Named {
+    /// Reads `/proc/PID/environ`; of a process that ended, or may not be read, nothing is known.
+    #[must_use]
+    pub fn by(pid: u32) -> Self {
+        let mut environ = Vec::new();
+        let file = File::open(format!("/proc/{pid}/environ"));
+        let read = file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ));
+        if read.is_err() {
+            return Self::default();
+        }
+        let value = |name| variable(&environ, name).map(String::from_utf8_lossy);
+        let visible = value(b"CUDA_VISIBLE_DEVICES=").unwrap_or_default();
+        let indices = visible.split(',');
+        Self {
+            eid: value(VARIABLE).map(std::borrow::Cow::into_owned),
+            gpus: indices.filter_map(|it| it.trim().parse().ok()).collect(),
+        }
+    }
+}
 
 /// The claim that a whole, non-empty `/proc/PID/environ` makes (proc_pid_environ(5)).
 ///

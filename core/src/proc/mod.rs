@@ -10,6 +10,7 @@ mod stat;
 mod subordinate;
 mod usernames;
 
+pub use environ::Named;
 pub(crate) use environ::variable;
 pub(crate) use namespace::UserNamespace;
 pub use namespace::own_uid;

@@ -1,10 +1,10 @@
-//! `genv-confirmed-N.json`: what commands of a user took from environments.
+//! `genv-confirmed-N.json`: what commands of a user changed in environments.
 //!
-//! Everybody may write the state files, so that they do not show whose command changed an environment. The kernel does:
-//! this file belongs to the user who wrote it, and nobody else may write to it. A reader believes it about environments
+//! Every user may write the state files, so they do not show whose command changed an environment. The kernel does:
+//! this file belongs to the user who wrote it, and no other user may write to it. A reader believes it about environments
 //! of that user alone; of root and of the enforcer's user about all.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -25,22 +25,32 @@ const MOST_CHANGES: usize = 256;
 const MOST_BYTES: u64 = 64 << 10;
 const VERSION: u32 = 1;
 
-/// Something that a command took from an environment.
+/// A change that a command made in an environment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Confirmed {
     /// The environment.
     pub eid: String,
     /// When the state was written with it, Unix time.
     pub at_seconds: f64,
-    /// What was taken.
+    /// The change.
     #[serde(flatten)]
     pub change: ConfirmedChange,
 }
 
-/// What was taken from an environment.
+/// What changed in an environment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum ConfirmedChange {
+    /// A process became its member.
+    Joined {
+        /// The process.
+        pid: u32,
+    },
+    /// It was attached to a device.
+    Attached {
+        /// The device.
+        gpu: u32,
+    },
     /// It ended.
     Ended,
     /// A process left it.
@@ -67,6 +77,13 @@ pub enum ConfirmedChange {
     },
 }
 
+impl ConfirmedChange {
+    /// Whether an environment has more by it.
+    pub(super) const fn gives(&self) -> bool {
+        matches!(self, Self::Joined { .. } | Self::Attached { .. })
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Content {
     version: u32,
@@ -76,15 +93,15 @@ struct Content {
 /// The environments and devices of a state.
 pub(super) type Sides<'a> = (&'a [EnvironmentState], &'a [DeviceState]);
 
-/// What a change of the state took from environments.
-pub(super) fn taken(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, ConfirmedChange)> {
-    let left: HashMap<&str, &EnvironmentState> =
-        after.0.iter().map(|it| (it.eid.as_str(), it)).collect();
+/// What a change of the state gave to environments, and took from them.
+pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, ConfirmedChange)> {
+    // Another user may have written a second record by the same id.
+    let (had_been, has_become) = (by_user(before.0), by_user(after.0));
     let (held, holds) = (reservations(before.1), reservations(after.1));
-    let mut taken = Vec::new();
+    let mut changes = Vec::new();
     for was in before.0 {
-        let mut note = |change| taken.push((was.eid.clone(), change));
-        let Some(is) = left.get(was.eid.as_str()).filter(|is| is.uid == was.uid) else {
+        let mut note = |change| changes.push((was.eid.clone(), change));
+        let Some(is) = has_become.get(&(was.eid.as_str(), was.uid)) else {
             note(ConfirmedChange::Ended);
             continue;
         };
@@ -94,12 +111,8 @@ pub(super) fn taken(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confirm
         if let Some(bytes) = lowered(was.gpu_memory, is.gpu_memory) {
             note(ConfirmedChange::Configured { bytes });
         }
-        let first = (was.eid.as_str(), 0);
-        let of_it = held
-            .range(first..)
-            .take_while(|((eid, _), _)| *eid == was.eid);
-        for (&(eid, gpu), &memory) in of_it {
-            match holds.get(&(eid, gpu)) {
+        for (gpu, memory) in of(&held, &was.eid) {
+            match holds.get(&(was.eid.as_str(), gpu)) {
                 None => note(ConfirmedChange::Released { gpu }),
                 Some(&now) => {
                     if let Some(bytes) = lowered(memory, now) {
@@ -109,11 +122,41 @@ pub(super) fn taken(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confirm
             }
         }
     }
-    taken
+    for is in after.0 {
+        let mut note = |change| changes.push((is.eid.clone(), change));
+        let was = had_been.get(&(is.eid.as_str(), is.uid));
+        let had = |pid: &u32| was.is_some_and(|was| was.pids.contains(pid));
+        for &pid in is.pids.iter().filter(|pid| !had(pid)) {
+            note(ConfirmedChange::Joined { pid });
+        }
+        for (gpu, _) in of(&holds, &is.eid) {
+            if was.is_none() || !held.contains_key(&(is.eid.as_str(), gpu)) {
+                note(ConfirmedChange::Attached { gpu });
+            }
+        }
+    }
+    changes
+}
+
+fn by_user(environments: &[EnvironmentState]) -> HashMap<(&str, u32), &EnvironmentState> {
+    let all = environments.iter();
+    all.map(|it| ((it.eid.as_str(), it.uid), it)).collect()
+}
+
+/// Memory by environment and device.
+type Reservations<'a> = BTreeMap<(&'a str, u32), Option<MemoryAmount>>;
+
+/// What one environment reserves.
+fn of<'r>(
+    all: &'r Reservations<'_>,
+    eid: &'r str,
+) -> impl Iterator<Item = (u32, Option<MemoryAmount>)> + 'r {
+    let of_it = all.range((eid, 0)..=(eid, u32::MAX));
+    of_it.map(|(&(_, gpu), &memory)| (gpu, memory))
 }
 
 /// What each environment reserves of each device.
-fn reservations(devices: &[DeviceState]) -> BTreeMap<(&str, u32), Option<MemoryAmount>> {
+fn reservations(devices: &[DeviceState]) -> Reservations<'_> {
     let mut all = BTreeMap::new();
     for device in devices {
         for attachment in &device.attachments {
@@ -130,22 +173,29 @@ fn lowered(was: Option<MemoryAmount>, is: Option<MemoryAmount>) -> Option<u64> {
     was.is_none_or(|was| is < was.bytes()).then_some(is)
 }
 
-/// Adds to the caller's file what its change took. Without it the enforcer lets count what was before.
+/// Adds to the caller's file what its change did; `environments` are those that there are then. Without it the enforcer lets no change count that would harm the user.
 pub(super) fn write(
     directory: BorrowedFd<'_>,
-    taken: Vec<(String, ConfirmedChange)>,
+    new: Vec<(String, ConfirmedChange)>,
+    environments: &[EnvironmentState],
     now_seconds: f64,
 ) {
-    if taken.is_empty() {
+    if new.is_empty() {
         return;
     }
     let own = geteuid().as_raw();
     let mut changes = read(directory, own);
-    changes.extend(taken.into_iter().map(|(eid, change)| Confirmed {
-        eid,
-        at_seconds: now_seconds,
-        change,
-    }));
+    // What environments were given that ended without a command is of no use.
+    let live: HashSet<&str> = environments.iter().map(|it| it.eid.as_str()).collect();
+    changes.retain(|old| !old.change.gives() || live.contains(old.eid.as_str()));
+    for (eid, change) in new {
+        changes.retain(|old| old.eid != eid || !replaces(&change, &old.change));
+        changes.push(Confirmed {
+            eid,
+            at_seconds: now_seconds,
+            change,
+        });
+    }
     let surplus = changes.len().saturating_sub(MOST_CHANGES);
     changes.drain(..surplus);
     let content = Content {
@@ -160,7 +210,18 @@ pub(super) fn write(
     }
 }
 
-/// What commands of this user took from environments of a state directory, the oldest first; nothing where there is no
+/// Whether a change makes an older one of the same environment useless, so that commands by the thousand fill no file.
+fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
+    use ConfirmedChange::{Attached, Ended, Joined, Left, Released};
+    match (new, old) {
+        (Ended, _) => true,
+        (Joined { pid } | Left { pid }, Joined { pid: old }) => pid == old,
+        (Attached { gpu } | Released { gpu }, Attached { gpu: old }) => gpu == old,
+        _ => false,
+    }
+}
+
+/// What commands of this user changed in environments of a state directory, the oldest first; nothing where there is no
 /// file that this user wrote.
 #[must_use]
 pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
@@ -191,6 +252,12 @@ fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
         Ok(content) if content.version == VERSION => content.changes,
         Ok(_) | Err(_) => Vec::new(),
     }
+}
+
+/// Removes what a command of the caller left behind that was killed. Only for who holds the lock.
+pub(super) fn remove_leftover(directory: BorrowedFd<'_>) {
+    let name = name(geteuid().as_raw());
+    super::atomic::remove_leftover(&OwnFile, directory, &name);
 }
 
 fn name(uid: u32) -> String {

@@ -4,16 +4,11 @@
 //! enforcer's write its record again. Who cannot read that user's environs leaves it as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read as _;
 
 use super::jobs::{processes_of, reads_environs_of};
 use super::members::{LostMember, ProcessId};
 use super::{EnvironmentState, State, attachments};
-use crate::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, variable};
-
-/// More of an environ is not read.
-const MOST_ENVIRON_BYTES: u64 = 1 << 20;
+use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 
 /// An environment as its processes bear it out.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +73,7 @@ pub(super) fn find(
         Some(Restored {
             environment,
             members,
-            visible: visible_devices(naming),
+            visible: Named::by(naming).gpus,
         })
     };
     lost.into_iter().filter_map(restore).collect()
@@ -105,17 +100,7 @@ pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap
 
 /// The devices that a process sees by `CUDA_VISIBLE_DEVICES`.
 pub(super) fn visible_devices(pid: u32) -> BTreeSet<u32> {
-    let mut environ = Vec::new();
-    let file = File::open(format!("/proc/{pid}/environ"));
-    let read = file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ));
-    let value = read
-        .ok()
-        .and_then(|_| variable(&environ, b"CUDA_VISIBLE_DEVICES="));
-    let value = value.map(String::from_utf8_lossy).unwrap_or_default();
-    value
-        .split(',')
-        .filter_map(|index| index.trim().parse().ok())
-        .collect()
+    Named::by(pid).gpus
 }
 
 /// Writes them down again. One that kept none of its devices gets those that its process sees and that are free.

@@ -311,12 +311,14 @@ impl StateStore {
             path: &self.path,
             notices: &mut self.notices,
         };
-        files.write(&loaded, &editable, &recorded, &times)?;
         let before = (&loaded.state.environments[..], &loaded.state.devices[..]);
         let after = (&editable.environments[..], &editable.devices[..]);
-        let taken = confirmed::taken(before, after);
-        // After it is written, lest somebody who reads in between takes the confirmation for older than what it is about.
-        confirmed::write(directory, taken, self.machine.now_seconds());
+        let changes = confirmed::changes(before, after);
+        let (given, taken) = changes.into_iter().partition(|(_, change)| change.gives());
+        // Who reads in between sees nothing that is not confirmed, and takes no confirmation for older than what it is about.
+        confirmed::write(directory, given, after.0, self.machine.now_seconds());
+        files.write(&loaded, &editable, &recorded, &times)?;
+        confirmed::write(directory, taken, after.0, self.machine.now_seconds());
         drop(lock);
         Ok(value)
     }
@@ -429,6 +431,7 @@ impl StateStore {
             for name in commit::FILES {
                 atomic::remove_leftover(self.disk.as_ref(), directory, name);
             }
+            confirmed::remove_leftover(directory);
             let mut loaded = Loaded::read(directory, &self.path)?;
             let processes = &mut self.machine.processes;
             let queue = &mut loaded.state.recorded.queue;

@@ -33,7 +33,7 @@ fn device(index: u32, attachments: &[(&str, Option<u64>)]) -> DeviceState {
 }
 
 #[test]
-fn what_a_change_takes_is_noted_and_what_it_gives_is_not() {
+fn what_a_change_takes_and_gives_is_noted() {
     let before = [
         environment("e", &[1, 2], None),
         environment("gone", &[3], None),
@@ -52,17 +52,28 @@ fn what_a_change_takes_is_noted_and_what_it_gives_is_not() {
         device(2, &[("e", Some(9))]),
     ];
     let of_e = |change| ("e".to_owned(), change);
+    let of_new = |change| ("new".to_owned(), change);
     assert_eq!(
-        taken((&before, &devices), (&after, &left)),
+        changes((&before, &devices), (&after, &left)),
         [
             of_e(ConfirmedChange::Left { pid: 1 }),
             of_e(ConfirmedChange::Configured { bytes: 5 }),
             of_e(ConfirmedChange::Reserved { gpu: 0, bytes: 4 }),
             of_e(ConfirmedChange::Released { gpu: 1 }),
             ("gone".to_owned(), ConfirmedChange::Ended),
+            of_e(ConfirmedChange::Joined { pid: 4 }),
+            of_new(ConfirmedChange::Joined { pid: 5 }),
+            of_new(ConfirmedChange::Attached { gpu: 0 }),
         ]
     );
-    assert_eq!(taken((&after, &left), (&after, &left)), []);
+    assert_eq!(changes((&after, &left), (&after, &left)), []);
+    // A second record by the id of one ends neither.
+    let second = EnvironmentState {
+        uid: 1001,
+        ..environment("e", &[9], None)
+    };
+    let twice = [after[0].clone(), second];
+    assert_eq!(changes((&twice, &[]), (&twice, &[])), []);
 }
 
 #[test]
@@ -70,9 +81,9 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     let folder = tempfile::tempdir().unwrap();
     let own = geteuid().as_raw();
     let directory = File::open(folder.path()).unwrap();
-    let ended = || vec![("e".to_owned(), ConfirmedChange::Ended)];
-    write(directory.as_fd(), ended(), 7.0);
-    write(directory.as_fd(), ended(), 8.0);
+    let left = |pid| vec![("e".to_owned(), ConfirmedChange::Left { pid })];
+    write(directory.as_fd(), left(1), &[], 7.0);
+    write(directory.as_fd(), left(2), &[], 8.0);
     let times = |uid| -> Vec<f64> {
         let read = read_confirmed(folder.path(), uid);
         read.iter().map(|it| it.at_seconds).collect()
@@ -87,8 +98,44 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(times(own), [0.0; 0]);
     for number in 0..300 {
-        write(directory.as_fd(), ended(), f64::from(number));
+        write(directory.as_fd(), left(number), &[], f64::from(number));
     }
     assert_eq!(times(own).len(), MOST_CHANGES);
     assert_eq!(times(own).last(), Some(&299.0));
+}
+
+#[test]
+fn what_is_over_fills_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = File::open(folder.path()).unwrap();
+    let of_e = |change| vec![("e".to_owned(), change)];
+    let live = [environment("e", &[2], None)];
+    for change in [
+        ConfirmedChange::Joined { pid: 1 },
+        ConfirmedChange::Joined { pid: 2 },
+        ConfirmedChange::Attached { gpu: 0 },
+        ConfirmedChange::Attached { gpu: 1 },
+        ConfirmedChange::Left { pid: 1 },
+        ConfirmedChange::Released { gpu: 0 },
+    ] {
+        write(directory.as_fd(), of_e(change), &live, 7.0);
+    }
+    let kept = || -> Vec<ConfirmedChange> {
+        let read = read_confirmed(folder.path(), geteuid().as_raw());
+        read.into_iter().map(|it| it.change).collect()
+    };
+    let left = [
+        ConfirmedChange::Joined { pid: 2 },
+        ConfirmedChange::Attached { gpu: 1 },
+        ConfirmedChange::Left { pid: 1 },
+        ConfirmedChange::Released { gpu: 0 },
+    ];
+    assert_eq!(kept(), left);
+    // Of an environment that ended without a command.
+    let other = vec![("other".to_owned(), ConfirmedChange::Left { pid: 3 })];
+    write(directory.as_fd(), other, &[], 8.0);
+    let taken = ConfirmedChange::Left { pid: 3 };
+    assert_eq!(kept(), [left[2].clone(), left[3].clone(), taken.clone()]);
+    write(directory.as_fd(), of_e(ConfirmedChange::Ended), &[], 8.0);
+    assert_eq!(kept(), [taken, ConfirmedChange::Ended]);
 }
