@@ -239,7 +239,7 @@ fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result
     for record in &status.disputed_records {
         writeln!(
             out,
-            "Disputed   environment {} of {} on {}: {}; the change does not count until its user confirms it",
+            "Disputed   environment {} of {} on {}: {}; what would harm its user does not count until the user confirms it",
             words::name(&record.eid),
             words::name(&record.username),
             words::name(&record.hostname),

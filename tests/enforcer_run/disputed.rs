@@ -17,29 +17,33 @@ use genv_tests::state::{self, Environment};
 use rustix::process::geteuid;
 use serde_json::Value;
 
-const INSIDE: [(&str, &str); 1] = [("GENV_ENVIRONMENT_ID", "e1")];
+pub(super) const INSIDE: [(&str, &str); 1] = [("GENV_ENVIRONMENT_ID", "e1")];
 
 /// An enforcer of one rule that acts at once, and an environment of the victim's on device 0 with a member and a process
 /// that uses 1 GiB of it.
-struct Lab {
-    enforcer: Enforcer,
-    member: Sleeper,
-    process: Sleeper,
+pub(super) struct Lab {
+    pub(super) enforcer: Enforcer,
+    pub(super) member: Sleeper,
+    pub(super) process: Sleeper,
 }
 
-fn rule(rule: &str) -> String {
+pub(super) fn rule(rule: &str) -> String {
     format!(
         "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
          rules:\n- {{{rule}, for: 0s, warn: []}}\n"
     )
 }
 
-fn environment(member: &Sleeper) -> Environment {
+pub(super) fn environment(member: &Sleeper) -> Environment {
     Environment::new("e1", victim(), member.pid(), &[0])
 }
 
 /// Changes an entry of the list in a state file.
-fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
+pub(super) fn change(
+    folder: &Path,
+    name: &str,
+    change: impl FnOnce(&mut Vec<Value>),
+) -> Result<()> {
     let path = folder.join(format!("{name}.json"));
     let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
     change(document[name].as_array_mut().context("no list")?);
@@ -49,7 +53,10 @@ fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Re
 }
 
 impl Lab {
-    fn new(of_rule: &str, of_environment: impl FnOnce(&mut Environment)) -> Result<Self> {
+    pub(super) fn new(
+        of_rule: &str,
+        of_environment: impl FnOnce(&mut Environment),
+    ) -> Result<Self> {
         let member = sleeper(&[])?;
         let process = sleeper(&INSIDE)?;
         let setup = Setup::new(&used_by(&[process.pid()]), &rule(of_rule))?;
@@ -66,12 +73,12 @@ impl Lab {
         })
     }
 
-    fn genv_directory(&self) -> std::path::PathBuf {
+    pub(super) fn genv_directory(&self) -> std::path::PathBuf {
         self.enforcer.setup().genv_directory()
     }
 
     /// Waits until the record is disputed for this reason, and some cycles more: its process lives.
-    fn is_spared(&self, why: &str) -> Result<()> {
+    pub(super) fn is_spared(&self, why: &str) -> Result<()> {
         let is_disputed = |status: &Value| {
             let disputed = status["disputed_records"].to_string();
             disputed.contains(why)
@@ -92,7 +99,7 @@ impl Lab {
 }
 
 /// Runs a command of genv in a shell of its own, as the victim.
-fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> Result<()> {
+pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> Result<()> {
     for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }

@@ -13,4 +13,5 @@ mod progress;
 mod surroundings;
 mod telling;
 mod trouble;
+mod unconfirmed;
 mod watchdog;

@@ -94,6 +94,7 @@ impl<'a> Judgement<'a> {
             config: self.config,
             groups: &self.groups.groups,
             waivers: &self.waivers,
+            unconfirmed: None,
             paused_until_seconds: None,
             now_seconds,
         })

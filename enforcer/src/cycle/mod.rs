@@ -192,7 +192,7 @@ impl Cycle {
         self.take_answers(hosts, now_seconds, &mut faults);
         let control = self.control(now_seconds, &mut faults);
         self.progress.note();
-        let mut plan = self.plan(hosts, rules, &control, now_seconds);
+        let mut plan = self.plan(&counting, rules, &control, now_seconds);
 
         self.progress.note();
         self.begin_deeds(&plan, hosts, &mut faults);
@@ -325,12 +325,12 @@ impl Cycle {
     /// What is to be done now; the history follows it.
     fn plan(
         &mut self,
-        hosts: &[HostSnapshot],
+        counting: &Counting,
         rules: &InForce,
         control: &Control,
         now_seconds: f64,
     ) -> Plan {
-        let config = &*rules.config;
+        let (hosts, config) = (&counting.hosts[..], &*rules.config);
         let known = self.groups_of(hosts, rules);
         let mut waivers = control.waivers();
         waivers.extend(groups::waiver_of_unknown(
@@ -343,6 +343,7 @@ impl Cycle {
             config,
             groups: &known.groups,
             waivers: &waivers,
+            unconfirmed: Some(&counting.unconfirmed),
             paused_until_seconds: control.paused_until_seconds,
             now_seconds,
         };

@@ -118,7 +118,9 @@ impl Expected {
     pub(crate) fn hits(&self, plan: &Plan) -> Hits {
         let mut hits = Hits::default();
         for step in &plan.steps {
-            let is_expected = self.0.contains(&step.key) || plan.put_off.contains(&step.key);
+            let is_expected = self.0.contains(&step.key)
+                || plan.put_off.contains(&step.key)
+                || matches!(&step.kind, StepKind::Detach(target) if plan.takes_back(target));
             if !is_expected && hits.add(&step.kind) {
                 hits.rules.insert(step.key.rule.clone());
             }

@@ -28,7 +28,7 @@ use crate::cycle::users;
 use crate::flags::DirectoryFlag;
 use crate::groups::{self, Groups, Known};
 use crate::history_file::HISTORY_FILE;
-use crate::plan::{History, Input, explain as explained};
+use crate::plan::{History, Input, Unconfirmed, explain as explained};
 use crate::records::{Here, Records, Witness};
 use crate::{UsageError, execute, host};
 use answer::{Answer, Verdict};
@@ -96,7 +96,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
     let mut records = Records::peek(&directory);
     let witness = (hostname.as_str(), &mut here as &mut dyn Witness);
     let counting = records.count(&publication.hosts, Some(witness), now_seconds());
-    let hosts = &counting.hosts;
+    let hosts = &counting.hosts[..];
     let here = Sight::default().look(hosts, |_| false, now_seconds());
     let elsewhere = status.iter().flat_map(|it| it.blind.clone());
     notes.extend(here.into_iter().chain(elsewhere).map(|it| {
@@ -108,7 +108,8 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
         .or_else(|| hosts.first())
         .context("cannot explain anything: there is no host. Name one in the scenario")?;
     let pid = flags.pid.get();
-    let mut answer = answer(pid, own, hosts, &config, status, &directory, notes)?;
+    let counted = (hosts, &counting.unconfirmed);
+    let mut answer = answer(pid, own, counted, &config, status, &directory, notes)?;
     answer.notes.dedup();
     if flags.json {
         return print_json(&answer);
@@ -119,7 +120,7 @@ pub(crate) fn explain(flags: ExplainFlags) -> anyhow::Result<()> {
 fn answer(
     pid: u32,
     own: &HostSnapshot,
-    hosts: &[HostSnapshot],
+    (hosts, unconfirmed): (&[HostSnapshot], &Unconfirmed),
     config: &Config,
     status: Option<Enforcement>,
     directory: &Path,
@@ -146,6 +147,7 @@ fn answer(
         config,
         groups: &known.groups,
         waivers: &waivers,
+        unconfirmed: Some(unconfirmed),
         paused_until_seconds: status.as_ref().and_then(|it| it.paused_until_seconds),
         now_seconds: now,
     };

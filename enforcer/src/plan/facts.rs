@@ -164,6 +164,8 @@ pub(super) struct AttachmentFacts {
     pub(super) memory_bytes: Option<u64>,
     /// Unix time, in whole seconds as the state has it.
     pub(super) attached_seconds: Option<i64>,
+    /// Whether nothing shows that its user attached the device.
+    pub(super) unconfirmed: bool,
 }
 
 #[derive(Debug)]
@@ -384,6 +386,9 @@ impl<'a> Facts<'a> {
         let id = self.environments.len();
         let user = self.add_user(input, &environment.username, environment.uid);
         let first = self.attachments.len();
+        let unconfirmed = input.unconfirmed;
+        let unconfirmed =
+            unconfirmed.and_then(|it| it.of(self.hosts[host].hostname, &environment.eid));
         for held in environment.devices.iter().filter(|device| device.attached) {
             let index = held.index.whole();
             let attachment = reservations.get(&(index, environment.eid.as_str()));
@@ -395,6 +400,7 @@ impl<'a> Facts<'a> {
                 gpu: index.gpu,
                 memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
                 attached_seconds: seconds.map(|seconds| seconds as i64),
+                unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&index.gpu)),
             });
         }
         self.environments.push(EnvironmentFacts {

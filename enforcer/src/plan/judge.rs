@@ -288,6 +288,9 @@ impl Judge<'_, '_> {
         processes.retain(|&process| !self.reach.is_going(process));
         self.reach.ending.extend(&processes);
         let target = self.reach.attachment_target(attachment, &processes);
+        if attachment.unconfirmed {
+            self.plan.taken_back.insert(target.identity());
+        }
         self.step(at.key, StepKind::Detach(target));
         None
     }

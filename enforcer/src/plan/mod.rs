@@ -16,6 +16,7 @@ mod rules;
 mod selector;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unconfirmed;
 pub(crate) mod unknown;
 pub(crate) mod words;
 
@@ -29,6 +30,7 @@ pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
 pub use history::{Frozen, History, HistoryError};
 pub use left_behind::LeftBehind;
+pub use unconfirmed::Unconfirmed;
 
 /// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no
 /// clock, and does not look at the mode. See [`History`] for what a cycle consists of.
@@ -52,6 +54,8 @@ pub struct Input<'a> {
     pub groups: &'a BTreeMap<String, BTreeSet<String>>,
     /// Exemptions given while the daemon ran.
     pub waivers: &'a [Waiver],
+    /// Attachments that nothing shows to be their user's doing; absent: there are none.
+    pub unconfirmed: Option<&'a Unconfirmed>,
     /// Unix time until which everything waits, if it was paused.
     pub paused_until_seconds: Option<f64>,
     /// Unix time now.
@@ -78,6 +82,8 @@ pub struct Plan {
     /// Violations that a pause, maintenance, a waiver or the hours of their rule put off, now or before. It is no surprise if
     /// many of these fall due together.
     pub put_off: BTreeSet<Key>,
+    /// Attachments that steps take back because nothing shows them to be their user's doing: nobody loses anything by that.
+    pub taken_back: BTreeSet<Subject>,
 }
 
 /// What makes a violation the same one in the next cycle.
@@ -265,6 +271,13 @@ pub struct AttachmentTarget {
     pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
     pub processes: Vec<ProcessTarget>,
+}
+
+impl Plan {
+    /// Whether a step only takes back what nothing shows to be its user's doing.
+    pub(crate) fn takes_back(&self, target: &AttachmentTarget) -> bool {
+        self.taken_back.contains(&target.identity())
+    }
 }
 
 impl AttachmentTarget {

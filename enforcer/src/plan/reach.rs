@@ -133,14 +133,15 @@ impl<'j, 'a> Reach<'j, 'a> {
     }
 
     /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are busy
-    /// on a device that the environment keeps are spared.
+    /// on a device that the environment keeps are spared; by an attachment that another user may have made, none ends.
     pub(super) fn processes_that_end(
         &self,
         rule: &Rule,
         attachment: &AttachmentFacts,
         taken: &[Piece],
     ) -> Vec<ProcessId> {
-        if rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep {
+        let keeps = rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep;
+        if keeps || attachment.unconfirmed {
             return Vec::new();
         }
         let contexts = Contexts::new(self.facts, self.past, self.input.now_seconds);

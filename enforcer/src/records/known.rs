@@ -1,6 +1,6 @@
 //! A record as it was first seen, and what changed since.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use genv_core::model::{Environment, Member, Snapshot};
 use genv_core::state::{Confirmed, ConfirmedChange};
@@ -27,6 +27,20 @@ pub(super) struct Known {
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]
     pub(super) members: BTreeMap<(u32, u64), f64>,
+    /// Whether something shows that its user made it.
+    #[serde(default = "yes")]
+    pub(super) borne_out: bool,
+    /// Members that were added later, of which nothing shows that the user did it.
+    #[serde(default)]
+    pub(super) unconfirmed: BTreeSet<(u32, u64)>,
+    /// Whether it is seen for the first time now: what it has is as old as itself.
+    #[serde(skip)]
+    pub(super) is_new: bool,
+}
+
+/// Records of which an older program wrote nothing else.
+const fn yes() -> bool {
+    true
 }
 
 /// One device of a record.
@@ -38,6 +52,9 @@ pub(super) struct Held {
     pub(super) attached_seconds: Option<f64>,
     /// When it was last seen so, Unix time by the clock of the host.
     pub(super) seen_seconds: f64,
+    /// Whether it was added later, and nothing shows that the user did it.
+    #[serde(default)]
+    pub(super) unconfirmed: bool,
 }
 
 impl Known {
@@ -52,12 +69,51 @@ impl Known {
             memory_seen_seconds: 0.0,
             devices: BTreeMap::new(),
             members: BTreeMap::new(),
+            borne_out: false,
+            unconfirmed: BTreeSet::new(),
+            is_new: true,
         }
     }
 
-    /// Forgets what commands took since it was last seen.
-    pub(super) fn confirm(&mut self, eid: &str, confirmed: &[Confirmed]) -> bool {
+    /// Of these GPUs those that nothing shows to be held by its user's will.
+    pub(super) fn unsure<'g>(&self, gpus: impl Iterator<Item = &'g u32>) -> BTreeSet<u32> {
+        let is_unsure = |gpu: &&u32| {
+            let held = self.devices.get(gpu);
+            !self.borne_out || held.is_some_and(|held| held.unconfirmed)
+        };
+        gpus.filter(is_unsure).copied().collect()
+    }
+
+    /// What nothing shows to be its user's will, in words.
+    pub(super) fn doubts(&self, unsure: &BTreeSet<u32>, is_used: bool) -> Option<String> {
+        const MOST_NAMED: usize = 4;
+        if !self.borne_out {
+            let matters = is_used || !unsure.is_empty();
+            return matters.then(|| "nothing shows that its user made it".to_owned());
+        }
+        let members = self
+            .unconfirmed
+            .iter()
+            .map(|(pid, _)| format!("process {pid}"));
+        let devices = unsure.iter().map(|gpu| format!("device {gpu}"));
+        let added: Vec<String> = members.chain(devices).take(MOST_NAMED).collect();
+        let more = (self.unconfirmed.len() + unsure.len()).saturating_sub(added.len());
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let added = added.join(", ");
+        (!added.is_empty())
+            .then(|| format!("{added}{more} came to it, and nothing shows that its user did that"))
+    }
+
+    /// Forgets what commands took since it was last seen; whether they ended the environment, and whether something changed.
+    pub(super) fn confirm(&mut self, eid: &str, confirmed: &[Confirmed]) -> (bool, bool) {
         let mut ended = false;
+        let amounts = |it: &Self| (it.members.len(), it.devices.len(), it.memory_bytes);
+        let before = amounts(self);
+        let mut lowered = false;
         for Confirmed {
             at_seconds, change, ..
         } in confirmed.iter().filter(|it| it.eid == eid)
@@ -78,6 +134,7 @@ impl Known {
                 ConfirmedChange::Reserved { gpu, bytes } => {
                     let held = self.devices.get_mut(&gpu);
                     if let Some(held) = held.filter(|held| *at_seconds >= held.seen_seconds) {
+                        lowered |= held.memory_bytes != Some(bytes);
                         held.memory_bytes = Some(bytes);
                     }
                 }
@@ -86,51 +143,23 @@ impl Known {
                         self.memory_bytes = Some(bytes);
                     }
                 }
+                ConfirmedChange::Joined { .. } | ConfirmedChange::Attached { .. } => {}
             }
         }
-        ended
+        (ended, lowered || amounts(self) != before)
     }
-}
-
-/// Whether an amount is less than another; none is all of a device.
-pub(super) fn is_less(bytes: Option<u64>, than: Option<u64>) -> bool {
-    match (bytes, than) {
-        (Some(bytes), Some(than)) => bytes < than,
-        (Some(_), None) => true,
-        (None, _) => false,
-    }
-}
-
-/// What a record reserves of each GPU now.
-pub(super) fn held(
-    environment: &Environment,
-    reservations: &Reservations<'_>,
-    seen_seconds: f64,
-) -> BTreeMap<u32, Held> {
-    let attached = environment.devices.iter().filter(|device| device.attached);
-    let gpus: BTreeSet<u32> = attached.map(|device| device.index.whole().gpu).collect();
-    let held = gpus.into_iter().map(|gpu| {
-        let of_gpu = reservations.0.get(&(environment.eid.as_str(), gpu));
-        let (memory_bytes, attached_seconds) = of_gpu.copied().unwrap_or_default();
-        let held = Held {
-            memory_bytes,
-            attached_seconds,
-            seen_seconds,
-        };
-        (gpu, held)
-    });
-    held.collect()
 }
 
 /// Memory and time of all attachments of a host, by eid and GPU.
-pub(super) struct Reservations<'a>(BTreeMap<(&'a str, u32), Reserved>);
+pub(super) struct Reservations<'a>(HashMap<(&'a str, u32), Reserved>);
 
 /// Memory and time of one.
 type Reserved = (Option<u64>, Option<f64>);
 
 impl<'a> Reservations<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Self {
-        let mut all = BTreeMap::new();
+        let attachments = snapshot.devices.iter().map(|it| it.attachments.len());
+        let mut all = HashMap::with_capacity(attachments.sum());
         for device in &snapshot.devices {
             for attachment in &device.attachments {
                 let place = (attachment.eid.as_str(), device.index.gpu);
@@ -142,6 +171,10 @@ impl<'a> Reservations<'a> {
             }
         }
         Self(all)
+    }
+
+    pub(super) fn reserved(&self, eid: &'a str, gpu: u32) -> Reserved {
+        self.0.get(&(eid, gpu)).copied().unwrap_or_default()
     }
 }
 

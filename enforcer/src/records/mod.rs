@@ -2,12 +2,17 @@
 //!
 //! Each record is remembered as it was first seen together with a living member of its user. A later change that takes
 //! something from its user counts once a command of that user confirms it; until then the record is *disputed*, and what
-//! was first seen counts. A change that gives its user more counts at once. Ages are bounded by what the kernel and this
-//! program saw themselves. Nobody but the user of a record is affected by what is found about it.
+//! was first seen counts. A change that gives its user more counts at once where that helps; where it could harm, as by a
+//! limit, the user's command or the environment variables of the user's processes have to bear it out. Ages are bounded by
+//! what the kernel and this program saw themselves. What is found about a record affects no user but its own.
 
+mod amounts;
+mod evidence;
 mod judgement;
 mod known;
+mod owner;
 mod places;
+mod surplus;
 #[cfg(test)]
 mod tests;
 mod witness;
@@ -20,7 +25,9 @@ use genv_core::model::{HostSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::directory::{Audience, FileError, RuntimeDirectory};
-use judgement::Judgement;
+use crate::plan::Unconfirmed;
+use evidence::Claims;
+use judgement::{Judgement, Memory};
 use known::Known;
 use places::Places;
 pub(crate) use witness::{Here, Witness};
@@ -51,6 +58,9 @@ pub(crate) struct Records {
     /// Whether what the first moment of a host shows may have been there for long.
     #[serde(skip)]
     is_recording: bool,
+    /// What processes of this host name.
+    #[serde(skip)]
+    claims: Claims,
     #[serde(skip)]
     changed: bool,
 }
@@ -65,6 +75,8 @@ pub(crate) struct Counting {
     pub(crate) numbers: BTreeMap<String, u64>,
     /// Users with more records than count.
     pub(crate) too_many: Vec<TooManyRecords>,
+    /// Attachments that nothing shows to be their user's doing.
+    pub(crate) unconfirmed: Unconfirmed,
 }
 
 /// A user with more records than count.
@@ -163,21 +175,28 @@ impl Records {
             let snapshot = snapshot.filter(|snapshot| host.up && is_current(snapshot));
             let mut counts = host.clone();
             if let Some(snapshot) = snapshot {
-                let begins = self.is_recording && !self.hosts.contains_key(&host.hostname);
-                let known = self.hosts.entry(host.hostname.clone()).or_default();
-                let places = self.places.entry(host.hostname.clone()).or_default();
-                let mut judgement = Judgement::new(snapshot, known, places, witness, now_seconds);
-                judgement.begins = begins;
+                let is_first = !self.hosts.contains_key(&host.hostname);
+                let memory = Memory {
+                    known: self.hosts.entry(host.hostname.clone()).or_default(),
+                    places: self.places.entry(host.hostname.clone()).or_default(),
+                    claims: &mut self.claims,
+                };
+                let unconfirmed = &mut counting.unconfirmed;
+                let mut judgement =
+                    Judgement::new(snapshot, memory, witness, unconfirmed, now_seconds);
+                judgement.begins = self.is_recording && is_first;
+                judgement.believes |= is_first;
                 let judged = judgement.judge();
                 self.changed |= judged.changed;
+                let disputes: Vec<DisputedRecord> = judged.disputes.into_values().collect();
                 if let Some(mut snapshot) = judged.snapshot {
-                    note_left_out(&mut snapshot, &judged.disputes);
+                    note_left_out(&mut snapshot, &disputes);
                     counts.snapshot = Some(Arc::new(snapshot));
                 }
-                let number = judged.disputes.len() as u64;
+                let number = disputes.len() as u64;
                 counting.numbers.insert(host.hostname.clone(), number);
                 let room = MOST_NAMED.saturating_sub(counting.disputed.len());
-                let named = judged.disputes.into_iter().take(room);
+                let named = disputes.into_iter().take(room);
                 counting.disputed.extend(named);
                 counting.too_many.extend(judged.too_many);
             }

@@ -4,7 +4,7 @@
 //! record a new id. So a later record takes no living member from the environment that had it first, and no process from
 //! the environment in which it was seen.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use genv_core::attribute::reason;
@@ -23,7 +23,7 @@ pub(super) struct Place {
     /// Its effective user.
     uid: Option<u32>,
     /// Its environment; absent: outside.
-    eid: Option<String>,
+    pub(super) eid: Option<String>,
     /// When the files last said so, Unix time by the clock of the host.
     seen_seconds: f64,
 }
@@ -37,28 +37,39 @@ pub(super) struct Places(#[serde(with = "pairs")] pub(super) BTreeMap<(u32, u64)
 pub(super) type Taken = BTreeMap<String, BTreeSet<(u32, u64)>>;
 
 impl Judgement<'_, '_> {
-    /// Finds listed members that were first seen in another environment of the same user, and did not leave it since.
+    /// Finds listed members that were first seen in another environment of the same user, did not leave it since, and were
+    /// not put into this one by a command of the user.
     pub(super) fn find_taken(&mut self) {
         let snapshot = self.snapshot;
+        let mut newcomers = Vec::new();
+        for environment in snapshot.environments.iter().filter(|it| it.uid.is_some()) {
+            let known = self.known.get(&environment.eid);
+            for it in environment.members.iter().map(|it| key(*it)) {
+                if !known.is_some_and(|known| known.members.contains_key(&it)) {
+                    newcomers.push((environment, it));
+                }
+            }
+        }
+        if newcomers.is_empty() {
+            return;
+        }
         let mut first: HashMap<(u32, u64), Vec<String>> = HashMap::new();
         for (eid, known) in &*self.known {
             for it in known.members.keys() {
                 first.entry(*it).or_default().push(eid.clone());
             }
         }
-        for (it, place) in &self.places.0 {
-            if let Some(eid) = &place.eid {
-                first.entry(*it).or_default().push(eid.clone());
-            }
-        }
-        for environment in snapshot.environments.iter().filter(|it| it.uid.is_some()) {
+        for (environment, it) in newcomers {
             let eid = &environment.eid;
-            for it in environment.members.iter().map(|it| key(*it)) {
-                let eids = first.get(&it).map_or(&[][..], Vec::as_slice);
-                let is_own = eids.contains(eid);
-                if !is_own && eids.iter().any(|first| self.keeps(first, it, environment)) {
-                    self.taken.entry(eid.clone()).or_default().insert(it);
-                }
+            let place = self.places.0.get(&it).and_then(|place| place.eid.clone());
+            if place.as_ref() == Some(eid) {
+                continue;
+            }
+            let mut eids = first.get(&it).cloned().unwrap_or_default();
+            eids.extend(place);
+            let is_taken = eids.iter().any(|first| self.keeps(first, it, environment));
+            if is_taken && !self.has_joined(eid, environment.uid, it.0) {
+                self.taken.entry(eid.clone()).or_default().insert(it);
             }
         }
     }
@@ -106,21 +117,18 @@ impl Judgement<'_, '_> {
                 continue;
             }
             let place = self.places.0.get(&of).filter(|it| it.uid == process.uid);
-            let unknown = || {
-                let reason = reason::RECORD_DISPUTED.to_owned();
-                Attribution::Unknown { reason }
-            };
-            let belongs = match place.cloned() {
-                // The member that started it may be one of another environment.
-                None if self.taken.contains_key(now) => Some(unknown()),
-                None => None,
-                Some(place) if place.eid.as_deref() == Some(now) => None,
-                Some(place) => self.first_place(place, process, now),
+            let belongs = if let Some(place) = place {
+                let elsewhere = (place.eid.as_deref() != Some(now)).then(|| place.clone());
+                elsewhere.and_then(|place| self.first_place(place, process, now))
+            } else {
+                // The member that started it may have been added by another user.
+                let is_sure = !self.is_unsure(now) || self.is_users_own(position, now);
+                (!is_sure).then(disputed)
             };
             if let Some(belongs) = belongs {
                 self.moved.insert(position, belongs);
             } else if !self.environments.contains_key(now) {
-                self.moved.insert(position, unknown());
+                self.moved.insert(position, disputed());
             }
         }
     }
@@ -154,10 +162,12 @@ impl Judgement<'_, '_> {
             })
         };
         let mut devices = process.devices.iter();
-        let inside = devices.all(|device| has(device.index.gpu));
-        (!inside).then(|| Attribution::Outside {
-            reason: reason::NO_CLAIM.to_owned(),
-        })
+        if !devices.all(|device| has(device.index.gpu)) {
+            let reason = reason::NO_CLAIM.to_owned();
+            return Some(Attribution::Outside { reason });
+        }
+        // To be inside helps it, and the limits of an environment that another user made would harm it.
+        self.is_unsure(now).then(disputed)
     }
 
     /// Shows an environment of which the record is gone.
@@ -207,24 +217,23 @@ impl Judgement<'_, '_> {
     /// Remembers where processes are, and forgets those that ended.
     pub(super) fn remember_places(&mut self) {
         let snapshot = self.snapshot;
-        let mut ended: BTreeSet<(u32, u64)> = self.places.0.keys().copied().collect();
+        let mut seen = HashSet::with_capacity(snapshot.processes.len());
         for (position, process) in snapshot.processes.iter().enumerate() {
             let Some(of) = of(process) else {
                 continue;
             };
-            ended.remove(&of);
+            seen.insert(of);
             let moved = self.moved.get(&position);
             let eid = match moved.unwrap_or(&process.attribution) {
-                Attribution::Environment { eid } => Some(eid.clone()),
+                Attribution::Environment { eid } => Some(eid),
                 Attribution::Outside { .. } => None,
                 Attribution::Unknown { .. } => continue,
             };
             let uid = process.uid;
             let seen_seconds = self.read_seconds;
-            let before = self.places.0.get_mut(&of);
-            if let Some(place) = before {
-                if place.eid != eid || place.uid != uid {
-                    (place.eid, place.uid) = (eid, uid);
+            if let Some(place) = self.places.0.get_mut(&of) {
+                if place.eid.as_ref() != eid || place.uid != uid {
+                    (place.eid, place.uid) = (eid.cloned(), uid);
                     self.judged.changed = true;
                 }
                 if moved.is_none() {
@@ -233,15 +242,16 @@ impl Judgement<'_, '_> {
             } else if self.places.0.len() < MOST_OF_A_HOST {
                 let place = Place {
                     uid,
-                    eid,
+                    eid: eid.cloned(),
                     seen_seconds,
                 };
                 self.places.0.insert(of, place);
                 self.judged.changed = true;
             }
         }
-        for it in ended {
-            let uid = self.places.0[&it].uid;
+        let unseen = self.places.0.iter().filter(|(of, _)| !seen.contains(of));
+        let unseen: Vec<((u32, u64), Option<u32>)> = unseen.map(|(of, it)| (*of, it.uid)).collect();
+        for (it, uid) in unseen {
             if !self.lives(it, uid) {
                 self.places.0.remove(&it);
                 self.judged.changed = true;
@@ -250,7 +260,12 @@ impl Judgement<'_, '_> {
     }
 }
 
+fn disputed() -> Attribution {
+    let reason = reason::RECORD_DISPUTED.to_owned();
+    Attribution::Unknown { reason }
+}
+
 /// A process as it is remembered.
-fn of(process: &Process) -> Option<(u32, u64)> {
+pub(super) fn of(process: &Process) -> Option<(u32, u64)> {
     Some((process.pid, process.start_time_ticks?))
 }

@@ -1,14 +1,36 @@
 use genv_core::model::{Attribution, Member};
+use genv_core::proc::Named;
 use genv_core::state::{Confirmed, ConfirmedChange};
 
 use super::*;
 use crate::plan::tests::lab::{Lab, NOON, uid};
 
-/// A machine where these processes live, and what their user confirmed.
+/// A machine where these processes live, what their user confirmed, and what their environment variables name.
 #[derive(Default)]
 struct Told {
     living: BTreeMap<u32, u32>,
     confirmed: Vec<Confirmed>,
+    named: BTreeMap<u32, Named>,
+}
+
+impl Told {
+    /// A command of the user's did this now.
+    fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
+        self.confirmed.push(Confirmed {
+            eid: eid.to_owned(),
+            at_seconds: NOON + 1.0,
+            change,
+        });
+    }
+
+    /// A process was started with the variables of an environment.
+    fn name(&mut self, pid: u32, eid: &str, gpus: &[u32]) {
+        let named = Named {
+            eid: Some(eid.to_owned()),
+            gpus: gpus.iter().copied().collect(),
+        };
+        self.named.insert(pid, named);
+    }
 }
 
 impl Witness for Told {
@@ -18,6 +40,10 @@ impl Witness for Told {
 
     fn confirmed(&mut self, _uid: u32) -> Vec<Confirmed> {
         self.confirmed.clone()
+    }
+
+    fn names(&mut self, member: Member) -> Option<Named> {
+        self.named.get(&member.pid).cloned()
     }
 }
 
@@ -152,7 +178,11 @@ fn a_later_record_takes_no_living_member_from_the_first() {
             let now = files(Some("forged"), later);
             let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
             assert_eq!(place(&counting), "e1", "{later:?}");
-            assert_eq!(eids(&counting), ["e1"], "{later:?}");
+            // The limits of its user see it, and may take back what it holds.
+            assert_eq!(eids(&counting), ["e1", "forged"], "{later:?}");
+            let held: Vec<u32> = later.iter().flat_map(|(_, gpus)| gpus.to_vec()).collect();
+            let taken_back = held.contains(&1).then_some(vec![("forged", 1)]);
+            assert_eq!(unconfirmed(&counting), taken_back.unwrap_or_default());
             let disputes: Vec<&str> = counting
                 .disputed
                 .iter()
@@ -195,6 +225,7 @@ fn a_member_that_its_user_moves_is_in_the_other_environment() {
             at_seconds: NOON + 1.0,
             change,
         }];
+        told.confirm("e2", ConfirmedChange::Joined { pid: 7 });
         let now = files(Some("e2"), &moved);
         let counting = records.count(&now, Some(("gpu01", &mut told)), NOON + 2.0);
         assert_eq!(place(&counting), "e2");
@@ -214,16 +245,157 @@ fn without_the_kernels_word_the_files_show_who_left() {
     assert_eq!(place(&counting), "e2");
 }
 
+/// Attachments that nothing shows to be their user's doing.
+fn unconfirmed(counting: &Counting) -> Vec<(&'static str, u32)> {
+    let places = ["e1", "e2", "later", "forged"].into_iter().flat_map(|eid| {
+        let gpus = counting.unconfirmed.of("gpu01", eid);
+        let gpus: Vec<u32> = gpus.into_iter().flatten().copied().collect();
+        gpus.into_iter().map(move |gpu| (eid, gpu))
+    });
+    places.collect()
+}
+
 #[test]
-fn a_process_outside_enters_an_environment_that_has_its_devices() {
+fn a_process_outside_enters_an_environment_that_has_its_devices_if_its_user_joined_it() {
     let mut told = Told::default();
     let mut records = first_seen(&mut told, &files(None, &[]));
-    let mut count = |devices: &[u32]| {
+    let mut count = |told: &mut Told, devices: &[u32]| {
         let now = files(Some("later"), &[("later", devices)]);
-        place(&records.count(&now, Some(("gpu01", &mut told)), NOON))
+        place(&records.count(&now, Some(("gpu01", told)), NOON))
     };
-    assert_eq!(count(&[1]), "outside");
-    assert_eq!(count(&[0, 1]), "later");
+    assert_eq!(count(&mut told, &[1]), "outside");
+    assert_eq!(count(&mut told, &[0, 1]), "unknown");
+    told.confirm("later", ConfirmedChange::Joined { pid: 7 });
+    assert_eq!(count(&mut told, &[1]), "outside");
+    assert_eq!(count(&mut told, &[0, 1]), "later");
+}
+
+#[test]
+fn a_device_that_came_later_is_its_users_by_a_command_or_by_a_process_that_sees_it() {
+    let before: [(&str, &[u32]); 1] = [("e1", &[0])];
+    let after: [(&str, &[u32]); 1] = [("e1", &[0, 1])];
+    let mut told = Told::default();
+    let seen = first_seen(&mut told, &files(Some("e1"), &before));
+    let now = files(Some("e1"), &after);
+    let count = |told: &mut Told| {
+        let mut records = seen.clone();
+        let mut counting = records.count(&now, Some(("gpu01", told)), NOON);
+        // It stays so.
+        for _ in 0..2 {
+            let again = records.count(&now, Some(("gpu01", told)), NOON);
+            assert_eq!(again.unconfirmed, counting.unconfirmed);
+            counting = again;
+        }
+        counting
+    };
+    let counting = count(&mut told);
+    assert_eq!(unconfirmed(&counting), [("e1", 1)]);
+    let why = "device 1 came to it, and nothing shows that its user did that";
+    assert_eq!(counting.disputed[0].why, why);
+    assert!(is_attached(&counting), "it helps");
+    // Another device, another environment.
+    told.confirm("e1", ConfirmedChange::Attached { gpu: 0 });
+    told.confirm("e2", ConfirmedChange::Attached { gpu: 1 });
+    told.name(100, "e1", &[0]);
+    assert_eq!(unconfirmed(&count(&mut told)), [("e1", 1)]);
+    told.name(100, "e1", &[0, 1]);
+    let counting = count(&mut told);
+    assert_eq!(
+        (unconfirmed(&counting), counting.disputed.len()),
+        (vec![], 0)
+    );
+    told.named.clear();
+    told.confirm("e1", ConfirmedChange::Attached { gpu: 1 });
+    let counting = count(&mut told);
+    assert_eq!(
+        (unconfirmed(&counting), counting.disputed.len()),
+        (vec![], 0)
+    );
+}
+
+#[test]
+fn a_later_record_is_its_users_by_a_command_or_by_a_process_that_names_it() {
+    let new: [(&str, &[u32]); 1] = [("later", &[0])];
+    let mut nothing = files(None, &[]);
+    let snapshot = nothing[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    snapshot.processes.clear();
+    let now = files(Some("later"), &new);
+    let is_users = |told: &mut Told| {
+        let mut records = first_seen(told, &nothing);
+        let counting = records.count(&now, Some(("gpu01", told)), NOON);
+        match (&unconfirmed(&counting)[..], place(&counting).as_str()) {
+            ([], "later") => true,
+            ([("later", 0)], "unknown") => {
+                let why = "nothing shows that its user made it";
+                assert_eq!(counting.disputed[0].why, why);
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut told = Told::default();
+    assert!(!is_users(&mut told));
+    told.confirm("later", ConfirmedChange::Joined { pid: 8 });
+    assert!(!is_users(&mut told), "another process joined it");
+    told.confirm("later", ConfirmedChange::Joined { pid: 7 });
+    assert!(is_users(&mut told));
+    for named in [7, 100] {
+        let mut told = Told::default();
+        told.name(named, "another", &[]);
+        assert!(!is_users(&mut told));
+        told.name(named, "later", &[]);
+        // The member that names it shows whose it is; the process is in it by its own word or by that member.
+        assert!(is_users(&mut told), "{named}");
+        // What its user ended is not begun again by what still names it.
+        told.confirm("later", ConfirmedChange::Ended);
+        assert!(!is_users(&mut told));
+    }
+}
+
+#[test]
+fn who_joins_a_second_environment_is_in_both() {
+    let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("e2", &[1])];
+    let mut told = Told::default();
+    let mut records = first_seen(&mut told, &files(Some("e1"), &both[..1]));
+    let now = files(Some("e1"), &both);
+    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    assert_eq!(unconfirmed(&counting), [("e2", 1)]);
+    told.confirm("e2", ConfirmedChange::Joined { pid: 7 });
+    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    assert_eq!(
+        (unconfirmed(&counting), counting.disputed.len()),
+        (vec![], 0)
+    );
+    assert_eq!(eids(&counting), ["e1", "e2"]);
+}
+
+#[test]
+fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bears_it_out() {
+    let seen: [(&str, &[u32]); 1] = [("e1", &[0])];
+    let mut told = Told::default();
+    let mut without = files(None, &seen);
+    let snapshot = without[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    snapshot.processes.clear();
+    let records = first_seen(&mut told, &without);
+    let mut now = files(Some("e1"), &seen);
+    let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    Arc::make_mut(&mut snapshot.environments[0])
+        .members
+        .push(Member {
+            pid: 9,
+            start_time_ticks: 90,
+        });
+    told.living.insert(9, uid("alice"));
+    let at = |told: &mut Told| {
+        let counting = records.clone().count(&now, Some(("gpu01", told)), NOON);
+        (place(&counting), counting.disputed.len())
+    };
+    assert_eq!(at(&mut told), ("unknown".to_owned(), 1));
+    told.name(100, "e1", &[]);
+    assert_eq!(at(&mut told), ("e1".to_owned(), 1));
+    told.named.clear();
+    told.confirm("e1", ConfirmedChange::Joined { pid: 9 });
+    assert_eq!(at(&mut told), ("e1".to_owned(), 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use genv_core::model::Member;
+use genv_core::proc::Named;
 use genv_core::state::{Confirmed, read_confirmed};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::process::geteuid;
@@ -13,8 +14,11 @@ pub(crate) trait Witness {
     /// The effective uid of a process that lives now; absent if it ended, or cannot be seen.
     fn lives(&mut self, member: Member) -> Option<u32>;
 
-    /// What commands took from environments of this user: the user's own, root's, and the enforcer's.
+    /// What commands changed in environments of this user: the user's own, root's, and the enforcer's.
     fn confirmed(&mut self, uid: u32) -> Vec<Confirmed>;
+
+    /// What the environment variables of a process name; absent if it ended, or cannot be seen.
+    fn names(&mut self, member: Member) -> Option<Named>;
 }
 
 /// This machine.
@@ -43,6 +47,12 @@ impl Witness for Here {
             .iter()
             .map(|&it| read_confirmed(&self.directory, it));
         confirmed.flatten().collect()
+    }
+
+    fn names(&mut self, member: Member) -> Option<Named> {
+        let named = Named::by(member.pid);
+        // What was read was of it if it lives still.
+        user_of(member).map(|_| named)
     }
 }
 

@@ -180,6 +180,7 @@ impl<'a> Course<'a> {
             config: self.config,
             groups: &known.groups,
             waivers: &waivers,
+            unconfirmed: Some(&counting.unconfirmed),
             paused_until_seconds: None,
             now_seconds: now,
         };

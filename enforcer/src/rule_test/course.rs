@@ -96,6 +96,7 @@ impl Course {
                 config: &self.config,
                 groups: &groups,
                 waivers: &waivers,
+                unconfirmed: None,
                 paused_until_seconds: self.control.paused_until_seconds(epoch, at),
                 now_seconds: now.as_secs_f64(),
             };

@@ -50,6 +50,7 @@ pub(crate) fn table() -> Result<Table> {
             config: &config,
             groups: &groups,
             waivers: &[],
+            unconfirmed: None,
             paused_until_seconds: None,
             now_seconds,
         };

@@ -62,6 +62,7 @@ impl PlayedEnforcer {
             config,
             groups: &BTreeMap::new(),
             waivers: &[],
+            unconfirmed: None,
             paused_until_seconds,
             now_seconds,
         };

@@ -11,6 +11,10 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for id in view.attachments() {
         let attachment = &facts.attachments[id];
+        // Another user may have reserved next to nothing.
+        if attachment.unconfirmed {
+            continue;
+        }
         let environment = facts.environments[attachment.environment].environment;
         // As genv 1.4.3: what was configured after attaching counts where the attachment has no amount.
         let Some(capacity) = attachment.memory_bytes.or(environment.gpu_memory_bytes) else {

@@ -195,11 +195,17 @@ fn process_unit(facts: &Facts<'_>, process: ProcessId, weight: u64) -> Unit {
     }
 }
 
-/// Attachments that count as one; it began with the first of them.
+/// When what nobody attached for sure began: it is taken before all that a user did.
+const NEWEST: f64 = f64::INFINITY;
+
+/// Attachments that count as one; it began with the first of them that its user made.
 fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
     let attached = attachments.iter().map(|&id| {
         // What is attached since nobody knows when is the oldest.
         let attachment = &facts.attachments[id];
+        if attachment.unconfirmed {
+            return NEWEST;
+        }
         let ahead = facts.hosts[attachment.host].freshness.clock_ahead_seconds;
         let environment = facts.environments[attachment.environment].environment;
         // Nobody attached anything before the environment began.
@@ -212,7 +218,7 @@ fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
     });
     Unit {
         weight: 1,
-        newest: attached.fold(f64::MAX, f64::min),
+        newest: attached.fold(NEWEST, f64::min),
         pieces: attachments.iter().copied().map(Piece::Attachment).collect(),
         must_end: Vec::new(),
     }
@@ -235,10 +241,10 @@ fn environment_unit(
         .clone()
         .filter(|&id| view.sees_gpu(facts.attachments[id].gpu))
         .collect();
+    let is_held = |&id: &AttachmentId| !facts.attachments[id].unconfirmed;
     let held = |gpu: u32| {
-        attachments
-            .iter()
-            .any(|&id| facts.attachments[id].gpu == gpu)
+        let mut held = attachments.iter().filter(|id| is_held(id));
+        held.any(|&id| facts.attachments[id].gpu == gpu)
     };
     let mut processes: Vec<ProcessId> = Vec::new();
     let mut elsewhere: Vec<ProcessId> = Vec::new();
@@ -266,13 +272,14 @@ fn environment_unit(
         return None;
     }
     let pieces = attachments.iter().copied().map(Piece::Attachment);
+    let is_users = !processes.is_empty() || attachments.iter().any(is_held);
     let created = environment.environment.created_timestamp_seconds;
     let ahead = facts.hosts[environment.host].freshness.clock_ahead_seconds;
+    let created = created.filter(|at| at.is_finite());
+    let created = created.map_or(f64::MIN, |at| at - ahead);
     Some(Unit {
         weight: 1,
-        newest: created
-            .filter(|at| at.is_finite())
-            .map_or(f64::MIN, |at| at - ahead),
+        newest: if is_users { created } else { NEWEST },
         pieces: pieces
             .chain(elsewhere.into_iter().map(Piece::Process))
             .collect(),

@@ -96,6 +96,7 @@ impl Daemon {
             config: &self.config,
             groups: &lab.groups,
             waivers: &self.waivers,
+            unconfirmed: lab.unconfirmed.as_ref(),
             paused_until_seconds: self.paused_until_seconds,
             now_seconds: self.now_seconds,
         }

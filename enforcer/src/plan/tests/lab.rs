@@ -20,6 +20,7 @@ pub(crate) struct Lab {
     pub(crate) hosts: Vec<Snapshot>,
     pub(crate) silent: BTreeSet<String>,
     pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) unconfirmed: Option<Unconfirmed>,
 }
 
 impl Lab {
@@ -43,6 +44,7 @@ impl Lab {
             hosts: hosts.collect(),
             silent: BTreeSet::new(),
             groups: BTreeMap::new(),
+            unconfirmed: None,
         }
     }
 
@@ -86,6 +88,13 @@ impl Lab {
     /// Attaches an environment to a device, some seconds before noon.
     pub(crate) fn attach(self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
         self.attach_memory(hostname, eid, gpu, before, None)
+    }
+
+    /// The same, of which nothing shows that the environment's user did it.
+    pub(crate) fn force_on(mut self, hostname: &str, eid: &str, gpu: u32, before: f64) -> Self {
+        let unconfirmed = self.unconfirmed.get_or_insert_default();
+        unconfirmed.add(hostname, eid, gpu);
+        self.attach(hostname, eid, gpu, before)
     }
 
     pub(crate) fn attach_memory(

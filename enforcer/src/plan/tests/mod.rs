@@ -18,3 +18,4 @@ mod properties;
 mod reload;
 mod rounds;
 mod silence;
+mod unconfirmed;

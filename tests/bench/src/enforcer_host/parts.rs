@@ -46,6 +46,7 @@ pub(super) fn of_a_cycle(snapshot: &Snapshot) -> Result<Vec<(&'static str, f64)>
             config: &config,
             groups: &Default::default(),
             waivers: &[],
+            unconfirmed: None,
             paused_until_seconds: None,
             now_seconds,
         };

@@ -1,0 +1,193 @@
+//! How much its user has of a record: devices, memory and time, the most of what was seen and what is confirmed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, Snapshot};
+
+use super::known::{Held, Known, Reservations};
+
+/// A record whose time of making is later than now by more than this was not made then: clocks of machines that share a
+/// state differ by less.
+const FUTURE_SECONDS: f64 = 60.0;
+
+/// A record beside what is known of it.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// The record as it counts, if that differs.
+    pub(super) counts: Option<Environment>,
+    /// What it reserves of GPUs, where that is not what the files say.
+    pub(super) reserved: BTreeMap<u32, Held>,
+    pub(super) why: Vec<String>,
+    /// Whether something is to be written down.
+    pub(super) changed: bool,
+}
+
+/// What a record reserves of each GPU now.
+pub(super) fn held(
+    environment: &Environment,
+    reservations: &Reservations<'_>,
+    seen_seconds: f64,
+) -> BTreeMap<u32, Held> {
+    let attached = environment.devices.iter().filter(|device| device.attached);
+    let gpus: BTreeSet<u32> = attached.map(|device| device.index.whole().gpu).collect();
+    let held = gpus.into_iter().map(|gpu| {
+        let (memory_bytes, attached_seconds) = reservations.reserved(&environment.eid, gpu);
+        let held = Held {
+            memory_bytes,
+            attached_seconds,
+            seen_seconds,
+            unconfirmed: false,
+        };
+        (gpu, held)
+    });
+    held.collect()
+}
+
+/// Whether an amount is less than another; none is all of a device.
+fn is_less(bytes: Option<u64>, than: Option<u64>) -> bool {
+    match (bytes, than) {
+        (Some(bytes), Some(than)) => bytes < than,
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}
+
+/// Whether a record has less memory than its user had.
+pub(super) fn is_lessened(
+    known: &Known,
+    environment: &Environment,
+    now: &BTreeMap<u32, Held>,
+) -> bool {
+    let less = |(gpu, held): (&u32, &Held)| {
+        let first = known.devices.get(gpu);
+        first.is_some_and(|first| is_less(held.memory_bytes, first.memory_bytes))
+    };
+    is_less(environment.gpu_memory_bytes, known.memory_bytes) || now.iter().any(less)
+}
+
+/// Compares a record with what is known of it, and remembers what it gives. `gone` are devices that it lost while processes
+/// of it use them; `shown` tells whether the record names its user.
+pub(super) fn compare(
+    environment: &Environment,
+    known: &mut Known,
+    now: &BTreeMap<u32, Held>,
+    gone: &[u32],
+    shown: bool,
+    snapshot: &Snapshot,
+    read_seconds: f64,
+) -> Compared {
+    let mut compared = Compared::default();
+    let why = &mut compared.why;
+    let latest = snapshot.timestamp_seconds + FUTURE_SECONDS;
+    let times = (known.created_seconds, known.impossible_seconds);
+    let created = created(environment, known, latest, why);
+    compared.changed |= times != (known.created_seconds, known.impossible_seconds);
+
+    let mut memory_bytes = environment.gpu_memory_bytes;
+    if is_less(memory_bytes, known.memory_bytes) {
+        if now.values().any(|held| held.memory_bytes.is_none()) {
+            why.push("its memory was lowered".to_owned());
+        }
+        memory_bytes = known.memory_bytes;
+    } else if shown {
+        compared.changed |= known.memory_bytes != memory_bytes;
+        known.memory_bytes = memory_bytes;
+        known.memory_seen_seconds = read_seconds;
+    }
+    for (&gpu, held) in now {
+        match known.devices.get_mut(&gpu) {
+            Some(first) if is_less(held.memory_bytes, first.memory_bytes) => {
+                why.push(format!("its memory on device {gpu} was lowered"));
+                let memory_bytes = first.memory_bytes;
+                compared.reserved.insert(
+                    gpu,
+                    Held {
+                        memory_bytes,
+                        ..*held
+                    },
+                );
+            }
+            Some(first) if shown => {
+                compared.changed |= first.memory_bytes != held.memory_bytes;
+                *first = Held {
+                    unconfirmed: first.unconfirmed,
+                    ..*held
+                };
+            }
+            Some(_) | None => {}
+        }
+    }
+    // What another user may have added, and is gone, was never its user's.
+    let before = known.devices.len();
+    known
+        .devices
+        .retain(|gpu, held| now.contains_key(gpu) || !held.unconfirmed);
+    compared.changed |= known.devices.len() != before;
+    let kept = gone
+        .iter()
+        .filter_map(|gpu| Some((*gpu, *known.devices.get(gpu)?)));
+    let kept: Vec<(u32, Held)> = kept.collect();
+    for (gpu, held) in &kept {
+        why.push(format!("device {gpu} was taken from it"));
+        compared.reserved.insert(*gpu, *held);
+    }
+    let differs = created != environment.created_timestamp_seconds
+        || memory_bytes != environment.gpu_memory_bytes
+        || !kept.is_empty();
+    if differs {
+        let mut counts = environment.clone();
+        counts.created_timestamp_seconds = created;
+        counts.gpu_memory_bytes = memory_bytes;
+        kept.iter().for_each(|(gpu, _)| attach(&mut counts, *gpu));
+        compared.counts = Some(counts);
+    }
+    compared
+}
+
+/// When the environment began, at the earliest that is borne out: what the record says, when the oldest living member
+/// was started, and when it was first seen.
+fn created(
+    environment: &Environment,
+    known: &mut Known,
+    latest: f64,
+    why: &mut Vec<String>,
+) -> Option<f64> {
+    let claimed = environment.created_timestamp_seconds;
+    let claimed = claimed.filter(|it| it.is_finite());
+    if claimed.is_some_and(|it| it > latest) {
+        known.impossible_seconds = claimed;
+    }
+    if claimed.is_some() && claimed == known.impossible_seconds {
+        why.push("it was made in the future, by its own word".to_owned());
+    } else if let Some(claimed) = claimed {
+        if known.created_seconds.is_some_and(|first| claimed < first) {
+            why.push("its time of making was moved back".to_owned());
+        } else {
+            known.created_seconds = Some(claimed);
+        }
+    }
+    let bounds = [
+        known.created_seconds,
+        environment.oldest_member_started_timestamp_seconds,
+        known.seen_seconds,
+    ];
+    bounds.into_iter().flatten().reduce(f64::max)
+}
+
+/// Shows an environment as attached to a device.
+fn attach(environment: &mut Environment, gpu: u32) {
+    let index = DeviceIndex::gpu(gpu);
+    let devices = &mut environment.devices;
+    if let Some(device) = devices.iter_mut().find(|device| device.index == index) {
+        device.attached = true;
+        return;
+    }
+    devices.push(EnvironmentDevice {
+        index,
+        attached: true,
+        memory_used_bytes: None,
+        memory_capacity_bytes: None,
+        utilization_ratio: None,
+        last_active_timestamp_seconds: None,
+    });
+}

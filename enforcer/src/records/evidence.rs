@@ -1,0 +1,222 @@
+//! What shows that a user did what a record says: a command of the user's that left its word, or a process of the user's
+//! whose environment variables name the environment and the device. Without either, what came to a record helps its
+//! user, and harms nobody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use genv_core::model::Environment;
+use genv_core::proc::Named;
+use genv_core::state::ConfirmedChange;
+
+use super::judgement::Judgement;
+use super::known::{Held, key, member};
+use super::places::of;
+
+/// A process may seem to have started so much later than it did.
+const START_TOLERANCE_SECONDS: f64 = 2.0;
+
+/// What processes name, by pid and start, as far as they were asked in the last cycle.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Claims {
+    known: HashMap<(u32, u64), Named>,
+    asked: HashMap<(u32, u64), Named>,
+}
+
+impl Claims {
+    pub(super) fn forget_unasked(&mut self) {
+        self.known = std::mem::take(&mut self.asked);
+    }
+}
+
+/// What commands of its user say of an environment.
+#[derive(Default)]
+struct Word {
+    /// Processes, with when they joined, Unix time.
+    joined: BTreeMap<u32, f64>,
+    attached: BTreeSet<u32>,
+    /// It ended, and no command began another one by its id.
+    ended: bool,
+}
+
+impl Judgement<'_, '_> {
+    /// Remembers who came to a record, and looks for what bears out that its user is in it.
+    pub(super) fn bear_out(&mut self, environment: &Environment, processes: &[usize]) {
+        let eid = &environment.eid;
+        let Some(known) = self
+            .known
+            .get_mut(eid)
+            .filter(|it| it.uid == environment.uid)
+        else {
+            return;
+        };
+        let taken = self.taken.get(eid);
+        for it in environment.members.iter().map(|it| key(*it)) {
+            if taken.is_some_and(|of| of.contains(&it)) {
+                continue;
+            }
+            if known.members.insert(it, self.read_seconds).is_none() {
+                self.judged.changed = true;
+                if !known.is_new && !self.believes {
+                    known.unconfirmed.insert(it);
+                }
+            }
+        }
+        let members = &known.members;
+        known.unconfirmed.retain(|it| members.contains_key(it));
+        if known.borne_out && known.unconfirmed.is_empty() {
+            return;
+        }
+        let mut sought = std::mem::take(&mut known.unconfirmed);
+        let mut borne_out = known.borne_out;
+        let word = self.word_of(eid, environment.uid);
+        // What joined before any member was started was another process with the same pid.
+        let oldest = environment.oldest_member_started_timestamp_seconds;
+        let earliest = oldest.map_or(f64::MIN, |it| it - START_TOLERANCE_SECONDS);
+        let is_sure = |by: &mut Self, it: (u32, u64)| {
+            word.joined.get(&it.0).is_some_and(|at| *at >= earliest)
+                || !word.ended && by.names(it, eid, false)
+        };
+        sought.retain(|it| !is_sure(self, *it));
+        if !borne_out {
+            let mut listed = environment.members.iter().map(|it| key(*it));
+            borne_out = listed.any(|it| is_sure(self, it));
+            let mut of_it = processes.iter();
+            borne_out |= of_it.any(|at| self.is_users_own(*at, eid));
+        }
+        let Some(known) = self.known.get_mut(eid) else {
+            return;
+        };
+        self.judged.changed |= borne_out != known.borne_out;
+        known.borne_out = borne_out;
+        known.unconfirmed = sought;
+    }
+
+    /// Remembers devices that came to a record, and looks for what bears out that its user attached them.
+    pub(super) fn bear_out_devices(
+        &mut self,
+        eid: &str,
+        now: &BTreeMap<u32, Held>,
+        processes: &[usize],
+    ) {
+        let Some(known) = self.known.get_mut(eid) else {
+            return;
+        };
+        let mut sought: Vec<u32> = Vec::new();
+        for (&gpu, held) in now {
+            let held = known.devices.entry(gpu).or_insert_with(|| {
+                self.judged.changed = true;
+                let unconfirmed = !known.is_new && !self.believes;
+                Held {
+                    unconfirmed,
+                    ..*held
+                }
+            });
+            if held.unconfirmed {
+                sought.push(gpu);
+            }
+        }
+        known.is_new = false;
+        if sought.is_empty() {
+            return;
+        }
+        let uid = known.uid;
+        let word = self.word_of(eid, uid);
+        for gpu in sought {
+            let mut of_it = processes.iter();
+            let is_sure = word.attached.contains(&gpu)
+                || of_it.any(|at| self.is_users_own(*at, eid) && self.sees(*at, gpu));
+            if is_sure
+                && let Some(held) = self
+                    .known
+                    .get_mut(eid)
+                    .and_then(|it| it.devices.get_mut(&gpu))
+            {
+                held.unconfirmed = false;
+                self.judged.changed = true;
+            }
+        }
+    }
+
+    /// Whether a record lists members of which nothing shows that they are its user's will.
+    pub(super) fn is_unsure(&self, eid: &str) -> bool {
+        let known = self.known.get(eid);
+        self.taken.contains_key(eid)
+            || known.is_some_and(|it| !it.borne_out || !it.unconfirmed.is_empty())
+    }
+
+    /// Whether a process is in an environment by its user's own word: it runs as that user and was started with the variable
+    /// that names the environment. One that was seen elsewhere before names what was, and may have ended since.
+    pub(super) fn is_users_own(&mut self, position: usize, eid: &str) -> bool {
+        let process = &self.snapshot.processes[position];
+        let Some(of) = of(process) else {
+            return false;
+        };
+        let uid = self.known.get(eid).and_then(|it| it.uid);
+        let elsewhere = self
+            .places
+            .0
+            .get(&of)
+            .is_some_and(|it| it.eid.as_deref() != Some(eid));
+        // Who may start containers is root anyway; of theirs the snapshot tells only what is credible.
+        let contained = process.container_id.is_some();
+        uid.is_some()
+            && !elsewhere
+            && (contained || process.uid == uid)
+            && self.names(of, eid, true)
+            && !self.word_of(eid, uid).ended
+    }
+
+    fn sees(&mut self, position: usize, gpu: u32) -> bool {
+        let of = of(&self.snapshot.processes[position]);
+        of.is_some_and(|of| {
+            self.named_by(of, false)
+                .is_some_and(|it| it.gpus.contains(&gpu))
+        })
+    }
+
+    fn names(&mut self, of: (u32, u64), eid: &str, again: bool) -> bool {
+        let named = self.named_by(of, again);
+        named.is_some_and(|it| it.eid.as_deref() == Some(eid))
+    }
+
+    /// What a process names; asked once, and `again` in each cycle while it names nothing.
+    fn named_by(&mut self, of: (u32, u64), again: bool) -> Option<&Named> {
+        if !self.claims.asked.contains_key(&of) {
+            let known = self.claims.known.remove(&of);
+            let known = known.filter(|it| it.eid.is_some() || !again);
+            let named = match known {
+                Some(named) => named,
+                None => self.witness.as_mut()?.names(member(of)).unwrap_or_default(),
+            };
+            self.claims.asked.insert(of, named);
+        }
+        self.claims.asked.get(&of)
+    }
+
+    fn word_of(&mut self, eid: &str, uid: Option<u32>) -> Word {
+        let mut word = Word::default();
+        let Some(uid) = uid else {
+            return word;
+        };
+        let mut ended_seconds = f64::MIN;
+        let mut joined_seconds = f64::MIN;
+        for it in self.confirmed_by(uid).iter().filter(|it| it.eid == eid) {
+            match it.change {
+                ConfirmedChange::Joined { pid } => {
+                    word.joined.insert(pid, it.at_seconds);
+                    joined_seconds = it.at_seconds.max(joined_seconds);
+                }
+                ConfirmedChange::Attached { gpu } => _ = word.attached.insert(gpu),
+                ConfirmedChange::Ended => ended_seconds = it.at_seconds.max(ended_seconds),
+                _ => {}
+            }
+        }
+        word.ended = ended_seconds > joined_seconds;
+        word
+    }
+
+    /// Whether a command put a process into an environment of this user.
+    pub(super) fn has_joined(&mut self, eid: &str, uid: Option<u32>, pid: u32) -> bool {
+        self.word_of(eid, uid).joined.contains_key(&pid)
+    }
+}

@@ -1,0 +1,213 @@
+//! Whose a record is: its user's as long as a member of that user lives, whatever the files say later.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use genv_core::attribute::reason;
+use genv_core::model::{Attribution, Environment, Process};
+
+use super::judgement::Judgement;
+use super::known::{Known, key};
+use super::{MOST_OF_A_HOST, MOST_OF_A_USER};
+use crate::plan::words;
+
+/// How many records are known, by user.
+pub(super) type Numbers = HashMap<Option<u32>, usize>;
+
+impl Judgement<'_, '_> {
+    /// Decides whose a record is, and whether it counts at all.
+    pub(super) fn recognize(
+        &mut self,
+        environment: &Arc<Environment>,
+        processes: &[usize],
+        of_users: &mut Numbers,
+    ) {
+        let eid = &environment.eid;
+        let mut counts = Arc::clone(environment);
+        if self.taken.contains_key(eid) {
+            let why = "it lists members of another environment of its user".to_owned();
+            self.dispute(eid, &environment.username, why);
+        }
+        if let Some(own) = self.compare_members(environment, processes, of_users) {
+            counts = Arc::new(own);
+        }
+        if !self.known.contains_key(eid) {
+            if self.is_anothers(environment, processes) {
+                let user = words::name(&environment.username);
+                let why = format!("no member of it is a process of {user}");
+                self.dispute(eid, &environment.username, why);
+                self.leave_unknown(processes);
+                return;
+            }
+            let number = of_users.entry(environment.uid).or_default();
+            if *number < MOST_OF_A_USER && self.known.len() < MOST_OF_A_HOST {
+                *number += 1;
+                let seen = (!self.begins).then_some(self.snapshot.timestamp_seconds);
+                let mut known = Known::begin(environment, seen);
+                known.borne_out = self.believes && !self.is_taken_whole(environment);
+                self.known.insert(eid.clone(), known);
+                self.judged.changed = true;
+            }
+        }
+        self.bear_out(environment, processes);
+        self.environments.insert(eid.clone(), counts);
+    }
+
+    /// Compares the members of a record with those that it had. Returns the record as its user's, where it names another one.
+    fn compare_members(
+        &mut self,
+        environment: &Arc<Environment>,
+        processes: &[usize],
+        of_users: &mut Numbers,
+    ) -> Option<Environment> {
+        let eid = &environment.eid;
+        let known = self.known.get(eid)?;
+        let uid = known.uid;
+        if known.members.is_empty() {
+            // Nothing showed that it was that user's.
+            if environment.uid != uid {
+                self.forget(eid, of_users);
+            }
+            return None;
+        }
+        let has = |it: &(u32, u64)| environment.members.iter().any(|now| key(*now) == *it);
+        let missing: Vec<(u32, u64)> = known
+            .members
+            .keys()
+            .copied()
+            .filter(|it| !has(it))
+            .collect();
+        let there = missing.len() < known.members.len();
+        let mut living: Vec<(u32, u64)> = Vec::new();
+        for it in missing {
+            if self.lives(it, uid) {
+                living.push(it);
+            } else if let Some(known) = self.known.get_mut(eid) {
+                known.members.remove(&it);
+                self.judged.changed = true;
+            }
+        }
+        if environment.uid != uid && (there || !living.is_empty()) {
+            if self.is_ended(eid, uid) {
+                self.forget(eid, of_users);
+                return None;
+            }
+            let owner = self.known[eid].username.clone();
+            let why = format!(
+                "it names {} as its user, and its members are of {}",
+                words::name(&environment.username),
+                words::name(&owner)
+            );
+            self.dispute(eid, &owner, why);
+            self.spare(eid, uid);
+            self.leave_to_others(processes, uid);
+            self.differs = true;
+            let mut own = Environment::clone(environment);
+            (own.uid, own.username) = (uid, owner);
+            return Some(own);
+        }
+        if environment.uid != uid || !there && living.is_empty() {
+            self.forget(eid, of_users);
+        } else if !living.is_empty() {
+            self.confirm(eid, uid);
+            let left = &self.known[eid].members;
+            if living.iter().any(|it| left.contains_key(it)) {
+                self.spare(eid, uid);
+            }
+        }
+        None
+    }
+
+    /// What is in an environment that does not count belongs where nobody knows.
+    pub(super) fn leave_unknown(&mut self, processes: &[usize]) {
+        for &position in processes {
+            let reason = reason::RECORD_DISPUTED.to_owned();
+            self.moved.insert(position, Attribution::Unknown { reason });
+        }
+        self.differs = true;
+    }
+
+    /// Whether all that its record lists and that lives is of other users, and nothing else shows it to be its user's.
+    fn is_anothers(&self, environment: &Environment, processes: &[usize]) -> bool {
+        let own = |&position: &usize| self.snapshot.processes[position].uid == environment.uid;
+        environment.foreign_members > 0
+            && environment.members.is_empty()
+            && environment.kernel_ids.is_empty()
+            && environment.uid.is_some()
+            && !processes.iter().any(own)
+    }
+
+    /// Records that are gone while members of them live: their processes go on as they were.
+    pub(super) fn look_for_removed(&mut self) {
+        let snapshot = self.snapshot;
+        let environments = snapshot.environments.iter();
+        let shown: HashSet<&str> = environments.map(|it| it.eid.as_str()).collect();
+        let gone = self
+            .known
+            .keys()
+            .filter(|eid| !shown.contains(eid.as_str()));
+        let gone: Vec<String> = gone.cloned().collect();
+        for eid in gone {
+            let uid = self.known[&eid].uid;
+            let members: Vec<(u32, u64)> = self.known[&eid].members.keys().copied().collect();
+            let lives = members.into_iter().any(|it| self.lives(it, uid));
+            if !lives || self.is_ended(&eid, uid) {
+                self.known.remove(&eid);
+                self.judged.changed = true;
+            } else {
+                self.spare(&eid, uid);
+            }
+        }
+    }
+
+    /// Counts processes of a user outside that use a device of the user's record as being in its environment.
+    fn spare(&mut self, eid: &str, uid: Option<u32>) {
+        let Some(known) = self.known.get(eid).filter(|_| uid.is_some()) else {
+            return;
+        };
+        let mut spared = false;
+        for (position, process) in self.snapshot.processes.iter().enumerate() {
+            let outside = matches!(process.attribution, Attribution::Outside { .. });
+            let of_it = |process: &Process| {
+                let mut devices = process.devices.iter();
+                devices.any(|device| known.devices.contains_key(&device.index.gpu))
+            };
+            if outside && process.uid == uid && of_it(process) {
+                let eid = eid.to_owned();
+                let attribution = Attribution::Environment { eid };
+                self.moved.entry(position).or_insert(attribution);
+                spared = true;
+            }
+        }
+        if !spared {
+            return;
+        }
+        self.differs = true;
+        if self.snapshot.environment(eid).is_some() {
+            let owner = known.username.clone();
+            let why = "members of it were removed while they live".to_owned();
+            self.dispute(eid, &owner, why);
+            return;
+        }
+        self.show(eid);
+    }
+
+    /// Processes of others in an environment are outside of it: their claims name what is another user's.
+    fn leave_to_others(&mut self, processes: &[usize], uid: Option<u32>) {
+        for &position in processes {
+            let process = &self.snapshot.processes[position];
+            if process.uid != uid && process.container_id.is_none() {
+                let reason = reason::OTHER_USERS_ENVIRONMENT.to_owned();
+                self.moved.insert(position, Attribution::Outside { reason });
+            }
+        }
+    }
+
+    fn forget(&mut self, eid: &str, of_users: &mut Numbers) {
+        if let Some(known) = self.known.remove(eid) {
+            let number = of_users.entry(known.uid).or_default();
+            *number = number.saturating_sub(1);
+            self.judged.changed = true;
+        }
+    }
+}
