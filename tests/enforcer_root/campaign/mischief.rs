@@ -36,6 +36,9 @@ pub(super) const ALL: &[Mischief] = &[
     ("times_of_elsewhere", times_of_elsewhere),
     ("devices_taken", devices_taken),
     ("devices_forced_on", devices_forced_on),
+    ("devices_added", devices_added),
+    ("members_added", members_added),
+    ("records_of_outsiders", records_of_outsiders),
     ("removed_records", removed_records),
     ("records_of_others", records_of_others),
     ("same_ids", same_ids),
@@ -350,6 +353,62 @@ fn devices_forced_on(by: &mut Adversary<'_>) -> Result<()> {
             files
                 .attachments(device)
                 .push(json!({"eid": eid, "gpu_memory": null, "time": time}));
+        }
+    })
+}
+
+/// One device, with next to no memory, attached before all others.
+fn devices_added(by: &mut Adversary<'_>) -> Result<()> {
+    by.change(|files, random| {
+        let eid = *random.one_of(&["a", "b", "d", "f1", "f2"]);
+        let memory = random.one_of(&[json!("1mi"), Value::Null]).clone();
+        let time = *random.one_of(&["01/01/2001 12:00:00", "31/12/9999 23:59:59"]);
+        let device = random.below(SPARE + 1);
+        files
+            .attachments(device)
+            .push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
+    })
+}
+
+/// Processes of the users themselves, in environments where they are not.
+fn members_added(by: &mut Adversary<'_>) -> Result<()> {
+    let innocents = &by.lab.innocents;
+    let pids = |uid: u64| -> Vec<u32> {
+        let own = innocents.iter().filter(|it| u64::from(it.uid) == uid);
+        own.map(|it| it.pid).collect()
+    };
+    by.change(|files, random| {
+        for environment in files.environments() {
+            let mut all = pids(environment["uid"].as_u64().unwrap_or_default());
+            if random.below(2) == 0 {
+                all.rotate_right(1);
+            }
+            environment["pids"] = json!(all);
+        }
+    })
+}
+
+/// Environments of those who have none, with their processes and their devices.
+fn records_of_outsiders(by: &mut Adversary<'_>) -> Result<()> {
+    let innocents = &by.lab.innocents;
+    let outside = innocents
+        .iter()
+        .filter(|it| matches!(it.name, "carol's job" | "erin's editor"));
+    let outside: Vec<(u32, u32)> = outside.map(|it| (it.uid, it.pid)).collect();
+    by.change(|files, random| {
+        for (number, (uid, pid)) in outside.into_iter().enumerate() {
+            let memory = *random.one_of(&[None, Some("1mi")]);
+            let choices: [&[usize]; 4] = [&[2], &[2, SPARE], &[SPARE], &[0, 1, 2]];
+            let devices = random.one_of(&choices);
+            files.add(&format!("forged{number}"), uid, &[pid], devices, memory);
+        }
+        for environment in files.environments() {
+            if environment["eid"]
+                .as_str()
+                .is_some_and(|eid| eid.starts_with("forged"))
+            {
+                environment["creation"] = json!("01/01/2001 12:00:00");
+            }
         }
     })
 }
