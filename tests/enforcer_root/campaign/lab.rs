@@ -15,6 +15,7 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde_json::{Value, json};
 
 use super::INTERVAL;
+use super::clock::WallClock;
 
 /// Who breaks the rules, and writes what he likes into the state.
 pub(super) const MALLORY: u32 = FIRST_UID + 10;
@@ -134,6 +135,7 @@ pub(super) struct Lab {
     pub(super) innocents: Vec<Innocent>,
     /// What the files say before anybody does mischief.
     pub(super) honest: Files,
+    pub(super) clock: WallClock,
 }
 
 impl Lab {
@@ -217,11 +219,13 @@ impl Lab {
         let setup = Setup::new(&scenario(&innocents, &[]), &rules())?.interval(INTERVAL);
         fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
         restore(&setup, &honest)?;
+        let (setup, clock) = WallClock::of(setup)?;
         let enforcer = setup.start()?;
         Ok(Self {
             enforcer,
             innocents,
             honest,
+            clock,
         })
     }
 
@@ -229,8 +233,9 @@ impl Lab {
         self.enforcer.setup().genv_directory()
     }
 
-    /// Undoes what was done to the files.
+    /// Undoes what was done to the files and to the clock.
     pub(super) fn restore(&self) -> Result<()> {
+        self.clock.turn("+0")?;
         restore(self.enforcer.setup(), &self.honest)
     }
 

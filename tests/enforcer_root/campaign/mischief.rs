@@ -16,6 +16,7 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
+use super::clock::TURNS;
 use super::lab::{Files, Lab, MALLORY, SPARE, TIME, now, uses};
 use super::random::Random;
 
@@ -50,6 +51,7 @@ pub(super) const ALL: &[Mischief] = &[
     ("many_processes", many_processes),
     ("hanging_driver", hanging_driver),
     ("lost_driver", lost_driver),
+    ("clocks", clocks),
 ];
 
 /// A user who does mischief, and what it takes.
@@ -554,4 +556,10 @@ fn lost_driver(by: &mut Adversary<'_>) -> Result<()> {
     ];
     let faults = *by.random.one_of(&faults);
     by.show(faults)
+}
+
+/// The time of day, forth and back.
+fn clocks(by: &mut Adversary<'_>) -> Result<()> {
+    let by_so_much = *by.random.one_of(&TURNS);
+    by.lab.clock.turn(by_so_much)
 }

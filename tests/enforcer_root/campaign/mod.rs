@@ -4,6 +4,7 @@
 //! A campaign takes a minute, or as many seconds as `GENV_CAMPAIGN_SECONDS` says. `GENV_CAMPAIGN_SEED` makes another of it;
 //! `GENV_CAMPAIGN_ONLY` names the kinds of mischief, by commas.
 
+mod clock;
 mod lab;
 mod mischief;
 mod random;
