@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
@@ -26,6 +27,9 @@ pub(super) const CYCLES_BETWEEN_STATS: u32 = 8;
 
 /// The most processes of which files stay open, whatever the limit.
 const MOST_OPEN: usize = 4096;
+
+/// `btime` is in whole seconds.
+const BTIME_TOLERANCE_SECONDS: f64 = 2.0;
 
 /// Where the kernel shows its processes.
 const PROC: &str = "/proc";
@@ -288,9 +292,11 @@ impl ProcReader {
         }
     }
 
-    /// `btime` of `/proc/stat`, or the clocks' difference where that cannot be read.
+    /// `btime` of `/proc/stat`, or the clocks' difference where that cannot be read or tells another time: that of a
+    /// container, as lxcfs shows it.
     fn boot_time_seconds(&mut self, root: BorrowedFd<'_>) -> f64 {
-        let clock_seconds = seconds(ClockId::Realtime) - seconds(ClockId::Boottime);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let clock_seconds = now.unwrap_or_default().as_secs_f64() - boottime_seconds();
         if let Some(known) = self.boot_time
             && self.live
             && (known.clock_seconds - clock_seconds).abs() < 0.5
@@ -304,7 +310,9 @@ impl ProcReader {
         let seconds = read(root, c"stat", &mut self.buffer)
             .ok()
             .and_then(|stat| stat::boot_time_seconds(stat.content))
-            .map_or(clock_seconds, |btime| btime as f64);
+            .map(|btime| btime as f64)
+            .filter(|btime| !self.live || (btime - clock_seconds).abs() < BTIME_TOLERANCE_SECONDS)
+            .unwrap_or(clock_seconds);
         self.boot_time = Some(BootTime {
             seconds,
             clock_seconds,
@@ -448,8 +456,8 @@ fn facts(lineage: Lineage, identity: Identity, claim: Claim) -> ProcessFacts {
     }
 }
 
-fn seconds(clock: ClockId) -> f64 {
-    let time = clock_gettime(clock);
+fn boottime_seconds() -> f64 {
+    let time = clock_gettime(ClockId::Boottime);
     #[expect(
         clippy::cast_precision_loss,
         reason = "half a second is all that matters"
