@@ -174,7 +174,9 @@ impl<'j, 'w> Judgement<'j, 'w> {
         if shown {
             self.bear_out_devices(eid, now, processes);
         }
+        let uptime = self.witness.as_mut().and_then(|it| it.uptime_seconds());
         let known = self.known.get_mut(eid)?;
+        known.follow_uptime(snapshot.timestamp_seconds, uptime);
         let compared = compare(
             environment,
             known,

@@ -14,6 +14,9 @@ pub(super) struct Known {
     pub(super) username: String,
     /// When it was first seen, Unix time; absent if it may have been there for long.
     pub(super) seen_seconds: Option<f64>,
+    /// How long this machine had run then; only of records of this machine.
+    #[serde(default)]
+    pub(super) seen_uptime_seconds: Option<f64>,
     /// The time of making that it claims, if it can be.
     pub(super) created_seconds: Option<f64>,
     /// A time of making that was in the future when it was seen.
@@ -63,6 +66,7 @@ impl Known {
             uid: environment.uid,
             username: environment.username.clone(),
             seen_seconds,
+            seen_uptime_seconds: None,
             created_seconds: None,
             impossible_seconds: None,
             memory_bytes: environment.gpu_memory_bytes,
@@ -72,6 +76,17 @@ impl Known {
             borne_out: false,
             unconfirmed: BTreeSet::new(),
             is_new: true,
+        }
+    }
+
+    /// Takes the time since the first sight from a clock that nobody turns, where there is one: by the wall clock a record
+    /// would be as old as that was turned.
+    pub(super) fn follow_uptime(&mut self, now_seconds: f64, uptime_seconds: Option<f64>) {
+        if self.seen_uptime_seconds.is_none() && self.seen_seconds == Some(now_seconds) {
+            self.seen_uptime_seconds = uptime_seconds;
+        }
+        if let Some((now, seen)) = uptime_seconds.zip(self.seen_uptime_seconds) {
+            self.seen_seconds = Some(now_seconds - (now - seen));
         }
     }
 

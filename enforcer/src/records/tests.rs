@@ -11,6 +11,7 @@ struct Told {
     living: BTreeMap<u32, u32>,
     confirmed: Vec<Confirmed>,
     named: BTreeMap<u32, Named>,
+    uptime_seconds: Option<f64>,
 }
 
 impl Told {
@@ -44,6 +45,10 @@ impl Witness for Told {
 
     fn names(&mut self, member: Member) -> Option<Named> {
         self.named.get(&member.pid).cloned()
+    }
+
+    fn uptime_seconds(&mut self) -> Option<f64> {
+        self.uptime_seconds
     }
 }
 
@@ -125,6 +130,24 @@ fn an_age_is_the_smallest_that_is_borne_out() {
     assert_eq!(began(at(-7200.0), at(3600.0), false), Some(-3600.0));
     assert_eq!(began(None, at(60.0), false), Some(-60.0));
     assert_eq!(began(None, None, false), None);
+}
+
+#[test]
+fn a_clock_that_is_turned_makes_no_environment_older() {
+    let mut told = Told::default();
+    let mut records = Records::default();
+    for (seconds, clock_seconds) in [(0.0, 0.0), (1.0, 8.0 * 86_400.0), (2.0, -86_400.0)] {
+        told.uptime_seconds = Some(100.0 + seconds);
+        let now = NOON + clock_seconds;
+        let mut hosts = lab(true);
+        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        snapshot.timestamp_seconds = now;
+        let counting = records.count(&hosts, Some(("gpu01", &mut told)), now);
+        let snapshot = counting.hosts[0].snapshot.as_deref();
+        let snapshot = snapshot.or(hosts[0].snapshot.as_deref()).unwrap();
+        let created = snapshot.environments[0].created_timestamp_seconds.unwrap();
+        assert!(now - created <= seconds, "{}", now - created);
+    }
 }
 
 /// What the files say of Alice's process 100 on device 0: where it seems to be, and each record with the devices that it

@@ -8,6 +8,7 @@ use genv_core::proc::Named;
 use genv_core::state::{Confirmed, read_confirmed};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::process::geteuid;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Who can tell more of a host than its snapshot.
 pub(crate) trait Witness {
@@ -19,6 +20,11 @@ pub(crate) trait Witness {
 
     /// What the environment variables of a process name; absent if it ended, or cannot be seen.
     fn names(&mut self, member: Member) -> Option<Named>;
+
+    /// How long this machine has run, by a clock that no admin turns (`CLOCK_BOOTTIME`), if the host is this machine.
+    fn uptime_seconds(&mut self) -> Option<f64> {
+        None
+    }
 }
 
 /// This machine.
@@ -53,6 +59,16 @@ impl Witness for Here {
         let named = Named::by(member.pid);
         // What was read was of it if it lives still.
         user_of(member).map(|_| named)
+    }
+
+    fn uptime_seconds(&mut self) -> Option<f64> {
+        let time = clock_gettime(ClockId::Boottime);
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "seconds stay exact for 285 million years"
+        )]
+        let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+        Some(seconds)
     }
 }
 
