@@ -178,6 +178,56 @@ fn a_record_that_another_removes_ends_nothing_while_its_member_lives() -> Result
 }
 
 #[test]
+fn a_process_of_a_removed_record_leaves_its_device_to_no_other_of_its_user() -> Result<()> {
+    let [first, second] = [
+        sleeper(&INSIDE)?,
+        sleeper(&[("GENV_ENVIRONMENT_ID", "e2")])?,
+    ];
+    let scenario = |of_first: &[u32]| {
+        let uses = |pid, gpus: &[u32]| {
+            let gpus = gpus
+                .iter()
+                .map(|gpu| format!("{{index: {gpu}, memory: 1gi, utilization: 0.9}}"));
+            let gpus = gpus.collect::<Vec<_>>().join(", ");
+            format!("{{pid: {pid}, devices: [{gpus}]}}")
+        };
+        let (first, second) = (uses(first.pid(), of_first), uses(second.pid(), &[1]));
+        format!(
+            "version: 1\nhosts:\n- devices: [{{count: 2, memory: 80gi}}]\n  processes: [{first}, {second}]\n"
+        )
+    };
+    let idle = "kind: idle, below: 0.05, over: 2s, action: detach";
+    let rules = rule(idle).replace("rules:", "interval: 100ms\nrules:");
+    let setup = Setup::new(&scenario(&[0, 1]), &rules)?;
+    let folder = setup.genv_directory();
+    let records = |of_first: &[usize]| {
+        let first = Environment::new("e1", victim(), first.pid(), of_first);
+        let second = Environment::new("e2", victim(), second.pid(), &[1]);
+        state::write(&folder, 2, &[first, second])
+    };
+    records(&[0, 1])?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(3)?;
+    // It used the other one's device too, and gave it back.
+    enforcer.setup().rewrite_scenario(&scenario(&[0]))?;
+    records(&[0])?;
+    enforcer.wait_for_cycles(3)?;
+    state::write(&folder, 2, &[])?;
+    enforcer.wait_for_status("the records are gone", |status| {
+        let disputed = status["disputed_records"].to_string();
+        disputed.contains("it was removed while members of it live")
+    })?;
+    enforcer.wait_for_cycles(3)?;
+    records(&[0])?;
+    // For longer than the rule's window.
+    enforcer.wait_for_cycles(30)?;
+    let devices: Value = serde_json::from_slice(&fs::read(folder.join("devices.json"))?)?;
+    let holder = &devices["devices"][1]["attachments"][0]["eid"];
+    ensure!(holder == "e2", "{devices}\n{:?}", enforcer.audit()?);
+    Ok(())
+}
+
+#[test]
 fn a_record_that_is_given_to_another_user_stays_its_own() -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());

@@ -180,7 +180,7 @@ impl Judgement<'_, '_> {
     }
 
     /// What a process names; asked once, and `again` in each cycle while it names nothing.
-    fn named_by(&mut self, of: (u32, u64), again: bool) -> Option<&Named> {
+    pub(super) fn named_by(&mut self, of: (u32, u64), again: bool) -> Option<&Named> {
         if !self.claims.asked.contains_key(&of) {
             let known = self.claims.known.remove(&of);
             let known = known.filter(|it| it.eid.is_some() || !again);

@@ -1,6 +1,6 @@
 //! The records of one host: what of each counts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use genv_core::enforcement::DisputedRecord;
@@ -57,6 +57,8 @@ pub(super) struct Judgement<'j, 'w> {
     pub(super) taken: Taken,
     /// Processes that belong elsewhere than the snapshot says, by position.
     pub(super) moved: HashMap<usize, Attribution>,
+    /// Those that are in an environment by their devices alone, while the files do not show where they are.
+    pub(super) spared: HashSet<usize>,
     pub(super) environments: BTreeMap<String, Arc<Environment>>,
     /// What environments reserve of GPUs, where that is not what the snapshot says.
     reserved: BTreeMap<(u32, String), Held>,
@@ -89,6 +91,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
             confirmed: HashMap::new(),
             taken: Taken::new(),
             moved: HashMap::new(),
+            spared: HashSet::new(),
             environments: BTreeMap::new(),
             reserved: BTreeMap::new(),
             judged: Judged::default(),

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use genv_core::attribute::reason;
-use genv_core::model::{Attribution, Environment, Process};
+use genv_core::model::{Attribution, Environment};
 
 use super::judgement::Judgement;
 use super::known::{Known, key};
+use super::places::of;
 use super::{MOST_OF_A_HOST, MOST_OF_A_USER};
 use crate::plan::words;
 
@@ -165,31 +166,47 @@ impl Judgement<'_, '_> {
         let Some(known) = self.known.get(eid).filter(|_| uid.is_some()) else {
             return;
         };
-        let mut spared = false;
+        let owner = known.username.clone();
+        let mut of_it = Vec::new();
         for (position, process) in self.snapshot.processes.iter().enumerate() {
             let outside = matches!(process.attribution, Attribution::Outside { .. });
-            let of_it = |process: &Process| {
-                let mut devices = process.devices.iter();
-                devices.any(|device| known.devices.contains_key(&device.index.gpu))
-            };
-            if outside && process.uid == uid && of_it(process) {
-                let eid = eid.to_owned();
-                let attribution = Attribution::Environment { eid };
-                self.moved.entry(position).or_insert(attribution);
-                spared = true;
+            let mut devices = process.devices.iter();
+            if outside
+                && process.uid == uid
+                && devices.any(|device| known.devices.contains_key(&device.index.gpu))
+            {
+                of_it.push(position);
             }
         }
-        if !spared {
+        of_it.retain(|position| !self.is_of_another(*position, eid, uid));
+        if of_it.is_empty() {
             return;
+        }
+        for position in of_it {
+            let eid = eid.to_owned();
+            let attribution = Attribution::Environment { eid };
+            self.moved.entry(position).or_insert(attribution);
+            self.spared.insert(position);
         }
         self.differs = true;
         if self.snapshot.environment(eid).is_some() {
-            let owner = known.username.clone();
             let why = "members of it were removed while they live".to_owned();
             self.dispute(eid, &owner, why);
             return;
         }
         self.show(eid);
+    }
+
+    /// Whether a process was last seen in another environment of this user, or names it: a device that both held once tells
+    /// not in which it is.
+    fn is_of_another(&mut self, position: usize, eid: &str, uid: Option<u32>) -> bool {
+        let Some(of) = of(&self.snapshot.processes[position]) else {
+            return false;
+        };
+        let place = self.places.0.get(&of).and_then(|it| it.eid.clone());
+        let own = place.or_else(|| self.named_by(of, false)?.eid.clone());
+        let is_known = |own: &String| self.known.get(own).is_some_and(|it| it.uid == uid);
+        own.is_some_and(|own| own != eid && is_known(&own))
     }
 
     /// Processes of others in an environment are outside of it: their claims name what is another user's.

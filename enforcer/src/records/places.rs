@@ -223,6 +223,10 @@ impl Judgement<'_, '_> {
                 continue;
             };
             seen.insert(of);
+            // Where it is spared is a guess, and is no evidence later.
+            if self.spared.contains(&position) {
+                continue;
+            }
             let moved = self.moved.get(&position);
             let eid = match moved.unwrap_or(&process.attribution) {
                 Attribution::Environment { eid } => Some(eid),

@@ -176,6 +176,43 @@ fn place(counting: &Counting) -> String {
     }
 }
 
+/// What the files say of Alice's process `pid` on device 0, and of two environments of hers that hold it: `e2`, in which the
+/// process is, and `e1`, which lists another process.
+fn two_environments(pid: u32, are_there: bool) -> Vec<HostSnapshot> {
+    let place = are_there.then_some("e2");
+    let mut lab = Lab::new(1, 1).process("gpu01", pid, "alice", place, &[(0, 1)]);
+    for (eid, pid) in [("e1", 7), ("e2", 8)] {
+        if are_there {
+            lab = lab.environment("gpu01", eid, "alice");
+            lab = lab.attach("gpu01", eid, 0, 60.0);
+            lab.eid("gpu01", eid).members = vec![Member {
+                pid,
+                start_time_ticks: 70,
+            }];
+        }
+    }
+    lab.at(NOON)
+}
+
+#[test]
+fn a_process_of_a_removed_record_counts_in_no_other_of_its_user() {
+    let mut told = Told::default();
+    told.living.extend([7, 8].map(|pid| (pid, uid("alice"))));
+    let mut records = Records::default();
+    let mut count = |told: &mut Told, pid, are_there| {
+        let hosts = two_environments(pid, are_there);
+        place(&records.count(&hosts, Some(("gpu01", told)), NOON))
+    };
+    for are_there in [true, false, true] {
+        assert_eq!(count(&mut told, 100, are_there), "e2", "{are_there}");
+    }
+    // One that is started meanwhile goes by what it names, and by the files as soon as they are there again.
+    told.name(101, "e2", &[0]);
+    assert_eq!(count(&mut told, 101, false), "e2");
+    assert_eq!(count(&mut told, 102, false), "e1");
+    assert_eq!(count(&mut told, 102, true), "e2");
+}
+
 fn eids(counting: &Counting) -> Vec<&str> {
     let snapshot = counting.hosts[0].snapshot.as_deref().unwrap();
     let environments = snapshot.environments.iter();
