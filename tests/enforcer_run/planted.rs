@@ -93,3 +93,49 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
         .rewrite_scenario(&used_by(&[process.pid()]))?;
     ends(process.pid())
 }
+
+/// An `envs.json` of so many records of a user after those that are in it.
+fn crowd(genv: &Path, records: usize, name: &str, uid: u32) -> Result<u64> {
+    let path = genv.join("envs.json");
+    let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let envs = document["envs"].as_array_mut().context("no records")?;
+    envs.extend((0..records).map(|number| {
+        serde_json::json!({"eid": format!("crowd-{number}"), "uid": uid, "creation": "20/11/2026 12:00:00",
+            "config": {"name": name}, "pids": [1], "kernel_ids": []})
+    }));
+    let new = genv.join(".new");
+    fs::write(&new, document.to_string())?;
+    let size_bytes = fs::metadata(&new)?.len();
+    fs::rename(new, path)?;
+    Ok(size_bytes)
+}
+
+#[test]
+fn a_user_with_a_file_of_records_hides_no_violation_of_another() -> Result<()> {
+    let member = sleeper(&[])?;
+    let outside = sleeper(&[])?;
+    let setup = Setup::new(
+        &used_by(&[]),
+        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
+         rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
+         - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n",
+    )?;
+    let genv = setup.genv_directory();
+    let environments = [Environment::new("mine", victim(), member.pid(), &[1])];
+    state::write(&genv, 2, &environments)?;
+    let enforcer = setup.start()?;
+    let of_another = victim() + 1;
+
+    let size_bytes = crowd(&genv, 4_000, &"n".repeat(1_000), of_another)?;
+    ensure!(
+        size_bytes > 4_200_000 && size_bytes < 8 << 20,
+        "{size_bytes}"
+    );
+    enforcer
+        .setup()
+        .rewrite_scenario(&used_by(&[outside.pid()]))?;
+    ends(outside.pid()).with_context(|| enforcer.log())?;
+    let blind = enforcer.status()?["blind"].to_string();
+    ensure!(!blind.contains("cannot read"), "{blind}");
+    Ok(())
+}

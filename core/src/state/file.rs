@@ -9,14 +9,14 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
 /// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
-pub(super) const MOST_FILE_BYTES: u64 = 4 << 20;
+pub(super) const MOST_FILE_BYTES: u64 = 8 << 20;
 
 /// A file that was left alone for this long is as its writer wants it: what looks torn is damaged, and
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// How much of a damaged file is looked at for what is whole in it.
-const MOST_SALVAGED_BYTES: u64 = 4 * MOST_FILE_BYTES;
+const MOST_SALVAGED_BYTES: u64 = 2 * MOST_FILE_BYTES;
 
 const READ_ONLY: &str =
     "its file system is mounted read-only: set GENV_TMPDIR to another directory";

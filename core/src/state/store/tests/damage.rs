@@ -119,7 +119,7 @@ fn an_environment_keeps_its_devices_while_its_member_lives_whatever_file_is_lost
         ("empty", |path| fs::write(path, "").unwrap()),
         ("overwritten", |path| fs::write(path, "x").unwrap()),
         ("too large", |path| {
-            fs::write(path, " ".repeat(5 << 20)).unwrap()
+            fs::write(path, " ".repeat(9 << 20)).unwrap()
         }),
         ("link", |path| {
             fs::remove_file(path).unwrap();
@@ -174,7 +174,7 @@ fn a_file_that_grew_too_large_loses_nothing() {
         let (mut store, before) = two_environments(&folder);
         let path = folder.path().join(name);
         let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, whole + &" ".repeat(5 << 20)).unwrap();
+        fs::write(&path, whole + &" ".repeat(9 << 20)).unwrap();
         nothing(&mut store);
         let after = store.read().unwrap();
         assert_eq!(
@@ -363,7 +363,7 @@ fn what_nobody_could_read_again_is_not_written() {
             ",{{\"eid\":\"e{eid}\",\"uid\":0,\"pids\":[{}],\"kernel_ids\":[{kernels}]}}",
             std::process::id()
         );
-        if large.len() > 4_000_000 {
+        if large.len() > 8_000_000 {
             break;
         }
     }
@@ -371,7 +371,7 @@ fn what_nobody_could_read_again_is_not_written() {
     fs::write(&path, &large).unwrap();
     let error = activate_and_attach(&mut store, "8", 1).unwrap_err();
     assert!(
-        error.to_string().contains("no more than 4194304 are read"),
+        error.to_string().contains("no more than 8388608 are read"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), large);
