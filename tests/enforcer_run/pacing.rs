@@ -117,3 +117,30 @@ rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []
     ensure!(alive >= JOB - 6, "{alive}");
     Ok(())
 }
+
+#[test]
+fn what_waits_for_its_turn_goes_on_where_it_works_on_another_device_by_then() -> Result<()> {
+    let member = sleeper(&[])?;
+    let (_processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
+    let config = "version: 1
+mode: enforce
+breaker: {share_of_users: 1, signals_per_minute: 8}
+rules: [{kind: max-devices-per-user, limit: 0, match: {devices: [0]}, action: detach, for: 0s, warn: []}]
+";
+    let setup = Setup::new(&used_by(&pids), config)?;
+    let environment = |gpu| Environment::new("E", victim(), member.pid(), &[gpu]);
+    state::write(&setup.genv_directory(), 2, &[environment(0)])?;
+    let enforcer = setup.start()?;
+    let left = enforcer.setup().state_directory().join("left.json");
+    until("some wait for their turn", || Ok(left.exists()))?;
+    state::write(&enforcer.setup().genv_directory(), 2, &[environment(1)])?;
+    let works = "memory: 1gi}, {index: 1, memory: 1gi, utilization: 0.05}]";
+    let works = used_by(&pids).replace("memory: 1gi}]", works);
+    enforcer.setup().rewrite_scenario(&works)?;
+    until("nothing waits any more", || Ok(!left.exists()))?;
+    enforcer.wait_for_cycles(2)?;
+    // Of 8 signals and devices a minute, one user may lose 6.
+    let alive = pids.iter().filter(|pid| is_alive(**pid)).count();
+    ensure!(alive >= JOB - 6, "{alive}");
+    Ok(())
+}

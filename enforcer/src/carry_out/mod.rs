@@ -20,7 +20,7 @@ use crate::UsageError;
 use crate::commands::{now_seconds, print_json, tell};
 use crate::config::{BreakerLimits, Config, Mode, Never};
 use crate::control::Control;
-use crate::cycle::is_left_alone;
+use crate::cycle::{is_left_alone, keep_left};
 use crate::directory::RuntimeDirectory;
 use crate::execute::surprise::Expected;
 use crate::execute::{Executor, Policy};
@@ -29,7 +29,7 @@ use crate::flags::CarryOutFlags;
 use crate::groups::Groups;
 use crate::host::{Latest, executor_called, own_sources, users_of_devices};
 use crate::intents::{Intent, Intents, Outcomes, Rules, VERSION};
-use crate::plan::{Outcome, Plan, StepKind, Violation};
+use crate::plan::{History, Outcome, Plan, StepKind, Violation};
 use crate::reload::Written;
 use crate::tell::post::{Notice, Post};
 use judgement::{Agreed, Judgement, later};
@@ -110,7 +110,13 @@ impl Machine {
                 "the breaker trips: {why}: see to it, then 'genv-enforcer reset'"
             ));
         }
-        end_left(&mut executor, intents, &config, &control);
+        end_left(
+            &mut executor,
+            &publication.hosts,
+            intents,
+            &config,
+            &control,
+        );
         let agreed: Vec<Result<Agreed, Outcome>> = intents
             .steps
             .iter()
@@ -181,7 +187,13 @@ impl Machine {
 }
 
 /// Ends processes of devices that were taken when this host was asked before, and whose turn has come.
-fn end_left(executor: &mut Executor, intents: &Intents, config: &Config, control: &Control) {
+fn end_left(
+    executor: &mut Executor,
+    hosts: &[HostSnapshot],
+    intents: &Intents,
+    config: &Config,
+    control: &Control,
+) {
     if control.paused_until_seconds.is_some() {
         return;
     }
@@ -192,8 +204,13 @@ fn end_left(executor: &mut Executor, intents: &Intents, config: &Config, control
     for waiver in &mut given {
         waiver.until_seconds += behind;
     }
-    let rules = config.rules.iter().filter(|rule| rule.action.acts());
-    executor.keep_left(|name| rules.clone().any(|rule| rule.name == name));
+    keep_left(
+        executor,
+        hosts,
+        config,
+        &History::default(),
+        intents.now_seconds,
+    );
     executor.end_left(|rule, process| is_left_alone(config, &given, at, rule, process));
 }
 

@@ -40,7 +40,7 @@ use crate::status;
 use crate::tell::post::Post;
 use lines::Lines;
 use log::Said;
-pub(crate) use own_steps::is_left_alone;
+pub(crate) use own_steps::{is_left_alone, keep_left};
 use too_many::TooMany;
 
 /// What is remembered from cycle to cycle, and everything that a cycle acts with.
@@ -208,7 +208,7 @@ impl Cycle {
         faults.extend(unwritten.iter().map(FileError::to_string));
         match self.asking.take() {
             None => {
-                self.end_left(config, &control, unwritten.is_none(), now_seconds);
+                self.end_left(hosts, config, &control, unwritten.is_none(), now_seconds);
                 self.take_steps(&plan, rules, &now, stopping, unwritten.as_ref());
             }
             Some(mut asking) => {

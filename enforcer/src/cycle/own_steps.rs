@@ -1,17 +1,22 @@
 //! Steps of a cycle that are taken on this host.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use genv_core::enforcement::DONE_FILE;
+use genv_core::model::HostSnapshot;
 
 use super::Cycle;
 use crate::config::{Config, Mode, Waiver};
 use crate::control::Control;
 use crate::directory::FileError;
+use crate::execute::Executor;
 use crate::plan::words;
-use crate::plan::{Key, Outcome, Plan, ProcessTarget, Stage, StepKind, Violation};
+use crate::plan::{
+    History, Input, Key, Outcome, Plan, ProcessTarget, Since, Stage, StepKind, Violation,
+};
 use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
@@ -40,6 +45,33 @@ pub(crate) fn is_left_alone(
                 && (waiver.users.contains(&process.username) || waiver.users.contains(&uid))
                 && (waiver.rules.is_empty() || waiver.rules.contains(rule))
         })
+}
+
+/// Lets go of processes of a device that was taken which their rule would not end now.
+pub(crate) fn keep_left(
+    executor: &mut Executor,
+    hosts: &[HostSnapshot],
+    config: &Config,
+    history: &History,
+    now_seconds: f64,
+) {
+    let since = LazyCell::new(|| {
+        let input = Input {
+            hosts,
+            config,
+            groups: const { &BTreeMap::new() },
+            waivers: &[],
+            paused_until_seconds: None,
+            unconfirmed: None,
+            now_seconds,
+        };
+        Since::new(&input, history)
+    });
+    executor.keep_left(|name, process, gpu| {
+        let mut rules = config.rules.iter().filter(|rule| rule.action.acts());
+        let rule = rules.find(|rule| rule.name == name);
+        rule.is_some_and(|rule| !since.is_spared(rule, process, gpu))
+    });
 }
 
 impl Cycle {
@@ -72,6 +104,7 @@ impl Cycle {
     /// Ends processes of which the device was taken in an earlier cycle, unless an administrator has them wait.
     pub(super) fn end_left(
         &mut self,
+        hosts: &[HostSnapshot],
         config: &Config,
         control: &Control,
         may_act: bool,
@@ -80,9 +113,13 @@ impl Cycle {
         if control.paused_until_seconds.is_some() || !may_act {
             return;
         }
-        let rules = config.rules.iter().filter(|rule| rule.action.acts());
-        self.executor
-            .keep_left(|name| rules.clone().any(|rule| rule.name == name));
+        keep_left(
+            &mut self.executor,
+            hosts,
+            config,
+            &self.history,
+            now_seconds,
+        );
         let given = control.waivers();
         let hostname = &self.hostname;
         self.executor.end_left(|rule, process| {

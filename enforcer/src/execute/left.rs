@@ -86,15 +86,17 @@ impl Executor {
         }
     }
 
-    /// Lets go of those whose rule ends nothing any more: the administrator has changed it since.
-    pub(crate) fn keep_left(&mut self, ends: impl Fn(&str) -> bool) {
+    /// Lets go of those that their rule would not end now, by its name, the process and the device that was taken: the
+    /// administrator has changed the rule since, or the process works on another device.
+    pub(crate) fn keep_left(&mut self, ends: impl Fn(&str, &ProcessTarget, u32) -> bool) {
         let before = self.left.len();
-        self.left.retain(|left| ends(&left.rule));
+        self.left
+            .retain(|left| ends(&left.rule, &left.process, left.gpu));
         let count = before - self.left.len();
         if count > 0 {
             tracing::info!(
                 count,
-                "processes whose device was taken go on: their rule ends nothing any more"
+                "processes whose device was taken go on: their rule would not end them now"
             );
             self.save_left();
         }

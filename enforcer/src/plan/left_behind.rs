@@ -4,9 +4,9 @@
 use genv_core::model::Attribution;
 use serde::Serialize;
 
-use super::Input;
 use super::facts::{AttachmentFacts, Facts, ProcessId, UseFacts};
 use super::history::{ContextHistory, Past};
+use super::{History, Input, ProcessTarget};
 use crate::config::{Rule, RuleKind};
 
 /// Utilization from which on a process is busy, where the rule names none.
@@ -167,6 +167,40 @@ impl<'c, 'a> Contexts<'c, 'a> {
         stays: impl Fn(&AttachmentFacts) -> bool,
     ) -> bool {
         self.works_on(id, gpu, Busy::of(rule), stays).is_some()
+    }
+}
+
+/// What processes of which a device was taken do now.
+pub(crate) struct Since<'h> {
+    facts: Facts<'h>,
+    past: Past<'h>,
+    now_seconds: f64,
+}
+
+impl<'h> Since<'h> {
+    pub(crate) fn new(input: &Input<'h>, history: &'h History) -> Self {
+        let facts = Facts::new(input, history);
+        Self {
+            past: Past::new(history, &facts),
+            facts,
+            now_seconds: input.now_seconds,
+        }
+    }
+
+    /// Whether a process that is to end with a GPU works on another one that its environment holds now, so that the rule
+    /// would spare it.
+    pub(crate) fn is_spared(&self, rule: &Rule, process: &ProcessTarget, gpu: u32) -> bool {
+        let contexts = Contexts {
+            facts: &self.facts,
+            past: &self.past,
+            now_seconds: self.now_seconds,
+        };
+        let id = self.facts.process(&process.hostname, process.pid);
+        let id = id.filter(|&id| {
+            let started = self.facts.processes[id].process.start_time_ticks;
+            started == Some(process.start_time_ticks)
+        });
+        id.is_some_and(|id| contexts.is_spared(id, rule, gpu, |_| true))
     }
 }
 

@@ -30,6 +30,7 @@ pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
 pub use history::{Frozen, History, HistoryError};
 pub use left_behind::LeftBehind;
+pub(crate) use left_behind::Since;
 pub use unconfirmed::Unconfirmed;
 
 /// What is wrong now, and what is to be done about it. The same input and history always make the same plan: it asks no
