@@ -13,7 +13,7 @@ fn on_a_small_disk(script: &str) -> Result<(String, String)> {
     let script = format!(
         "set -e
         mkdir disk
-        mount -t tmpfs -o size=24k,mode=777 tmpfs disk
+        mount -t tmpfs -o size=40k,mode=777 tmpfs disk
         export GENV_TMPDIR=~/disk/state
         {setup}
         genv activate --id e --gpus 1 --name before
@@ -65,6 +65,7 @@ const FAIL: &str = "1 genv config name other
 1 genv devices detach --eid e
 devices.json
 envs.json
+genv-confirmed-0.json
 genv-members.json
 genv.lock
 0 genv status
