@@ -117,7 +117,7 @@ struct FileMember {
 
 impl RecordedMembers {
     /// Whether a member is a *job*: a process that was started in the environment and that a command wrote down. Living, it
-    /// keeps the environment for genv 1.x; here, only while it works on a device ([`crate::linger`]).
+    /// keeps the environment for genv 1.x; here, only while it works on a device (see docs/files.md).
     #[must_use]
     pub fn is_job(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> bool {
         let record = self.members.get(&(eid.to_owned(), pid));
