@@ -6,10 +6,13 @@ use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::peer::{Peer, Shell};
 
-const DEVICES: &str = "{count: 3, memory: 40gi, utilization: 0.37, temperature: 51}";
-
+/// Its devices work where there are processes: of one that works without a process it is not known who uses it.
 fn lab(processes: &str) -> String {
-    format!("version: 1\nhosts:\n- devices: [{DEVICES}]\n  processes: [{processes}]\n")
+    let utilization = if processes.is_empty() { 0.0 } else { 0.37 };
+    format!(
+        "version: 1\nhosts:\n- devices: [{{count: 3, memory: 40gi, utilization: {utilization}, temperature: 51}}]\n  \
+         processes: [{processes}]\n"
+    )
 }
 
 fn exporter_beside(peer: &Peer, simulation: &Simulation) -> Result<Exporter> {
