@@ -166,6 +166,9 @@ pub(super) struct AttachmentFacts {
     pub(super) attached_seconds: Option<i64>,
     /// Whether nothing shows that its user attached the device.
     pub(super) unconfirmed: bool,
+    /// Utilization by the processes of its environment, as a part of the time that others left of the GPU. Absent if it was
+    /// not measured for all of them.
+    pub(super) utilization_ratio: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -206,7 +209,7 @@ impl UseFacts {
 
 /// `own` utilization as a part of the time that processes of other users leave of a GPU, so that a crowd makes none of
 /// them idle. Absent where the others leave no time at all, and nothing shows what `own` would be.
-pub(super) fn of_what_is_left(own: f64, others: f64) -> Option<f64> {
+fn of_what_is_left(own: f64, others: f64) -> Option<f64> {
     /// Drivers tell whole percents.
     const RESOLUTION: f64 = 0.01;
     let left = 1.0 - others;
@@ -263,6 +266,11 @@ impl<'a> Facts<'a> {
         }
         facts.sort();
         facts.compare_users();
+        let ratios = facts.attachments.iter().map(|it| facts.utilization(it));
+        let ratios: Vec<Option<f64>> = ratios.collect();
+        for (attachment, ratio) in facts.attachments.iter_mut().zip(ratios) {
+            attachment.utilization_ratio = ratio;
+        }
         facts
     }
 
@@ -401,6 +409,7 @@ impl<'a> Facts<'a> {
                 memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
                 attached_seconds: seconds.map(|seconds| seconds as i64),
                 unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&index.gpu)),
+                utilization_ratio: None,
             });
         }
         self.environments.push(EnvironmentFacts {
@@ -555,6 +564,28 @@ impl<'a> Facts<'a> {
 }
 
 impl Facts<'_> {
+    /// How busy the processes of an environment keep an attached GPU.
+    fn utilization(&self, attachment: &AttachmentFacts) -> Option<f64> {
+        let host = &self.hosts[attachment.host];
+        let gpu = attachment.gpu;
+        let owner = self.users[attachment.user].name;
+        if host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
+            return None;
+        }
+        let (mut own, mut others) = (0.0, None);
+        for used in self.uses_of(attachment.environment) {
+            if used.gpu == gpu {
+                own += used.utilization_ratio?;
+                others = Some(used.others_ratio);
+            }
+        }
+        match others {
+            Some(others) => of_what_is_left(own, others),
+            // Who has no process uses nothing, whatever others do.
+            None => Some(0.0),
+        }
+    }
+
     /// Fills in what processes of other users make of each GPU.
     fn compare_users(&mut self) {
         let (uses, processes, hosts) = (&self.uses, &self.processes, &self.hosts);

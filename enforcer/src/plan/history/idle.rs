@@ -120,13 +120,15 @@ impl IdleWindow {
             }
             _ => self.buckets.push_back((seconds, utilized)),
         }
+        let mut length = self.seconds();
         while let Some(&(oldest, _)) = self.buckets.front() {
-            if self.seconds() - oldest < over {
+            if length - oldest < over {
                 break;
             }
             self.buckets.pop_front();
+            length = self.seconds();
         }
-        self.is_interrupted &= self.seconds() < over;
+        self.is_interrupted &= length < over;
     }
 
     /// The average over the window, if all of it was observed.

@@ -26,6 +26,7 @@ pub use frozen::Frozen;
 pub(super) use idle::{IdleWindow, Sample};
 pub(super) use past::Past;
 use windows::Windows;
+pub(super) use windows::own as own_window;
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].

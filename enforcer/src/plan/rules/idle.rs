@@ -6,9 +6,9 @@ use std::time::Duration;
 use genv_core::model::DeviceIndex;
 
 use super::{Finding, attachments_unit};
-use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId, of_what_is_left};
+use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
 use crate::plan::freshness::Freshness;
-use crate::plan::history::{IdleWindow, Past, Sample};
+use crate::plan::history::{IdleWindow, Past, Sample, own_window};
 use crate::plan::selector::View;
 use crate::plan::{Subject, words};
 
@@ -21,19 +21,23 @@ pub(super) struct Idle {
 impl Idle {
     pub(super) fn findings(&self, view: &View<'_, '_>, past: &Past<'_>) -> Vec<Finding> {
         let facts = view.facts;
-        let hosts = 0..facts.hosts.len();
-        let windows = hosts.map(|host| {
-            let known = past.host(host).filter(|_| view.sees_host(host));
-            known.map(|known| known.continued(view, host).windows)
+        let remembers = !view.rule.remember.is_zero();
+        let windows = (0..facts.hosts.len()).map(|host| {
+            let known = past.host(host).filter(|_| view.sees_host(host))?;
+            Some(known.continued(view, host))
         });
-        let mut windows: Vec<_> = windows.map(Option::unwrap_or_default).collect();
+        let windows: Vec<_> = windows.collect();
+        let average = |attachment: &AttachmentFacts| {
+            let mut window =
+                own_window(facts, windows[attachment.host].as_ref()?, attachment)?.clone();
+            let username = facts.users[attachment.user].name;
+            window.follow(username, attachment.attached_seconds, remembers);
+            // All of the window that ends now must have been observed.
+            window_now(facts, self.over, window, attachment)?.average(self.over)
+        };
         let mut findings = Vec::new();
         for id in view.attachments() {
-            let attachment = &facts.attachments[id];
-            // All of the window that ends now must have been observed.
-            let window = windows[attachment.host].remove(&id);
-            let window = window.and_then(|it| window_now(facts, self.over, it, attachment));
-            let Some(average) = window.and_then(|window| window.average(self.over)) else {
+            let Some(average) = average(&facts.attachments[id]) else {
                 continue;
             };
             if average < self.below {
@@ -84,29 +88,10 @@ impl Idle {
 
 /// How busy the environment's processes keep the device of an attachment now; absent if that is not wholly measured.
 pub(in crate::plan) fn sample(facts: &Facts<'_>, attachment: &AttachmentFacts) -> Option<Sample> {
-    let host = &facts.hosts[attachment.host];
-    let gpu = attachment.gpu;
-    let sampled_seconds = host.freshness.read.gpu_seconds?;
-    let owner = facts.users[attachment.user].name;
-    if host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
-        return None;
-    }
-    let (mut own, mut others) = (0.0, None);
-    for used in facts.uses_of(attachment.environment) {
-        if used.gpu == gpu {
-            own += used.utilization_ratio?;
-            others = Some(used.others_ratio);
-        }
-    }
-    let utilization_ratio = match others {
-        Some(others) => of_what_is_left(own, others)?,
-        // Who has no process uses nothing, whatever others do.
-        None => 0.0,
-    };
     Some(Sample {
         attached_seconds: attachment.attached_seconds,
-        sampled_seconds,
-        utilization_ratio,
+        sampled_seconds: facts.hosts[attachment.host].freshness.read.gpu_seconds?,
+        utilization_ratio: attachment.utilization_ratio?,
     })
 }
 
