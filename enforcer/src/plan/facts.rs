@@ -31,6 +31,8 @@ pub(super) struct Facts<'a> {
     pub(super) processes: Vec<ProcessFacts<'a>>,
     /// Each GPU that a process uses, by process.
     pub(super) uses: Vec<UseFacts>,
+    /// Sorted by user and host.
+    pub(super) environments_by_user: Vec<EnvironmentId>,
     /// Sorted by user, host and GPU.
     pub(super) attachments_by_user: Vec<AttachmentId>,
     /// Positions in `uses`, sorted by user, host and GPU; only of processes of which the user is known.
@@ -234,6 +236,7 @@ impl<'a> Facts<'a> {
             attachments: Vec::with_capacity(environments),
             processes: Vec::with_capacity(processes),
             uses: Vec::with_capacity(processes),
+            environments_by_user: Vec::new(),
             attachments_by_user: Vec::new(),
             uses_by_user: Vec::new(),
             uses_by_environment: Vec::new(),
@@ -528,6 +531,11 @@ impl<'a> Facts<'a> {
     }
 
     fn sort(&mut self) {
+        self.environments_by_user = (0..self.environments.len()).collect();
+        let environments = &self.environments;
+        // They are listed by host.
+        self.environments_by_user
+            .sort_by_key(|&id| environments[id].user);
         self.attachments_by_user = (0..self.attachments.len()).collect();
         let attachments = &self.attachments;
         self.attachments_by_user.sort_by_key(|&id| {

@@ -14,12 +14,9 @@ pub(super) fn findings<'a>(
     scope: Scope,
 ) -> Vec<Finding> {
     let facts = view.facts;
-    let mut ids: Vec<EnvironmentId> = (0..facts.environments.len())
-        .filter(|&id| view.sees_user(facts.environments[id].user))
-        .collect();
     let of = |id: EnvironmentId| &facts.environments[id];
-    // Environments are listed by host.
-    ids.sort_by_key(|&id| of(id).user);
+    let ids = facts.environments_by_user.iter().copied();
+    let ids: Vec<EnvironmentId> = ids.filter(|&id| view.sees_user(of(id).user)).collect();
     let place = |&id: &EnvironmentId| (of(id).user, of(id).host);
     let counted = counted(view, limits, scope, &ids, place);
     let findings = counted.iter().filter_map(|counted| {
