@@ -1,6 +1,7 @@
 //! The input, indexed once for all rules: hosts that tell something new or old, users, environments, attachments, and
 //! which process of whom uses which GPU.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -46,7 +47,6 @@ pub(super) struct Facts<'a> {
     user_ids: HashMap<&'a str, UserId>,
     host_ids: HashMap<&'a str, HostId>,
     environment_ids: HashMap<(HostId, &'a str), EnvironmentId>,
-    process_ids: HashMap<(HostId, u32), ProcessId>,
 }
 
 #[derive(Debug)]
@@ -61,6 +61,8 @@ pub(super) struct HostFacts<'a> {
     pub(super) unknown_uses: BTreeMap<u32, UnknownUses<'a>>,
     /// How many such processes there are, by user.
     pub(super) unknown_by_user: BTreeMap<&'a str, u64>,
+    /// By pid; empty until a process is asked for.
+    process_ids: OnceCell<HashMap<u32, ProcessId>>,
 }
 
 impl HostFacts<'_> {
@@ -245,7 +247,6 @@ impl<'a> Facts<'a> {
             user_ids: HashMap::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
             environment_ids: HashMap::with_capacity(environments),
-            process_ids: HashMap::with_capacity(processes),
         };
         let mut told: HashMap<&str, u32> = HashMap::with_capacity(input.hosts.len());
         for host in input.hosts {
@@ -295,8 +296,12 @@ impl<'a> Facts<'a> {
 
     /// A process of a host.
     pub(super) fn process(&self, hostname: &str, pid: u32) -> Option<ProcessId> {
-        let host = self.host(hostname)?;
-        self.process_ids.get(&(host, pid)).copied()
+        let host = &self.hosts[self.host(hostname)?];
+        let ids = host.process_ids.get_or_init(|| {
+            let ids = host.processes.clone();
+            ids.map(|id| (self.processes[id].process.pid, id)).collect()
+        });
+        ids.get(&pid).copied()
     }
 
     /// What the processes of a user use on all hosts.
@@ -364,6 +369,7 @@ impl<'a> Facts<'a> {
             processes: processes..processes,
             unknown_uses: BTreeMap::new(),
             unknown_by_user: BTreeMap::new(),
+            process_ids: OnceCell::new(),
         });
         let Some(snapshot) = snapshot else { return };
         let mut reservations = Reservations::new();
@@ -444,7 +450,6 @@ impl<'a> Facts<'a> {
             Attribution::Unknown { .. } => (None, None),
         };
         let id = self.processes.len();
-        self.process_ids.insert((host, process.pid), id);
         let first = self.uses.len();
         for device in &process.devices {
             let gpu = device.index.gpu;
