@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{History, ViolationHistory};
 use crate::config::{Rule, RuleKind};
-use crate::plan::facts::{AttachmentFacts, Facts, HostFacts, HostId, ProcessId, UseFacts};
+use crate::plan::facts::{
+    AttachmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessId, UseFacts,
+};
 use crate::plan::selector::View;
 use crate::plan::{Subject, rules, words};
 
@@ -49,16 +51,16 @@ impl About {
             username: Some(username.to_owned()),
             ..Self::default()
         };
-        let hostname = subject.hostname();
+        let mut environments = Environments::default();
         match subject {
             Subject::Process { hostname, pid, .. } => {
                 if let Some(id) = facts.process(hostname, *pid) {
-                    about.add_process(facts, id);
+                    about.add_process(facts, id, &mut environments);
                 }
             }
             Subject::Environment { hostname, eid } => {
                 if let Some(id) = facts.environment(hostname, eid) {
-                    about.add_environment(facts, id);
+                    environments.add(id);
                     let held = facts.attachments_of(id).iter().map(|it| it.gpu);
                     about.gpus.extend(held);
                     about.gpus.extend(facts.uses_of(id).map(|used| used.gpu));
@@ -71,50 +73,65 @@ impl About {
             } => {
                 about.gpus.insert(index.gpu);
                 if let Some(id) = facts.environment(hostname, eid) {
-                    about.add_environment(facts, id);
-                    about.held.retain(|(_, _, gpu)| *gpu == index.gpu);
+                    environments.add(id);
                 }
             }
             Subject::User { .. } | Subject::UserDevice { .. } => {
-                let on = |host: HostId| {
-                    let host = facts.hosts[host].hostname;
-                    hostname.is_none_or(|hostname| hostname == host)
-                };
+                let host = subject.hostname().map(|hostname| facts.host(hostname));
+                let on = |id: HostId| host.is_none_or(|host| host == Some(id));
                 for used in facts.uses_of_user(username) {
                     if on(facts.processes[used.process].host) {
-                        about.add_process(facts, used.process);
+                        about.add_process(facts, used.process, &mut environments);
                     }
                 }
                 for attachment in facts.attachments_of_user(username) {
                     if on(attachment.host) {
                         about.gpus.insert(attachment.gpu);
-                        about.add_environment(facts, attachment.environment);
+                        environments.add(attachment.environment);
                     }
                 }
             }
         }
+        about.add_environments(facts, subject, &environments);
         about
     }
 
-    fn add_process(&mut self, facts: &Facts<'_>, id: ProcessId) {
+    fn add_process(&mut self, facts: &Facts<'_>, id: ProcessId, environments: &mut Environments) {
         let process = &facts.processes[id];
         let uses = facts.uses[process.uses.clone()].iter();
         self.gpus.extend(uses.map(|used| used.gpu));
         if let Some(environment) = process.environment {
-            self.add_environment(facts, environment);
+            environments.add(environment);
         }
     }
 
-    fn add_environment(&mut self, facts: &Facts<'_>, environment: usize) {
-        if self.eids.len() < MOST_ENVIRONMENTS {
-            let gpus = facts.attachments_of(environment).iter().map(|it| it.gpu);
-            let environment = &facts.environments[environment];
+    fn add_environments(&mut self, facts: &Facts<'_>, subject: &Subject, ids: &Environments) {
+        let is_of_subject = |gpu: u32| match subject {
+            Subject::EnvironmentDevice { index, .. } => index.gpu == gpu,
+            _ => true,
+        };
+        for &id in &ids.0 {
+            let environment = &facts.environments[id];
             let hostname = facts.hosts[environment.host].hostname.to_owned();
             let eid = environment.environment.eid.clone();
+            let gpus = facts.attachments_of(id).iter().map(|it| it.gpu);
             let room = MOST_HELD.saturating_sub(self.held.len());
-            let held = gpus.map(|gpu| (hostname.clone(), eid.clone(), gpu));
+            let held = gpus.filter(|gpu| is_of_subject(*gpu));
+            let held = held.map(|gpu| (hostname.clone(), eid.clone(), gpu));
             self.held.extend(held.take(room));
             self.eids.insert((hostname, eid));
+        }
+    }
+}
+
+/// The environments that are kept of one violation, each once.
+#[derive(Default)]
+struct Environments(Vec<EnvironmentId>);
+
+impl Environments {
+    fn add(&mut self, id: EnvironmentId) {
+        if self.0.len() < MOST_ENVIRONMENTS && !self.0.contains(&id) {
+            self.0.push(id);
         }
     }
 }
