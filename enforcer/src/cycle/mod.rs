@@ -492,7 +492,7 @@ impl Cycle {
             unknown_processes: plan.unknown_processes.clone(),
             unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
-            frozen: plan.frozen.iter().map(status::frozen).collect(),
+            frozen: too_many::listed_frozen(plan).map(status::frozen).collect(),
             violations: too_many::listed(plan).map(|it| self.held(it)).collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers

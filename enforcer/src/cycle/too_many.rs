@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::config::Action;
 use crate::plan::words::{self, thousands};
-use crate::plan::{Key, Plan, Stage, Step, StepKind, Subject, Violation};
+use crate::plan::{Frozen, Key, Plan, Stage, Step, StepKind, Subject, Violation};
 use crate::records::TooManyRecords;
 
 /// The rule that such a violation breaks. No rule of a configuration can have this name. It only reports.
 pub(crate) const TOO_MANY: &str = "(too many)";
 
-/// Violations of one user that the status lists.
+/// Violations of one user that the status lists, and as many frozen ones.
 const MOST_LISTED: usize = 100;
 
 /// Signals and devices that one user is planned to lose in a cycle. The rest is planned again.
@@ -53,6 +53,18 @@ impl TooMany {
             *uid = of;
             all.push(format!(
                 "breaks rules {} times, more than are listed",
+                thousands(number as u64)
+            ));
+        }
+        let mut frozen: BTreeMap<Key, usize> = BTreeMap::new();
+        for it in &plan.frozen {
+            let username = it.username.as_deref().unwrap_or_default();
+            let of_user = frozen.entry(key(username, it.key.subject.hostname()));
+            *of_user.or_default() += 1;
+        }
+        for (key, number) in frozen.into_iter().filter(|it| it.1 > MOST_LISTED) {
+            users.entry(key).or_default().1.push(format!(
+                "has {} frozen violations, more than are listed",
                 thousands(number as u64)
             ));
         }
@@ -118,14 +130,35 @@ pub(super) fn report(violation: &Violation) -> Step {
     }
 }
 
-/// What of a plan the status lists: so many violations of each user, and that there are more.
-pub(super) fn listed(plan: &Plan) -> impl Iterator<Item = &Violation> {
-    let mut of_users: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
-    plan.violations.iter().filter(move |it| {
-        let of_user = of_users.entry((it.username.as_str(), it.hostname.as_deref()));
-        let number = of_user.or_default();
+/// How much is listed of each user, by host.
+#[derive(Default)]
+struct Listed<'p>(BTreeMap<(&'p str, Option<&'p str>), usize>);
+
+impl<'p> Listed<'p> {
+    /// Counts one more; whether it is listed.
+    fn lists(&mut self, username: &'p str, hostname: Option<&'p str>) -> bool {
+        let number = self.0.entry((username, hostname)).or_default();
         *number += 1;
-        *number <= MOST_LISTED || it.key.rule == TOO_MANY
+        *number <= MOST_LISTED
+    }
+}
+
+/// The violations of a plan that the status lists: so many of each user, and that there are more.
+pub(super) fn listed(plan: &Plan) -> impl Iterator<Item = &Violation> {
+    let mut listed = Listed::default();
+    let violations = plan.violations.iter();
+    violations.filter(move |it| {
+        listed.lists(&it.username, it.hostname.as_deref()) || it.key.rule == TOO_MANY
+    })
+}
+
+/// The frozen violations of a plan that the status lists: so many of each user.
+pub(super) fn listed_frozen(plan: &Plan) -> impl Iterator<Item = &Frozen> {
+    let mut listed = Listed::default();
+    let frozen = plan.frozen.iter();
+    frozen.filter(move |it| {
+        let username = it.username.as_deref().unwrap_or_default();
+        listed.lists(username, it.key.subject.hostname())
     })
 }
 
@@ -220,6 +253,25 @@ mod tests {
         let mut few = plan(3);
         assert_eq!(too_many.add(&[], &mut few, 30.0), []);
         assert_eq!(few.violations.len(), 4);
+    }
+
+    #[test]
+    fn of_frozen_violations_so_many_of_each_user_are_listed_and_that_there_are_more() {
+        let mut plan = plan(3000);
+        let violations = std::mem::take(&mut plan.violations);
+        let frozen = violations.into_iter().map(|it| Frozen {
+            key: it.key,
+            username: Some(it.username),
+            since_seconds: 1.0,
+            unknown_since_seconds: 2.0,
+            why: "no fresh facts from gpu01".to_owned(),
+        });
+        plan.frozen = frozen.collect();
+        assert_eq!(TooMany::default().add(&[], &mut plan, 10.0).len(), 1);
+        let told = &plan.violations[0];
+        assert_eq!(told.username, "alice");
+        assert!(told.found.contains("3,000 frozen"), "{}", told.found);
+        assert_eq!(listed_frozen(&plan).count(), MOST_LISTED + 1, "and bob's");
     }
 
     #[test]
