@@ -543,7 +543,7 @@ impl<'a> Facts<'a> {
             .sort_by_key(|&id| environments[id].user);
         self.attachments_by_user = (0..self.attachments.len()).collect();
         let attachments = &self.attachments;
-        self.attachments_by_user.sort_by_key(|&id| {
+        self.attachments_by_user.sort_by_cached_key(|&id| {
             let attachment = &attachments[id];
             (attachment.user, attachment.host, attachment.gpu)
         });
@@ -555,14 +555,15 @@ impl<'a> Facts<'a> {
             .clone()
             .filter(|&position| of(position).user.is_some())
             .collect();
-        by_user.sort_by_key(|&position| {
+        by_user.sort_by_cached_key(|&position| {
             let process = of(position);
             (process.user, process.host, uses[position].gpu)
         });
         let mut by_environment: Vec<_> = all
             .filter(|&position| of(position).environment.is_some())
             .collect();
-        by_environment.sort_by_key(|&position| (of(position).environment, uses[position].gpu));
+        by_environment
+            .sort_by_cached_key(|&position| (of(position).environment, uses[position].gpu));
         let mut first = 0;
         for group in by_environment.chunk_by(|&a, &b| of(a).environment == of(b).environment) {
             let end = first + group.len();
@@ -601,34 +602,40 @@ impl Facts<'_> {
 
     /// Fills in what processes of other users make of each GPU.
     fn compare_users(&mut self) {
-        let (uses, processes, hosts) = (&self.uses, &self.processes, &self.hosts);
-        let place = |position: usize| {
-            let used = &uses[position];
-            let process = &processes[used.process];
-            let user = process.user.or(process.unknown_owner);
-            ((process.host, used.gpu), user)
-        };
-        let sum = |positions: &[usize]| -> f64 {
-            let ratios = positions.iter().map(|&it| uses[it].utilization_ratio);
-            ratios.flatten().sum()
-        };
-        let mut positions: Vec<usize> = (0..uses.len()).collect();
-        positions.sort_unstable_by_key(|&position| place(position));
-        let mut others = vec![0.0; uses.len()];
-        for on_gpu in positions.chunk_by(|&a, &b| place(a).0 == place(b).0) {
-            let (host, gpu) = place(on_gpu[0]).0;
-            let all = sum(on_gpu).max(hosts[host].utilization_of(gpu));
-            for of_user in on_gpu.chunk_by(|&a, &b| place(a).1 == place(b).1) {
-                if of_user.len() < on_gpu.len() {
-                    let rest = (all - sum(of_user)).max(0.0);
-                    of_user.iter().for_each(|&it| others[it] = rest);
+        for host in &self.hosts {
+            let processes = &self.processes[host.processes.clone()];
+            let first = processes.first().map_or(0, |process| process.uses.start);
+            let end = processes.last().map_or(0, |process| process.uses.end);
+            let user = |used: &UseFacts| {
+                let process = &self.processes[used.process];
+                process.user.or(process.unknown_owner)
+            };
+            let uses = &mut self.uses[first..end];
+            let mut positions: Vec<(u32, Option<UserId>, usize)> = uses
+                .iter()
+                .enumerate()
+                .map(|(position, used)| (used.gpu, user(used), position))
+                .collect();
+            positions.sort_unstable();
+            for on_gpu in positions.chunk_by(|a, b| a.0 == b.0) {
+                let all = sum(uses, on_gpu).max(host.utilization_of(on_gpu[0].0));
+                for of_user in on_gpu.chunk_by(|a, b| a.1 == b.1) {
+                    if of_user.len() < on_gpu.len() {
+                        let rest = (all - sum(uses, of_user)).max(0.0);
+                        let of_user = of_user.iter().map(|(_, _, position)| *position);
+                        of_user.for_each(|position| uses[position].others_ratio = rest);
+                    }
                 }
             }
         }
-        for (used, others) in self.uses.iter_mut().zip(others) {
-            used.others_ratio = others;
-        }
     }
+}
+
+/// Utilization by uses at these positions, as far as it was measured.
+fn sum(uses: &[UseFacts], positions: &[(u32, Option<UserId>, usize)]) -> f64 {
+    let ratios = positions.iter();
+    let ratios = ratios.map(|(_, _, position)| uses[*position].utilization_ratio);
+    ratios.flatten().sum()
 }
 
 fn alias(name: &str, uid: Option<u32>) -> Option<String> {
