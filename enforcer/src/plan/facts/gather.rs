@@ -1,0 +1,305 @@
+//! The facts are gathered from the input.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, HashMap};
+
+use genv_core::attribute;
+use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
+
+use super::{
+    AttachmentFacts, EnvironmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessFacts,
+    UseFacts, UserFacts, UserId,
+};
+use crate::plan::freshness::{Freshness, HostFreshness, LastRead};
+use crate::plan::unknown;
+use crate::plan::{History, Input};
+
+/// What environments reserve of the devices of a host.
+type Reservations<'a> = HashMap<(DeviceIndex, &'a str), &'a Attachment>;
+
+impl<'a> Facts<'a> {
+    /// Indexes an input; the history says which facts are not new.
+    pub(in crate::plan) fn new(input: &Input<'a>, history: &History) -> Self {
+        let never = input.config.never.users.iter();
+        let never_uids = never.filter_map(|name| name.strip_prefix("uid:")?.parse().ok());
+        let snapshots = || input.hosts.iter().filter_map(|it| it.snapshot.as_deref());
+        let environments = snapshots().map(|it| it.environments.len()).sum();
+        let processes = snapshots().map(|it| it.processes.len()).sum();
+        let mut facts = Self {
+            hosts: Vec::with_capacity(input.hosts.len()),
+            users: Vec::new(),
+            environments: Vec::with_capacity(environments),
+            attachments: Vec::with_capacity(environments),
+            processes: Vec::with_capacity(processes),
+            uses: Vec::with_capacity(processes),
+            environments_by_user: Vec::new(),
+            attachments_by_user: Vec::new(),
+            uses_by_user: Vec::new(),
+            uses_by_environment: Vec::new(),
+            longest_gap_seconds: 0.0,
+            never_uids: never_uids.collect(),
+            user_ids: HashMap::new(),
+            host_ids: HashMap::with_capacity(input.hosts.len()),
+            environment_ids: HashMap::with_capacity(environments),
+        };
+        let mut told: HashMap<&str, u32> = HashMap::with_capacity(input.hosts.len());
+        for host in input.hosts {
+            *told.entry(&host.hostname).or_default() += 1;
+        }
+        for host in input.hosts {
+            let known = history.hosts.get(&host.hostname);
+            let last = known.map_or_else(LastRead::default, |host| host.read);
+            let mut freshness = HostFreshness::of(host, last, input.config, input.now_seconds);
+            // Of two by one name nobody knows which is meant.
+            if told[host.hostname.as_str()] > 1 {
+                freshness = HostFreshness::missing(freshness.longest_gap_seconds);
+            }
+            let snapshot = host
+                .snapshot
+                .as_deref()
+                .filter(|_| freshness.state > Freshness::Missing);
+            let longest = facts.longest_gap_seconds.max(freshness.longest_gap_seconds);
+            facts.longest_gap_seconds = longest;
+            facts.add_host(input, &host.hostname, snapshot, freshness);
+        }
+        facts.sort();
+        facts.compare_users();
+        let ratios = facts.attachments.iter().map(|it| facts.utilization(it));
+        let ratios: Vec<Option<f64>> = ratios.collect();
+        for (attachment, ratio) in facts.attachments.iter_mut().zip(ratios) {
+            attachment.utilization_ratio = ratio;
+        }
+        facts
+    }
+
+    fn add_host(
+        &mut self,
+        input: &Input<'a>,
+        hostname: &'a str,
+        snapshot: Option<&'a Snapshot>,
+        freshness: HostFreshness,
+    ) {
+        let host = self.hosts.len();
+        self.host_ids.entry(hostname).or_insert(host);
+        let environments = self.environments.len();
+        let processes = self.processes.len();
+        self.hosts.push(HostFacts {
+            hostname,
+            snapshot,
+            freshness,
+            environments: environments..environments,
+            processes: processes..processes,
+            unknown_uses: BTreeMap::new(),
+            unknown_by_user: BTreeMap::new(),
+            process_ids: OnceCell::new(),
+        });
+        let Some(snapshot) = snapshot else { return };
+        let mut reservations = Reservations::new();
+        for device in &snapshot.devices {
+            for attachment in &device.attachments {
+                let place = (device.index, attachment.eid.as_str());
+                reservations.entry(place).or_insert(attachment);
+            }
+        }
+        for environment in &snapshot.environments {
+            let id = self.add_environment(input, host, environment, &reservations);
+            self.environment_ids
+                .insert((host, environment.eid.as_str()), id);
+        }
+        if freshness.gpu > Freshness::Missing {
+            for process in &snapshot.processes {
+                self.add_process(input, host, process);
+            }
+        }
+        self.hosts[host].environments = environments..self.environments.len();
+        self.hosts[host].processes = processes..self.processes.len();
+    }
+
+    fn add_environment(
+        &mut self,
+        input: &Input<'a>,
+        host: HostId,
+        environment: &'a Environment,
+        reservations: &Reservations<'_>,
+    ) -> EnvironmentId {
+        let id = self.environments.len();
+        let user = self.add_user(input, &environment.username, environment.uid);
+        let first = self.attachments.len();
+        let unconfirmed = input.unconfirmed;
+        let unconfirmed =
+            unconfirmed.and_then(|it| it.of(self.hosts[host].hostname, &environment.eid));
+        for held in environment.devices.iter().filter(|device| device.attached) {
+            let index = held.index.whole();
+            let attachment = reservations.get(&(index, environment.eid.as_str()));
+            let seconds = attachment.and_then(|attachment| attachment.attached_timestamp_seconds);
+            self.attachments.push(AttachmentFacts {
+                environment: id,
+                host,
+                user,
+                gpu: index.gpu,
+                memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
+                attached_seconds: seconds.map(|seconds| seconds as i64),
+                unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&index.gpu)),
+                utilization_ratio: None,
+            });
+        }
+        self.environments.push(EnvironmentFacts {
+            environment,
+            host,
+            user,
+            attachments: first..self.attachments.len(),
+            uses: 0..0,
+        });
+        id
+    }
+
+    fn add_process(&mut self, input: &Input<'a>, host: HostId, process: &'a Process) {
+        let (environment, user) = match &process.attribution {
+            Attribution::Environment { eid } => {
+                let environment = self.environment_ids.get(&(host, eid.as_str())).copied();
+                let user = environment.map(|id| self.environments[id].user);
+                (environment, user)
+            }
+            Attribution::Outside { .. } => {
+                let name = process.username.as_deref();
+                // Root of a container is not this machine's root.
+                let uid = process
+                    .uid
+                    .filter(|uid| *uid != 0 || process.container_id.is_none());
+                let user = name.map(|name| self.add_user(input, name, uid));
+                (None, user)
+            }
+            Attribution::Unknown { .. } => (None, None),
+        };
+        let id = self.processes.len();
+        let first = self.uses.len();
+        for device in &process.devices {
+            let gpu = device.index.gpu;
+            let memory_bytes = device.memory_used_bytes.unwrap_or(0);
+            let utilization = device.utilization_ratio.filter(|ratio| ratio.is_finite());
+            if let Some(known) = self.uses[first..].iter_mut().find(|known| known.gpu == gpu) {
+                known.memory_bytes = known.memory_bytes.saturating_add(memory_bytes);
+                known.memory_is_measured &= device.memory_used_bytes.is_some();
+                let both = known.utilization_ratio.zip(utilization);
+                known.utilization_ratio = both.map(|(a, b)| a + b);
+            } else {
+                self.uses.push(UseFacts {
+                    process: id,
+                    gpu,
+                    memory_bytes,
+                    memory_is_measured: device.memory_used_bytes.is_some(),
+                    utilization_ratio: utilization,
+                    others_ratio: 0.0,
+                });
+            }
+        }
+        let mut unknown_owner = None;
+        if user.is_none() {
+            let owner = attribute::unknown_owner(process);
+            unknown_owner = owner.map(|name| self.add_user(input, name, process.uid));
+            let facts = &mut self.hosts[host];
+            let counted_as = process.username.as_deref();
+            let counted_as = counted_as.unwrap_or(unknown::UNKNOWN_USER);
+            *facts.unknown_by_user.entry(counted_as).or_default() += 1;
+            for used in &self.uses[first..] {
+                facts.unknown_uses.entry(used.gpu).or_default().add(owner);
+            }
+        }
+        let never = &input.config.never.users;
+        let own_name_is_never = || {
+            let name = process.username.as_ref();
+            name.is_none_or(|name| never.contains(name))
+        };
+        // An empty container id would make uid 0 of the host look like uid 0 of a container.
+        let in_container = process
+            .container_id
+            .as_ref()
+            .is_some_and(|id| !id.is_empty());
+        let within_reach = user.is_some_and(|user| !self.users[user].never)
+            && process.pid > 1
+            && process.start_time_ticks.is_some()
+            && process.uid.is_some_and(|uid| match uid {
+                0 => in_container,
+                uid => !self.never_uids.contains(&uid),
+            })
+            && !own_name_is_never();
+        self.processes.push(ProcessFacts {
+            process,
+            host,
+            user,
+            unknown_owner,
+            environment,
+            uses: first..self.uses.len(),
+            within_reach,
+        });
+    }
+
+    fn add_user(&mut self, input: &Input<'a>, name: &'a str, uid: Option<u32>) -> UserId {
+        if let Some(&id) = self.user_ids.get(name) {
+            let known = &mut self.users[id];
+            known.never |= uid.is_some_and(|uid| self.never_uids.contains(&uid));
+            if known.uid.is_none() {
+                known.uid = uid;
+                known.alias = alias(name, uid);
+            }
+            return id;
+        }
+        let id = self.users.len();
+        self.user_ids.insert(name, id);
+        self.users.push(UserFacts {
+            name,
+            uid,
+            alias: alias(name, uid),
+            groups: input.groups.get(name),
+            never: input.config.never.users.contains(name)
+                || uid.is_some_and(|uid| self.never_uids.contains(&uid)),
+        });
+        id
+    }
+
+    fn sort(&mut self) {
+        self.environments_by_user = (0..self.environments.len()).collect();
+        let environments = &self.environments;
+        // They are listed by host.
+        self.environments_by_user
+            .sort_by_key(|&id| environments[id].user);
+        self.attachments_by_user = (0..self.attachments.len()).collect();
+        let attachments = &self.attachments;
+        self.attachments_by_user.sort_by_cached_key(|&id| {
+            let attachment = &attachments[id];
+            (attachment.user, attachment.host, attachment.gpu)
+        });
+        let processes = &self.processes;
+        let uses = &self.uses;
+        let of = |position: usize| &processes[uses[position].process];
+        let all = 0..uses.len();
+        let mut by_user: Vec<_> = all
+            .clone()
+            .filter(|&position| of(position).user.is_some())
+            .collect();
+        by_user.sort_by_cached_key(|&position| {
+            let process = of(position);
+            (process.user, process.host, uses[position].gpu)
+        });
+        let mut by_environment: Vec<_> = all
+            .filter(|&position| of(position).environment.is_some())
+            .collect();
+        by_environment
+            .sort_by_cached_key(|&position| (of(position).environment, uses[position].gpu));
+        let mut first = 0;
+        for group in by_environment.chunk_by(|&a, &b| of(a).environment == of(b).environment) {
+            let end = first + group.len();
+            if let Some(environment) = of(group[0]).environment {
+                self.environments[environment].uses = first..end;
+            }
+            first = end;
+        }
+        self.uses_by_user = by_user;
+        self.uses_by_environment = by_environment;
+    }
+}
+
+fn alias(name: &str, uid: Option<u32>) -> Option<String> {
+    let alias = format!("uid:{}", uid?);
+    (alias != name).then_some(alias)
+}

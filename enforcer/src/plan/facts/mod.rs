@@ -1,0 +1,277 @@
+//! The input, indexed once for all rules: hosts that tell something new or old, users, environments, attachments, and
+//! which process of whom uses which GPU.
+
+mod gather;
+mod utilization;
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use genv_core::model::{DeviceIndex, Environment, Process, Snapshot};
+
+use super::freshness::HostFreshness;
+use super::unknown::UnknownUses;
+
+/// Positions in the lists of [`Facts`].
+pub(super) type HostId = usize;
+pub(super) type UserId = usize;
+pub(super) type EnvironmentId = usize;
+pub(super) type AttachmentId = usize;
+pub(super) type ProcessId = usize;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) hosts: Vec<HostFacts<'a>>,
+    pub(super) users: Vec<UserFacts<'a>>,
+    pub(super) environments: Vec<EnvironmentFacts<'a>>,
+    pub(super) attachments: Vec<AttachmentFacts>,
+    pub(super) processes: Vec<ProcessFacts<'a>>,
+    /// Each GPU that a process uses, by process.
+    pub(super) uses: Vec<UseFacts>,
+    /// Sorted by user and host.
+    pub(super) environments_by_user: Vec<EnvironmentId>,
+    /// Sorted by user, host and GPU.
+    pub(super) attachments_by_user: Vec<AttachmentId>,
+    /// Positions in `uses`, sorted by user, host and GPU; only of processes of which the user is known.
+    pub(super) uses_by_user: Vec<usize>,
+    /// Positions in `uses` of processes in an environment, sorted by it and GPU.
+    pub(super) uses_by_environment: Vec<usize>,
+    /// The longest of all hosts' gaps.
+    longest_gap_seconds: f64,
+    /// Users whom the configuration names by their uids as out of reach.
+    never_uids: BTreeSet<u32>,
+    user_ids: HashMap<&'a str, UserId>,
+    host_ids: HashMap<&'a str, HostId>,
+    environment_ids: HashMap<(HostId, &'a str), EnvironmentId>,
+}
+
+#[derive(Debug)]
+pub(super) struct HostFacts<'a> {
+    pub(super) hostname: &'a str,
+    /// Absent where it may not be looked at.
+    pub(super) snapshot: Option<&'a Snapshot>,
+    pub(super) freshness: HostFreshness,
+    pub(super) environments: Range<EnvironmentId>,
+    pub(super) processes: Range<ProcessId>,
+    /// By GPU that they use, processes of which it is not known where they belong.
+    pub(super) unknown_uses: BTreeMap<u32, UnknownUses<'a>>,
+    /// How many such processes there are, by user.
+    pub(super) unknown_by_user: BTreeMap<&'a str, u64>,
+    /// By pid; empty until a process is asked for.
+    process_ids: OnceCell<HashMap<u32, ProcessId>>,
+}
+
+impl HostFacts<'_> {
+    /// What a GPU tells of its own utilization; 0 if it tells none.
+    fn utilization_of(&self, gpu: u32) -> f64 {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        let mut devices = devices.iter();
+        let device = devices.find(|it| it.index == DeviceIndex::gpu(gpu));
+        let ratio = device.and_then(|device| device.measurements.utilization_ratio);
+        ratio.filter(|ratio| ratio.is_finite()).unwrap_or_default()
+    }
+
+    /// Whether the host has a GPU by this index.
+    pub(super) fn lists_gpu(&self, gpu: u32) -> bool {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        devices.iter().any(|it| it.index == DeviceIndex::gpu(gpu))
+    }
+
+    /// Whether a record of the state is damaged, so that what is not there may exist all the same.
+    pub(super) fn state_is_damaged(&self) -> bool {
+        self.state_error().is_some()
+    }
+
+    /// Whether an entry of the state is damaged that may say who holds a GPU.
+    pub(super) fn holders_are_damaged(&self, gpu: u32) -> bool {
+        let entries = self.state_error().unwrap_or_default().split("; ");
+        let mut entries = entries.filter_map(|entry| entry.strip_prefix("devices.json: "));
+        // One of which the index is whole is named by it.
+        let of_gpu = format!("device {gpu}: ");
+        entries.any(|entry| entry.starts_with(&of_gpu) || !entry.starts_with("device "))
+    }
+
+    fn state_error(&self) -> Option<&str> {
+        let status = self.snapshot?.collectors.get("state")?;
+        status.error.as_deref()
+    }
+
+    /// Whether a process of which it is not known where it belongs may be of this user and uses the GPU.
+    pub(super) fn hides_use_of(&self, username: &str, gpu: u32) -> bool {
+        let unknown = self.unknown_uses.get(&gpu);
+        unknown.is_some_and(|unknown| unknown.may_be_of(username))
+    }
+
+    /// Whether a process of this user uses the GPU of which it is not known where it belongs.
+    pub(super) fn is_hidden_by(&self, username: &str, gpu: u32) -> bool {
+        let unknown = self.unknown_uses.get(&gpu);
+        unknown.is_some_and(|unknown| unknown.are_of(username))
+    }
+
+    /// Whether all processes on all GPUs are known.
+    pub(super) fn measures_all_processes(&self) -> bool {
+        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
+        let mut wholes = devices.iter().filter(|it| it.index.mig.is_none());
+        wholes.all(|device| self.measures_processes(device.index.gpu))
+    }
+
+    /// Whether all processes on a GPU are known.
+    pub(super) fn measures_processes(&self, gpu: u32) -> bool {
+        self.snapshot.is_some_and(|it| it.processes_known(gpu))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct UserFacts<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: Option<u32>,
+    /// `uid:1234`, as which configurations may know a user who has a name.
+    alias: Option<String>,
+    /// Absent if they could not be told: the user may be in any.
+    pub(super) groups: Option<&'a BTreeSet<String>>,
+    /// Out of reach of every rule.
+    pub(super) never: bool,
+}
+
+impl UserFacts<'_> {
+    /// The name, and what else the user is called.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.name).chain(self.alias.as_deref())
+    }
+
+    pub(super) fn is_in(&self, names: &BTreeSet<String>) -> bool {
+        self.names().any(|name| names.contains(name))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct EnvironmentFacts<'a> {
+    pub(super) environment: &'a Environment,
+    pub(super) host: HostId,
+    pub(super) user: UserId,
+    pub(super) attachments: Range<AttachmentId>,
+    /// In [`Facts::uses_by_environment`].
+    pub(super) uses: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachmentFacts {
+    pub(super) environment: EnvironmentId,
+    pub(super) host: HostId,
+    pub(super) user: UserId,
+    pub(super) gpu: u32,
+    /// What it claims; absent: the whole device.
+    pub(super) memory_bytes: Option<u64>,
+    /// Unix time, in whole seconds as the state has it.
+    pub(super) attached_seconds: Option<i64>,
+    /// Whether nothing shows that its user attached the device.
+    pub(super) unconfirmed: bool,
+    /// Utilization by the processes of its environment, as a part of the time that others left of the GPU. Absent if it was
+    /// not measured for all of them.
+    pub(super) utilization_ratio: Option<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct ProcessFacts<'a> {
+    pub(super) process: &'a Process,
+    pub(super) host: HostId,
+    /// For whom it runs; absent if that, or where it belongs, is unknown.
+    pub(super) user: Option<UserId>,
+    /// Whose it is although nobody knows where it belongs; absent where `user` is there, and where it may be anybody's.
+    pub(super) unknown_owner: Option<UserId>,
+    pub(super) environment: Option<EnvironmentId>,
+    pub(super) uses: Range<usize>,
+    /// It can be named without a doubt, and no rule is forbidden to end it.
+    pub(super) within_reach: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UseFacts {
+    pub(super) process: ProcessId,
+    pub(super) gpu: u32,
+    /// What was measured of it, on all MIG devices of the GPU.
+    pub(super) memory_bytes: u64,
+    /// Whether the driver told the memory on all of them.
+    pub(super) memory_is_measured: bool,
+    /// Absent if it was not measured on any of them.
+    pub(super) utilization_ratio: Option<f64>,
+    /// Utilization by processes of other users on the GPU: what was measured of them, or what the device itself tells beyond
+    /// the processes of this user, if that is more, for drivers tell nothing of shares below a percent.
+    pub(super) others_ratio: f64,
+}
+
+impl<'a> Facts<'a> {
+    /// A host by its name.
+    pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
+        self.host_ids.get(hostname).copied()
+    }
+
+    /// A user by name.
+    pub(super) fn user(&self, username: &str) -> Option<UserId> {
+        self.user_ids.get(username).copied()
+    }
+
+    /// An environment of a host.
+    pub(super) fn environment(&self, hostname: &str, eid: &str) -> Option<EnvironmentId> {
+        let host = self.host(hostname)?;
+        self.environment_ids.get(&(host, eid)).copied()
+    }
+
+    /// A process of a host.
+    pub(super) fn process(&self, hostname: &str, pid: u32) -> Option<ProcessId> {
+        let host = &self.hosts[self.host(hostname)?];
+        let ids = host.process_ids.get_or_init(|| {
+            let ids = host.processes.clone();
+            ids.map(|id| (self.processes[id].process.pid, id)).collect()
+        });
+        ids.get(&pid).copied()
+    }
+
+    /// What the processes of a user use on all hosts.
+    pub(super) fn uses_of_user(&self, username: &str) -> impl Iterator<Item = &UseFacts> {
+        let user = self.user(username);
+        let of = |position: usize| self.processes[self.uses[position].process].user;
+        let all = &self.uses_by_user;
+        let first = all.partition_point(|&position| of(position) < user);
+        let last = all.partition_point(|&position| of(position) <= user);
+        all[first..last]
+            .iter()
+            .filter(move |_| user.is_some())
+            .map(|&position| &self.uses[position])
+    }
+
+    /// The devices that the environments of a user are attached to, on all hosts.
+    pub(super) fn attachments_of_user(
+        &self,
+        username: &str,
+    ) -> impl Iterator<Item = &AttachmentFacts> {
+        let user = self.user(username);
+        let all = &self.attachments_by_user;
+        let of = |id: AttachmentId| Some(self.attachments[id].user);
+        let first = all.partition_point(|&id| of(id) < user);
+        let last = all.partition_point(|&id| of(id) <= user);
+        all[first..last].iter().map(|&id| &self.attachments[id])
+    }
+
+    /// The longest gap of a host, or of all.
+    pub(super) fn longest_gap_seconds(&self, host: Option<HostId>) -> f64 {
+        host.map_or(self.longest_gap_seconds, |host| {
+            self.hosts[host].freshness.longest_gap_seconds
+        })
+    }
+
+    /// What the processes of an environment use, by GPU.
+    pub(super) fn uses_of(&self, environment: EnvironmentId) -> impl Iterator<Item = &UseFacts> {
+        let range = self.environments[environment].uses.clone();
+        self.uses_by_environment[range]
+            .iter()
+            .map(|&position| &self.uses[position])
+    }
+
+    /// The devices that an environment is attached to.
+    pub(super) fn attachments_of(&self, environment: EnvironmentId) -> &[AttachmentFacts] {
+        &self.attachments[self.environments[environment].attachments.clone()]
+    }
+}
