@@ -53,11 +53,15 @@ impl History {
             };
             let rule = view.rule;
             let username = violation.username.as_str();
-            let known = self.violations.remove(&violation.key);
+            let known = self.violations.remove_entry(&violation.key);
+            let (key, known) = known.map_or_else(
+                || (violation.key.clone(), None),
+                |(key, known)| (key, Some(known)),
+            );
             let known = known.filter(|_| self.knows(rule)).map(Cow::Owned);
-            let known = self.progress(facts, rule, &violation.key, username, known, now);
+            let known = self.progress(facts, rule, &key, username, known, now);
             let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
-            known.about = About::of(facts, &violation.key.subject, username);
+            known.about = About::of(facts, &key.subject, username);
             known.unknown_seconds = None;
             known.since_seconds = violation.since_seconds;
             let open = |target: &Target| is_open(self, rule, target);
@@ -79,20 +83,20 @@ impl History {
             } else if view.freshness(host) == Freshness::New {
                 known.seen.observe(now, facts.longest_gap_seconds(host));
             }
-            known.put_off = plan.put_off.contains(&violation.key);
+            known.put_off = plan.put_off.contains(&key);
             let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
             if violation.stage == Stage::Due && acts_first {
                 let open = violation.targets.iter().filter(|target| open(target));
                 known.chosen.extend(open.map(Target::identity));
             }
-            seen.insert(violation.key.clone(), known);
+            seen.insert(key, known);
         }
         // The others are over, unless that is not known.
         for frozen in &plan.frozen {
-            if let Some(mut known) = self.violations.remove(&frozen.key) {
+            if let Some((key, mut known)) = self.violations.remove_entry(&frozen.key) {
                 known.unknown_seconds = Some(frozen.unknown_since_seconds);
                 known.seen.wait();
-                seen.insert(frozen.key.clone(), known);
+                seen.insert(key, known);
             }
         }
         for (key, known) in std::mem::take(&mut self.violations) {
