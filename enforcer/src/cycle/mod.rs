@@ -3,7 +3,9 @@
 mod asked_steps;
 mod lines;
 mod log;
+mod memory;
 mod own_steps;
+mod published;
 mod too_many;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,9 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use genv_core::enforcement::{
-    ENFORCEMENT_FILE, ENFORCEMENT_VERSION, Enforcement, EnforcementConfig, HeldViolation,
-};
+use genv_core::enforcement::Enforcement;
 use genv_core::model::{HostSnapshot, Publication};
 use genv_web::HealthLog;
 
@@ -23,20 +23,18 @@ use crate::blind::{self, Sight};
 use crate::capabilities;
 use crate::config::Mode;
 use crate::control::Control;
-use crate::directory::{Audience, FileError, RuntimeDirectory};
+use crate::directory::{FileError, RuntimeDirectory};
 use crate::execute::surprise::Expected;
 use crate::execute::{Blocked, Executor, Policy};
 use crate::groups::{self, Groups};
 use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
-use crate::metrics::{self, Counters, Measured, mode_word};
+use crate::metrics::{self, Counters, Measured};
 use crate::plan::words;
-use crate::plan::{self, History, Input, Key, Plan, ProcessTarget, Stage, Step, Violation};
+use crate::plan::{self, History, Input, Key, Plan, ProcessTarget};
 use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
-use crate::recovery;
 use crate::reload::InForce;
-use crate::status;
 use crate::tell::post::Post;
 use lines::Lines;
 use log::Said;
@@ -416,106 +414,6 @@ impl Cycle {
         );
         faults.push(format!("{process} did not end by SIGKILL"));
         self.counters.count_unkillable(&target.hostname);
-    }
-
-    /// Settles what an earlier daemon was in the middle of; why that cannot be done yet.
-    fn recover(&mut self, now_seconds: f64, faults: &mut Vec<String>) -> Option<FileError> {
-        if self.recovered {
-            return None;
-        }
-        let history = &mut self.history;
-        match recovery::take_up(&self.directory, &mut self.executor, history, now_seconds) {
-            Ok(found) => {
-                self.recovered = true;
-                faults.extend(found.iter().cloned());
-                self.lasting_faults.extend(found);
-                None
-            }
-            Err(error) => Some(error),
-        }
-    }
-
-    /// Writes down what is about to be done before anything is, so that none is done twice if this program is killed in
-    /// between.
-    fn write_ahead(&mut self, plan: &Plan) -> Option<FileError> {
-        let is_deed = |step: &&Step| words::deed(&step.kind).is_some();
-        let planned: Vec<Step> = plan.steps.iter().filter(is_deed).cloned().collect();
-        if self.executor.mode() == Mode::DryRun || planned.is_empty() {
-            return None;
-        }
-        let (mark, mut deeds) = self.in_flight();
-        for step in planned {
-            if !deeds.contains(&step) {
-                deeds.push(step);
-            }
-        }
-        recovery::begin(&self.directory, &self.history, mark, deeds).err()
-    }
-
-    /// Writes down what is remembered, as far as it must be.
-    fn remember(&mut self, plan: &Plan, now_seconds: f64) -> Result<(), FileError> {
-        self.on_disk
-            .follow(&self.directory, &self.history, plan, now_seconds)?;
-        // What is being asked is still to be settled.
-        if self.recovered && self.asking.as_ref().is_none_or(Asking::is_idle) {
-            recovery::end(&self.directory)?;
-        }
-        Ok(())
-    }
-
-    fn status(
-        &self,
-        plan: &Plan,
-        rules: &InForce,
-        control: &Control,
-        mode: Mode,
-        now_seconds: f64,
-    ) -> Enforcement {
-        let config = &rules.config;
-        let waivers = config.waivers.iter();
-        let waivers = waivers.filter(|it| it.until_seconds > now_seconds);
-        Enforcement {
-            version: ENFORCEMENT_VERSION,
-            pid: std::process::id(),
-            started_timestamp_seconds: self.started_seconds,
-            updated_timestamp_seconds: now_seconds,
-            interval_seconds: config.interval.as_secs_f64(),
-            mode: mode_word(mode).to_owned(),
-            config: EnforcementConfig {
-                source: rules.source.clone(),
-                hash: config.hash.clone(),
-                loaded_timestamp_seconds: rules.loaded_seconds,
-                error: rules.error.clone(),
-                rules: config.rules.iter().map(|rule| rule.name.clone()).collect(),
-            },
-            missing_hosts: plan.missing_hosts.iter().cloned().collect(),
-            unknown_processes: plan.unknown_processes.clone(),
-            unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
-            left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
-            frozen: too_many::listed_frozen(plan).map(status::frozen).collect(),
-            violations: too_many::listed(plan).map(|it| self.held(it)).collect(),
-            paused_until_seconds: control.paused_until_seconds,
-            waivers: waivers
-                .chain(&control.waivers())
-                .map(status::waiver)
-                .collect(),
-            ..Enforcement::default()
-        }
-    }
-
-    /// A violation as it is published, with why what is due was refused.
-    fn held(&self, violation: &Violation) -> HeldViolation {
-        let mut held = status::held(violation);
-        if violation.stage == Stage::Due {
-            held.why = self.said.refusal(&violation.key).map(str::to_owned);
-        }
-        held
-    }
-
-    fn publish(&self, status: &Enforcement) -> Result<(), FileError> {
-        let content = serde_json::to_vec(status).unwrap_or_default();
-        self.directory
-            .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)
     }
 }
 
