@@ -217,30 +217,29 @@ fn a_machine_that_nobody_has_used_yet_is_told_alike() -> Result<()> {
 
 #[test]
 fn changes_from_outside_are_answered_alike() -> Result<()> {
-    // Its environments are called as no other: commands find the processes that name them.
     let member = Sleeper::start(&[])?;
     let pid = member.pid().to_string();
     let uid = rustix::process::getuid().as_raw().to_string();
     let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 3, memory: 16gi}]\n");
     let (one, other) = (Peer::new(&simulation)?, Peer::new(&simulation)?);
     for line in [
-        "envs activate --eid outside1 --uid UID --username root --pid PID",
-        "envs activate --eid outside2 --uid UID --pid PID",
-        "envs config --eid outside1 name --name training",
-        "devices attach --eid outside1",
-        "devices attach --eid outside1 --count 2",
-        "envs config --eid outside2 gpu-memory --gpu-memory 4gi",
-        "devices attach --eid outside2 --count 1",
-        "devices attach --eid outside2 --index 0 --allow-over-subscription",
-        "devices attach --eid outside1",
-        "devices find --eid outside2",
-        "devices detach --eid outside2 --index 0",
+        "envs activate --eid e1 --uid UID --username root --pid PID",
+        "envs activate --eid e2 --uid UID --pid PID",
+        "envs config --eid e1 name --name training",
+        "devices attach --eid e1",
+        "devices attach --eid e1 --count 2",
+        "envs config --eid e2 gpu-memory --gpu-memory 4gi",
+        "devices attach --eid e2 --count 1",
+        "devices attach --eid e2 --index 0 --allow-over-subscription",
+        "devices attach --eid e1",
+        "devices find --eid e2",
+        "devices detach --eid e2 --index 0",
         "devices detach --eid nobody",
-        "envs config --eid outside1 name --clear",
+        "envs config --eid e1 name --clear",
         "envs query --query eid uid username config.name config.gpus config.gpu_memory pids",
         "devices query --query eids",
-        "devices detach --eid outside1 --quiet",
-        "devices detach --eid outside2",
+        "devices detach --eid e1 --quiet",
+        "devices detach --eid e2",
         "envs deactivate --pid PID",
         "envs ps --format csv",
         "devices ps --format csv",

@@ -263,7 +263,8 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
             train
                 .arg("1000")
                 .env_clear()
-                .env("GENV_ENVIRONMENT_ID", "e1");
+                .env("GENV_ENVIRONMENT_ID", "e1")
+                .env("GENV_TMPDIR", folder.join("state"));
             let job = Sleeper::spawn(train.uid(ALICE).gid(ALICE))?;
             drop(shell);
             let held = |uid: u32| -> Result<bool> {

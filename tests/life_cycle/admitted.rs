@@ -5,7 +5,6 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{output, until};
@@ -19,8 +18,6 @@ pub(crate) const BOB: u32 = FIRST_UID + 1;
 /// A state directory and a program that all users share.
 pub(crate) struct Machine {
     folder: tempfile::TempDir,
-    /// Of an environment that no other test has: genv finds its processes by it. Lines of sh name it EID.
-    pub(crate) eid: String,
     /// An ordinary user: the one who runs the test, unless that is root.
     pub(crate) user: u32,
 }
@@ -32,10 +29,7 @@ impl Machine {
         copy_program("genv", &folder.path().join("genv"))?;
         let own = getuid().as_raw();
         let user = if own == 0 { FIRST_UID } else { own };
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let eid = format!("e{}-{number}", std::process::id());
-        let machine = Self { folder, eid, user };
+        let machine = Self { folder, user };
         fs::create_dir(machine.state())?;
         fs::set_permissions(machine.state(), all(0o777))?;
         Ok(machine)
@@ -48,8 +42,7 @@ impl Machine {
     /// A line of sh; `user` is for root alone.
     fn sh(&self, user: Option<u32>, line: &str) -> Command {
         let mut command = Command::new("sh");
-        let line = line.replace("EID", &self.eid);
-        command.args(["-c", &line]).env_clear();
+        command.args(["-c", line]).env_clear();
         command.env(
             "PATH",
             format!("{}:/usr/bin:/bin", self.folder.path().display()),
@@ -132,7 +125,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let machine = Machine::new()?;
     let user = machine.user;
     let own = machine.sleeper(user)?;
-    let add = |pid: u32| format!("genv envs activate --eid EID --uid {user} --pid {pid}");
+    let add = |pid: u32| format!("genv envs activate --eid e1 --uid {user} --pid {pid}");
     machine.succeeds(Some(user), &add(own.pid()))?;
     let bobs = machine.sleeper(BOB)?;
     let found = if is_root() {
@@ -153,19 +146,19 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
             "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {other} script'; {command}"
         )
     };
-    machine.refuses(user, &call("genv activate --id EID"), &words)?;
+    machine.refuses(user, &call("genv activate --id e1"), &words)?;
     machine.refuses(user, &call("genv activate"), &words)?;
     let before = machine.environments();
     machine.run(
         Some(user),
-        &call("GENV_ENVIRONMENT_ID=EID genv shell --join"),
+        &call("GENV_ENVIRONMENT_ID=e1 genv shell --join"),
     )?;
     ensure!(machine.environments() == before);
     if is_root() {
         // What another user has is not left in his name either.
         let leave = format!(
             "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {} script'; \
-             GENV_ENVIRONMENT_ID=EID genv deactivate",
+             GENV_ENVIRONMENT_ID=e1 genv deactivate",
             own.pid()
         );
         machine.run(Some(BOB), &leave)?;
@@ -183,7 +176,7 @@ fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
         return Ok(());
     };
     for user in [0, machine.user] {
-        let line = format!("genv envs activate --eid EID --uid {user} --pid {thread}");
+        let line = format!("genv envs activate --eid e1 --uid {user} --pid {thread}");
         if user != 0 || is_root() {
             machine.refuses(user, &line, "it is a thread of the kernel")?;
         }
@@ -205,9 +198,9 @@ impl Drop for Job {
 }
 
 impl Machine {
-    /// A job in the environment EID, with the devices 0 and 1.
+    /// A job in the environment e1, with the devices 0 and 1.
     pub(crate) fn job(&self) -> Result<Job> {
-        let line = "exec genv exec --eid EID --gpus 2 --name training -- sleep 1000";
+        let line = "exec genv exec --eid e1 --gpus 2 --name training -- sleep 1000";
         let mut job = self.sh(Some(self.user), line);
         job.stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -240,7 +233,7 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
         if is_root() {
             machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
             ensure!(
-                !machine.environments().contains(&machine.eid),
+                !machine.environments().contains("\"e1\""),
                 "{}",
                 machine.environments()
             );
@@ -248,15 +241,12 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
         let before = machine.environments();
         let query = "genv envs query --query eid uid pids config.name config.gpus";
         let listed = machine.succeeds(restorer, query)?;
-        let record = format!(
-            "{},{},{},training,2\n",
-            machine.eid, machine.user, job.command
-        );
+        let record = format!("e1,{},{},training,2\n", machine.user, job.command);
         ensure!(listed == record, "{listed}");
         ensure!(machine.environments() == before);
-        machine.succeeds(restorer, "genv envs config --eid EID name --name again")?;
-        ensure!(machine.environments().contains(&machine.eid));
-        let held = machine.succeeds(None, "genv devices find --eid EID")?;
+        machine.succeeds(restorer, "genv envs config --eid e1 name --name again")?;
+        ensure!(machine.environments().contains("\"e1\""));
+        let held = machine.succeeds(None, "genv devices find --eid e1")?;
         ensure!(held == "0,1\n", "{held}");
     }
     Ok(())
@@ -271,26 +261,25 @@ fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_t
     let path = machine.state().join("devices.json");
     let content = fs::read_to_string(&path)?;
     // Another one has the second device meanwhile.
-    let eid = format!("\"{}\"", machine.eid);
     fs::write(
         &path,
         content
-            .replacen(&eid, "\"gone\"", 1)
-            .replacen(&eid, "\"e2\"", 1),
+            .replacen("\"e1\"", "\"gone\"", 1)
+            .replacen("\"e1\"", "\"e2\"", 1),
     )?;
     fs::remove_file(machine.state().join("envs.json"))?;
     let e2 = genv_tests::state::Environment::new("e2", machine.user, own.pid(), &[1]);
     let scratch = tempfile::tempdir()?;
     genv_tests::state::write(scratch.path(), 4, &[e2])?;
     let e2 = fs::read_to_string(scratch.path().join("envs.json"))?;
-    // Cut off: the record of e2 is whole, and that of EID is lost.
+    // Cut off: the record of e2 is whole, and that of e1 is lost.
     let cut = e2.rfind(']').context("a list")?;
     fs::write(machine.state().join("envs.json"), &e2[..cut])?;
     machine.succeeds(
         Some(machine.user),
-        "genv envs config --eid EID name --name again",
+        "genv envs config --eid e1 name --name again",
     )?;
-    let held = machine.succeeds(None, "genv devices find --eid EID")?;
+    let held = machine.succeeds(None, "genv devices find --eid e1")?;
     ensure!(held == "0\n", "{held}");
     drop(job);
     Ok(())
@@ -309,7 +298,7 @@ fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()>
     )?;
     machine.succeeds(Some(machine.user), "genv exec --eid e2 --gpus 4 -- true")?;
     ensure!(
-        !machine.environments().contains(&machine.eid),
+        !machine.environments().contains("\"e1\""),
         "{}",
         machine.environments()
     );
@@ -325,22 +314,22 @@ fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Resul
         fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
         if is_root() {
             for line in [
-                "genv devices detach --eid EID",
-                "genv devices detach --eid EID --index 0",
+                "genv devices detach --eid e1",
+                "genv devices detach --eid e1 --index 0",
                 "genv devices --reset",
                 "genv envs --reset",
-                "genv exec --eid EID -- true",
-                "genv envs activate --eid EID --uid BOB --kernel-id k",
-                "genv devices --no-cleanup detach --eid EID",
+                "genv exec --eid e1 -- true",
+                "genv envs activate --eid e1 --uid BOB --kernel-id k",
+                "genv devices --no-cleanup detach --eid e1",
             ] {
                 let line = line.replace("BOB", &BOB.to_string());
                 machine.refuses(BOB, &line, "none of its living processes is yours")?;
-                let held = machine.succeeds(Some(BOB), "genv devices find --eid EID")?;
+                let held = machine.succeeds(Some(BOB), "genv devices find --eid e1")?;
                 ensure!(held == "0,1\n", "{line}: {held}");
             }
         }
         let changer = (!by_root).then_some(user);
-        machine.succeeds(changer, "genv devices detach --eid EID")?;
+        machine.succeeds(changer, "genv devices detach --eid e1")?;
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
         drop(job);

@@ -178,11 +178,11 @@ fn try_out(damage: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
 
 fn keeps_its_devices(machine: &Machine, job: &Job) -> Result<()> {
     let own = Some(machine.user);
-    machine.succeeds(own, "genv envs config --eid EID name --name again")?;
-    let held = machine.succeeds(own, "genv devices find --eid EID")?;
+    machine.succeeds(own, "genv envs config --eid e1 name --name again")?;
+    let held = machine.succeeds(own, "genv devices find --eid e1")?;
     ensure!(held == "0,1\n", "it has {held}");
     let listed = machine.succeeds(own, "genv envs query --query eid uid pids")?;
-    let expected = format!("{},{},{}\n", machine.eid, machine.user, job.command);
+    let expected = format!("e1,{},{}\n", machine.user, job.command);
     ensure!(listed == expected, "{listed}");
     ensure!(
         Path::new(&format!("/proc/{}", job.command)).exists(),
@@ -296,7 +296,7 @@ fn a_file_that_others_may_not_read_is_left_as_it_is() -> Result<()> {
         for line in [
             "genv envs",
             "genv exec --gpus 1 -- true",
-            "genv envs config --eid EID name --name x",
+            "genv envs config --eid e1 name --name x",
         ] {
             let done = machine.run(Some(machine.user), line)?;
             let said = String::from_utf8_lossy(&done.stderr);
@@ -332,8 +332,8 @@ fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environme
         );
         machine.succeeds(Some(BOB), &line)?;
         machine.succeeds(Some(BOB), "genv devices attach --eid b --index 0")?;
-        machine.succeeds(own, "genv envs config --eid EID name --name again")?;
-        let held = machine.succeeds(own, "genv devices find --eid EID")?;
+        machine.succeeds(own, "genv envs config --eid e1 name --name again")?;
+        let held = machine.succeeds(own, "genv devices find --eid e1")?;
         ensure!(held == "1\n", "it has {held}");
         machine.succeeds(
             Some(BOB),
@@ -344,12 +344,12 @@ fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environme
         }
     }
     // An attach in it shows what it has.
-    machine.succeeds(own, "genv devices attach --eid EID --count 2")?;
+    machine.succeeds(own, "genv devices attach --eid e1 --count 2")?;
     keeps_its_devices(&machine, &job)?;
     // What its user gave back is not attached again.
-    machine.succeeds(own, "genv devices detach --eid EID")?;
-    machine.succeeds(own, "genv envs config --eid EID name --name x")?;
-    let held = machine.succeeds(own, "genv devices find --eid EID")?;
+    machine.succeeds(own, "genv devices detach --eid e1")?;
+    machine.succeeds(own, "genv envs config --eid e1 name --name x")?;
+    let held = machine.succeeds(own, "genv devices find --eid e1")?;
     ensure!(held == "\n", "it has {held}");
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result};
 
 use crate::patience::until;
+use crate::process::keep_from_other_tests;
 
 /// Starts a child as one user, then becomes another; both end with its input.
 const SCRIPT: &str = r#"
@@ -28,7 +29,7 @@ pub struct ChangedUser {
 }
 
 impl ChangedUser {
-    /// Starts them with exactly these variables.
+    /// Starts them with variables as those of [`crate::process::Sleeper::start`].
     ///
     /// # Errors
     /// The package perl is not installed, or this is not root.
@@ -68,11 +69,12 @@ impl ChangedUser {
 
     fn run(perl: &str, users: [u32; 3], environment: &[(&str, &str)]) -> Result<Self> {
         let users = users.map(|uid| uid.to_string());
-        let mut parent = Command::new(perl)
+        let mut command = Command::new(perl);
+        command.env_clear().envs(environment.iter().copied());
+        keep_from_other_tests(&mut command);
+        let mut parent = command
             .args(["-e", SCRIPT])
             .args(users)
-            .env_clear()
-            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -233,12 +233,25 @@ impl Drop for Running {
     }
 }
 
+/// Gives a process that names an environment but no state directory one that no test has. Commands of genv find the jobs
+/// of an environment among all processes of its user, so those of a test that runs at the same time, too.
+pub(crate) fn keep_from_other_tests(command: &mut Command) {
+    let sets = |variable: &str| {
+        let mut variables = command.get_envs();
+        variables.any(|(name, value)| name == variable && value.is_some())
+    };
+    if sets("GENV_ENVIRONMENT_ID") && !sets("GENV_TMPDIR") {
+        command.env("GENV_TMPDIR", "/nonexistent");
+    }
+}
+
 /// A process that sleeps, to be seen using a device; it ends with the value.
 #[derive(Debug)]
 pub struct Sleeper(Running);
 
 impl Sleeper {
-    /// Starts one with exactly these environment variables.
+    /// Starts one with these environment variables. One that names an environment names a state directory too:
+    /// `/nonexistent` unless `GENV_TMPDIR` is given.
     ///
     /// # Errors
     /// It cannot be started.
@@ -253,6 +266,7 @@ impl Sleeper {
     /// # Errors
     /// It cannot be started.
     pub fn spawn(command: &mut Command) -> Result<Self> {
+        keep_from_other_tests(command);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Self(Running::spawn(quiet)?))
     }

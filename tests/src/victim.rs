@@ -34,8 +34,8 @@ pub fn sleeper(environment: &[(&str, &str)]) -> Result<Sleeper> {
     sleeper_of(victim(), &[&[("PATH", "/bin")], environment].concat())
 }
 
-/// A process that sleeps, of another user where root runs the tests, with exactly these variables; the kernel has given
-/// it its name and its environ.
+/// A process that sleeps, of another user where root runs the tests, with variables as those of [`Sleeper::start`]; the
+/// kernel has given it its name and its environ.
 ///
 /// # Errors
 /// It cannot be started.

@@ -44,7 +44,12 @@ impl Victim {
 
     fn claiming(eid: &str) -> Self {
         let command = &mut Command::new("sleep");
-        Self::of(command.arg("1000000"), &[("GENV_ENVIRONMENT_ID", eid)])
+        // Without a state directory, commands of genv in other tests would take it for a job of theirs.
+        let claim = [
+            ("GENV_ENVIRONMENT_ID", eid),
+            ("GENV_TMPDIR", "/nonexistent"),
+        ];
+        Self::of(command.arg("1000000"), &claim)
     }
 
     /// Waits for the kernel to give it its environ.
