@@ -4,6 +4,8 @@ mod devices;
 mod driver;
 mod evidence;
 mod matrix;
+mod readings;
+mod wrong_answers;
 
 use anyhow::Result;
 use genv_tests::exporter::{Exporter, Setup};

@@ -1,7 +1,7 @@
 //! The wall clock of the daemon, which a campaign turns.
 //!
-//! libfaketime answers the daemon's questions for the time of day by a file. What the kernel tells itself goes on: times of
-//! files and processes, and the clocks that never go back.
+//! libfaketime reads the daemon's time of day from a file. Times of files and processes, which the kernel sets, and the
+//! monotonic clocks stay as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(super) const TURNS: [&str; 12] = [
 pub(super) struct WallClock(PathBuf);
 
 impl WallClock {
-    /// Gives an enforcer a clock that can be turned.
+    /// Gives an enforcer such a clock.
     pub(super) fn of(setup: Setup) -> Result<(Setup, Self)> {
         let clock = Self(setup.folder().join("clock"));
         clock.turn("+0")?;

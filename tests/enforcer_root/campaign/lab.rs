@@ -133,7 +133,7 @@ pub(super) fn uses(pid: u32, devices: &[usize], memory: &str, utilization: f64) 
 pub(super) struct Lab {
     pub(super) enforcer: Enforcer,
     pub(super) innocents: Vec<Innocent>,
-    /// What the files say before anybody does mischief.
+    /// The files before any mischief.
     pub(super) honest: Files,
     pub(super) clock: WallClock,
 }
@@ -263,7 +263,7 @@ impl Lab {
         attachments.is_some_and(|all| all.iter().any(|it| it["eid"] == eid))
     }
 
-    /// A process that breaks a rule and has nothing to do with the mischief, which the driver tells of.
+    /// A process that breaks a rule and has nothing to do with the mischief, which the driver lists.
     pub(super) fn guilty(&self) -> Result<Sleeper> {
         let guilty = sleeper_of(GRACE, &[("A", "1")])?;
         self.show(&[uses(guilty.pid(), &[SPARE], "1gi", 0.5)], "")?;

@@ -1,0 +1,113 @@
+//! What NVML calls can answer wrongly, as faults of a scenario.
+
+/// Calls about one device, as they are named without a version.
+const CALLS: &[&str] = &[
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetNumFans",
+    "nvmlDeviceGetFanSpeed",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetDecoderUtilization",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
+];
+
+/// Calls that answer with a text, and what may stand in its place.
+const TEXTS: &[&str] = &["nvmlDeviceGetUUID", "nvmlDeviceGetName"];
+const NO_TEXTS: &[&str] = &["empty", "not_utf8", "unterminated"];
+
+/// Calls that answer with a list.
+const LISTS: &[&str] = &[
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetProcessUtilization",
+];
+
+/// Errors that concern one device or one call.
+const ERRORS: &[&str] = &[
+    "not_supported",
+    "no_permission",
+    "not_found",
+    "insufficient_size",
+    "function_not_found",
+    "timeout",
+    "gpu_is_lost",
+    "unknown",
+];
+
+/// Numbers that no device measures: all bits set in each width, nearly so, and a little too much.
+const NUMBERS: &[u64] = &[u64::MAX, u64::MAX - 1, 0xFFFF_FFFF, 255, 200, 101];
+
+const COUNTS: &[u32] = &[4_000_000_000, 129, 70_000];
+
+/// What goes wrong with the whole driver.
+pub(crate) const OF_THE_HOST: &[&str] = &[
+    "{init: driver_not_loaded}, {reload: 1}",
+    "{init: unknown}, {reload: 1}",
+    "{wrong: nvmlDeviceGetCount, error: unknown}",
+    "{wrong: nvmlDeviceGetCount, error: uninitialized}",
+    "{wrong: nvmlDeviceGetCount, number: 4000000000}",
+    "{wrong: nvmlDeviceGetCount, number: 0}",
+    "{wrong: nvmlSystemGetDriverVersion, error: unknown}, {reload: 1}",
+    "{wrong: nvmlDeviceGetHandleByIndex, error: unknown}, {reload: 2}",
+    "{wrong: nvmlDeviceGetHandleByIndex, error: no_permission}, {reload: 3}",
+    "{wrong: nvmlDeviceGetUtilizationRates, error: lib_rm_version_mismatch}",
+    "{hang: nvmlDeviceGetComputeRunningProcesses}",
+    "{hang: nvmlDeviceGetMemoryInfo}",
+    "{hang: all}",
+    "{wrong: nvmlSystemGetDriverVersion, text: empty}, {reload: 4}",
+    "{wrong: nvmlSystemGetDriverVersion, text: not_utf8}, {reload: 5}",
+    "{wrong: nvmlSystemGetDriverVersion, text: unterminated}, {reload: 6}",
+    "{wrong: nvmlSystemGetDriverVersion, error: insufficient_size}, {reload: 7}",
+    "{wrong: nvmlEventSetCreate, error: unknown}, {reload: 8}",
+    "{wrong: nvmlEventSetCreate, error: uninitialized}, {reload: 9}",
+    "{wrong: nvmlDeviceRegisterEvents, error: unknown}, {reload: 10}",
+    "{wrong: nvmlEventSetWait, error: unknown}",
+    "{wrong: nvmlEventSetWait, error: gpu_is_lost}",
+    "{wrong: nvmlEventSetWait, error: uninitialized}",
+    "{wrong: nvmlEventSetWait, number: 18446744073709551615}",
+    "{wrong: nvmlEventSetWait, number: 4294967295}",
+    "{hang: nvmlEventSetCreate}, {reload: 11}",
+    "{hang: nvmlDeviceRegisterEvents}, {reload: 12}",
+    "{hang: nvmlEventSetWait}",
+    "{hang: nvmlEventSetWait}, {reload: 13}",
+];
+
+/// All faults of single devices.
+pub(crate) fn of_devices() -> Vec<String> {
+    let errors = CALLS.iter().flat_map(|call| {
+        let errors = ERRORS.iter();
+        errors.map(move |error| format!("{{wrong: {call}, error: {error}}}"))
+    });
+    let numbers = CALLS.iter().flat_map(|call| {
+        let numbers = NUMBERS.iter();
+        numbers.map(move |number| format!("{{wrong: {call}, number: {number}}}"))
+    });
+    let counts = LISTS.iter().flat_map(|call| {
+        let counts = COUNTS.iter();
+        counts.map(move |count| format!("{{wrong: {call}, count: {count}}}"))
+    });
+    let texts = TEXTS.iter().flat_map(|call| {
+        let texts = NO_TEXTS.iter();
+        texts.map(move |text| format!("{{wrong: {call}, text: {text}}}"))
+    });
+    errors.chain(numbers).chain(counts).chain(texts).collect()
+}
