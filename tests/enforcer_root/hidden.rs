@@ -1,7 +1,7 @@
-//! Processes of real users that were started without environment variables: whose idleness they hide, and how they are found.
+//! Processes of real users that were started without environment variables: they hide idleness, and rules find them.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, is_alive, sleeper_of};
+use genv_tests::enforcer::{Enforcer, Setup, enforcing, is_alive, sleeper_of};
 use genv_tests::patience::until;
 use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, users};
 use genv_tests::state::{self, Environment};
@@ -9,11 +9,7 @@ use serde_json::Value;
 
 use crate::stage::{ALICE, ANYTHING, BOB};
 
-const RULES: &str = "version: 1
-mode: enforce
-interval: 100ms
-breaker: {share_of_users: 1}
-rules:
+const RULES: &str = "
 - {kind: idle, over: 1s, action: detach, warn: []}
 - {kind: non-env-processes, action: terminate, for: 0s, warn: []}
 - {kind: unknown-processes, over: 2s, action: report, for: 0s}
@@ -40,7 +36,8 @@ fn found(status: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn who_clears_environment_variables_hides_what_is_his_own_alone() -> Result<()> {
+fn a_process_without_environment_variables_hides_the_idleness_of_its_own_user_alone() -> Result<()>
+{
     require_root();
     apart(|| {
         own_mounts();
@@ -55,7 +52,7 @@ fn who_clears_environment_variables_hides_what_is_his_own_alone() -> Result<()> 
                  - {{pid: {}, devices: [{{index: 0, memory: 1mi, utilization: 0}}]}}\n",
                 hiding.pid()
             );
-            let setup = Setup::new(&scenario, RULES)?;
+            let setup = Setup::new(&scenario, &enforcing(RULES))?;
             let environment = Environment::new("E", ALICE, member.pid(), &[0]);
             state::write(&setup.genv_directory(), 2, &[environment])?;
             let enforcer = setup.start()?;
@@ -80,7 +77,7 @@ fn who_clears_environment_variables_hides_what_is_his_own_alone() -> Result<()> 
                 let status = enforcer.status()?;
                 ensure!(found(&status) == [of_user], "{status:#}");
             }
-            ensure!(is_alive(hiding.pid()), "what is unknown is never ended");
+            ensure!(is_alive(hiding.pid()), "an unknown process was ended");
             let said = enforcer.setup().said(&["status"])?;
             let line = said.lines().find(|line| line.starts_with("Unknown"));
             let line = line.context("status does not count it")?;

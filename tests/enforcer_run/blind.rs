@@ -86,29 +86,27 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
     is_blind(&enforcer, "gpu", false)
 }
 
-/// What the user of the tests is told.
-fn why(enforcer: &Enforcer) -> Result<String> {
-    let directory = enforcer.setup().state_directory().display().to_string();
-    let mut why = enforcer
-        .setup()
-        .program("genv", &["why", "--state-directory", &directory])?;
+/// What `genv why` prints to the user of the tests.
+fn why(setup: &Setup) -> Result<String> {
+    let directory = setup.state_directory().display().to_string();
+    let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
     Ok(String::from_utf8(
         genv_tests::patience::output(&mut why)?.stdout,
     )?)
 }
 
-/// Waits until the status names this source, or none; returns what the commands say.
+/// Waits until the status names this source, or none; what `genv-enforcer status` and `genv why` print then.
 fn named(enforcer: &Enforcer, source: Option<&str>) -> Result<(String, String)> {
     enforcer.wait_for_status("the source is named", |status| match source {
         Some(source) => status["blind"][0]["source"] == source,
         None => status["blind"].as_array().is_some_and(Vec::is_empty),
     })?;
-    Ok((enforcer.setup().said(&["status"])?, why(enforcer)?))
+    Ok((enforcer.setup().said(&["status"])?, why(enforcer.setup())?))
 }
 
 #[test]
 fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Result<()> {
-    let untold = |devices: &[u8]| {
+    let hidden_on = |devices: &[u8]| {
         let device = |gpu: u8| match devices.contains(&gpu) {
             true => "{faults: [{not_supported: [processes]}]}",
             false => "{}",
@@ -119,13 +117,13 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
             device(1)
         )
     };
-    let setup = Setup::new(&untold(&[]), "version: 1\nrules: [{kind: idle}]\n")?;
+    let setup = Setup::new(&hidden_on(&[]), "version: 1\nrules: [{kind: idle}]\n")?;
     let genv = setup.genv_directory();
     state::write(&genv, 2, &[])?;
     let enforcer = setup.start()?;
-    let (status, told) = named(&enforcer, None)?;
+    let (status, notices) = named(&enforcer, None)?;
     ensure!(status.contains("Nobody breaks a rule."), "{status}");
-    ensure!(told.contains("Nothing is held against"), "{told}");
+    ensure!(notices.contains("Nothing is held against"), "{notices}");
 
     for (devices, what, ready) in [
         (&[1][..], "the processes on device 1 are not known", 200),
@@ -135,13 +133,13 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
             503,
         ),
     ] {
-        enforcer.setup().rewrite_scenario(&untold(devices))?;
+        enforcer.setup().rewrite_scenario(&hidden_on(devices))?;
         enforcer.wait_for_status(what, |status| {
             status["blind"][0]["why"]
                 .as_str()
                 .is_some_and(|why| why.contains(what))
         })?;
-        let (status, told) = named(&enforcer, Some("devices"))?;
+        let (status, notices) = named(&enforcer, Some("devices"))?;
         ensure!(
             status.contains("Blind      devices of") && status.contains(what),
             "{status}"
@@ -151,14 +149,15 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
             "{status}"
         );
         ensure!(
-            told.contains("It is not known whether") && told.contains("the enforcer is blind"),
-            "{told}"
+            notices.contains("It is not known whether")
+                && notices.contains("the enforcer is blind"),
+            "{notices}"
         );
         genv_tests::patience::until("it is ready, or not", || {
             Ok(enforcer.get("/-/ready")?.status == ready)
         })?;
     }
-    enforcer.setup().rewrite_scenario(&untold(&[]))?;
+    enforcer.setup().rewrite_scenario(&hidden_on(&[]))?;
     named(&enforcer, None)?;
 
     let envs = fs::read_to_string(genv.join("envs.json"))?;
@@ -178,7 +177,7 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
 }
 
 #[test]
-fn of_an_unknown_process_and_by_a_daemon_that_has_ended_nobody_is_said_to_keep_the_rules()
+fn while_a_process_is_unknown_or_the_enforcer_has_ended_it_is_not_known_who_breaks_a_rule()
 -> Result<()> {
     let hidden = sleeper_of(victim(), &[])?;
     let setup = Setup::new(
@@ -204,9 +203,7 @@ fn of_an_unknown_process_and_by_a_daemon_that_has_ended_nobody_is_said_to_keep_t
     let not_known = "is not known: the enforcer has ended or hangs";
     ensure!(said.contains(not_known), "{said}");
     ensure!(!said.contains("Nobody"), "{said}");
-    let directory = setup.state_directory().display().to_string();
-    let mut why = setup.program("genv", &["why", "--state-directory", &directory])?;
-    let why = String::from_utf8(genv_tests::patience::output(&mut why)?.stdout)?;
+    let why = why(&setup)?;
     ensure!(
         why.contains("It is not known whether") && !why.contains("Nothing is held"),
         "{why}"

@@ -9,7 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_core::state::{StateDirectory, StateSource as _};
-use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, is_alive, sleeper, victim};
+use genv_tests::enforcer::{
+    Enforcer, Setup, as_victim, ends, enforcing, is_alive, sleeper, victim,
+};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::Sleeper;
@@ -28,10 +30,7 @@ pub(super) struct Lab {
 }
 
 pub(super) fn rule(rule: &str) -> String {
-    format!(
-        "version: 1\nmode: enforce\nbreaker: {{share_of_users: 1}}\n\
-         rules:\n- {{{rule}, for: 0s, warn: []}}\n"
-    )
+    enforcing(&format!("- {{{rule}, for: 0s, warn: []}}\n"))
 }
 
 pub(super) fn environment(member: &Sleeper) -> Environment {
@@ -197,8 +196,7 @@ fn a_process_of_a_removed_record_leaves_its_device_to_no_other_of_its_user() -> 
         )
     };
     let idle = "kind: idle, below: 0.05, over: 2s, action: detach";
-    let rules = rule(idle).replace("rules:", "interval: 100ms\nrules:");
-    let setup = Setup::new(&scenario(&[0, 1]), &rules)?;
+    let setup = Setup::new(&scenario(&[0, 1]), &rule(idle))?;
     let folder = setup.genv_directory();
     let records = |of_first: &[usize]| {
         let first = Environment::new("e1", victim(), first.pid(), of_first);

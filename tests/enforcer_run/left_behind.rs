@@ -1,14 +1,10 @@
 //! A process that works on one device keeps it when another one is taken.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Setup, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::state::{self, Environment};
 
-const RULES: &str = "version: 1
-mode: enforce
-interval: 100ms
-breaker: {share_of_users: 1}
-rules:
+const RULES: &str = "
 - {kind: idle, over: 1s, action: detach, warn: []}
 - {kind: env-devices, action: kill, for: 300ms, warn: [], grace: 1s}
 - {kind: non-env-processes, action: kill, for: 300ms, warn: [], grace: 1s}
@@ -29,7 +25,7 @@ hosts:
         training.pid(),
         idle.pid()
     );
-    let setup = Setup::new(&scenario, RULES)?;
+    let setup = Setup::new(&scenario, &enforcing(RULES))?;
     let environment = Environment::new("e1", victim(), member.pid(), &[0, 1]);
     state::write(&setup.genv_directory(), 2, &[environment])?;
     let enforcer = setup.start()?;
@@ -39,7 +35,7 @@ hosts:
         context["pid"] == training.pid() && context["gpu"] == 1 && context["works_on"] == 0
     };
     enforcer.wait_for_status("the context is left behind", shown)?;
-    // What it knows of that outlives it.
+    // The enforcer knows of it after a restart too.
     let (_, setup) = enforcer.terminate()?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(10)?;
@@ -58,7 +54,7 @@ hosts:
     let line = text.lines().find(|line| line.contains("device 1 with"));
     let line = line.context("no line of what it uses")?;
     ensure!(line.contains("left behind by a detach"), "{text}");
-    // Who may not read the memory of the enforcer is told the same, by what it publishes.
+    // Without the right to read the enforcer's memory, the answer comes from the published status.
     let published = tempfile::tempdir()?;
     let status = enforcer.setup().state_directory().join("status.json");
     std::fs::copy(status, published.path().join("status.json"))?;

@@ -10,7 +10,7 @@ use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
 
-/// More than the breaker once allowed anybody.
+/// Processes of a job: more than one user may lose in a cycle.
 const JOB: usize = 21;
 
 fn job(variables: &[(&str, &str)]) -> Result<(Vec<Sleeper>, Vec<u32>)> {
@@ -63,27 +63,65 @@ fn a_job_of_many_processes_ends_over_cycles_and_stops_nothing() -> Result<()> {
     Ok(())
 }
 
+/// An environment with device 0, a member, and a job of many processes that use the device.
+struct Lab {
+    enforcer: Enforcer,
+    member: Sleeper,
+    _processes: Vec<Sleeper>,
+    pids: Vec<u32>,
+}
+
+impl Lab {
+    /// With an enforcer that may send this many signals a minute, and this rule.
+    fn new(signals_per_minute: u32, rule: &str) -> Result<Self> {
+        let member = sleeper(&[])?;
+        let (processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
+        let config = format!(
+            "version: 1\nmode: enforce\n\
+             breaker: {{share_of_users: 1, signals_per_minute: {signals_per_minute}}}\n\
+             rules: [{{{rule}, action: detach, for: 0s, warn: []}}]\n"
+        );
+        let setup = Setup::new(&used_by(&pids), &config)?;
+        let environment = Environment::new("E", victim(), member.pid(), &[0]);
+        state::write(&setup.genv_directory(), 2, &[environment])?;
+        Ok(Self {
+            enforcer: setup.start()?,
+            member,
+            _processes: processes,
+            pids,
+        })
+    }
+
+    /// Waits until processes wait, or do not wait any more, for their turn to end.
+    fn wait_for_waiting(&self, some: bool) -> Result<()> {
+        let left = self.enforcer.setup().state_directory().join("left.json");
+        until("processes wait for their turn, or none does", || {
+            Ok(left.exists() == some)
+        })
+    }
+
+    /// Of the 8 signals and devices of a minute, one user may lose 6.
+    fn ends_six_at_most(&self) -> Result<()> {
+        self.wait_for_waiting(false)?;
+        self.enforcer.wait_for_cycles(2)?;
+        let alive = self.pids.iter().filter(|pid| is_alive(**pid)).count();
+        ensure!(alive >= JOB - 6, "{alive}: {}", self.enforcer.log());
+        Ok(())
+    }
+}
+
 #[test]
 fn a_device_is_taken_from_a_job_of_many_processes_and_they_end_over_cycles() -> Result<()> {
-    let member = sleeper(&[])?;
-    let (_processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
-    let config = "version: 1
-mode: enforce
-breaker: {share_of_users: 1, signals_per_minute: 32}
-rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}]
-";
-    let setup = Setup::new(&used_by(&pids), config)?;
-    let environment = Environment::new("E", victim(), member.pid(), &[0]);
-    state::write(&setup.genv_directory(), 2, &[environment])?;
-    let enforcer = setup.start()?;
-    for pid in &pids {
+    let lab = Lab::new(32, "kind: max-devices-per-user, limit: 0")?;
+    let enforcer = &lab.enforcer;
+    for pid in &lab.pids {
         ends(*pid)?;
     }
     // The audit has how it went a moment after the process ended.
     until("all are in the audit", || {
-        Ok(signalled(&enforcer)?.len() == JOB)
+        Ok(signalled(enforcer)?.len() == JOB)
     })?;
-    ensure!(is_alive(member.pid()));
+    ensure!(is_alive(lab.member.pid()));
     let devices = std::fs::read_to_string(enforcer.setup().genv_directory().join("devices.json"))?;
     ensure!(!devices.contains("\"E\""), "{devices}");
     let status = enforcer.status()?;
@@ -92,55 +130,25 @@ rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []
 }
 
 #[test]
-fn what_waits_for_its_turn_goes_on_where_its_rule_is_taken_out() -> Result<()> {
-    let member = sleeper(&[])?;
-    let (_processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
-    let config = "version: 1
-mode: enforce
-breaker: {share_of_users: 1, signals_per_minute: 8}
-rules: [{kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}]
-";
-    let setup = Setup::new(&used_by(&pids), config)?;
-    let environment = Environment::new("E", victim(), member.pid(), &[0]);
-    state::write(&setup.genv_directory(), 2, &[environment])?;
-    let enforcer = setup.start()?;
-    let left = enforcer.setup().state_directory().join("left.json");
-    until("some wait for their turn", || Ok(left.exists()))?;
-    let (rules, _) = config.split_once("rules:").unwrap_or_default();
-    enforcer
-        .setup()
-        .rewrite_config(&format!("{rules}rules: []\n"))?;
-    until("nothing waits any more", || Ok(!left.exists()))?;
-    enforcer.wait_for_cycles(2)?;
-    // Of 8 signals and devices a minute, one user may lose 6.
-    let alive = pids.iter().filter(|pid| is_alive(**pid)).count();
-    ensure!(alive >= JOB - 6, "{alive}");
-    Ok(())
+fn processes_that_wait_for_their_turn_go_on_where_their_rule_is_taken_out() -> Result<()> {
+    let lab = Lab::new(8, "kind: max-devices-per-user, limit: 0")?;
+    lab.wait_for_waiting(true)?;
+    let config = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1, signals_per_minute: 8}\nrules: []\n";
+    lab.enforcer.setup().rewrite_config(config)?;
+    lab.ends_six_at_most()
 }
 
 #[test]
-fn what_waits_for_its_turn_goes_on_where_it_works_on_another_device_by_then() -> Result<()> {
-    let member = sleeper(&[])?;
-    let (_processes, pids) = job(&[("GENV_ENVIRONMENT_ID", "E")])?;
-    let config = "version: 1
-mode: enforce
-breaker: {share_of_users: 1, signals_per_minute: 8}
-rules: [{kind: max-devices-per-user, limit: 0, match: {devices: [0]}, action: detach, for: 0s, warn: []}]
-";
-    let setup = Setup::new(&used_by(&pids), config)?;
-    let environment = |gpu| Environment::new("E", victim(), member.pid(), &[gpu]);
-    state::write(&setup.genv_directory(), 2, &[environment(0)])?;
-    let enforcer = setup.start()?;
-    let left = enforcer.setup().state_directory().join("left.json");
-    until("some wait for their turn", || Ok(left.exists()))?;
-    state::write(&enforcer.setup().genv_directory(), 2, &[environment(1)])?;
+fn processes_that_wait_for_their_turn_go_on_where_they_work_on_another_device_by_then() -> Result<()>
+{
+    let rule = "kind: max-devices-per-user, limit: 0, match: {devices: [0]}";
+    let lab = Lab::new(8, rule)?;
+    lab.wait_for_waiting(true)?;
+    let setup = lab.enforcer.setup();
+    let environment = Environment::new("E", victim(), lab.member.pid(), &[1]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
     let works = "memory: 1gi}, {index: 1, memory: 1gi, utilization: 0.05}]";
-    let works = used_by(&pids).replace("memory: 1gi}]", works);
-    enforcer.setup().rewrite_scenario(&works)?;
-    until("nothing waits any more", || Ok(!left.exists()))?;
-    enforcer.wait_for_cycles(2)?;
-    // Of 8 signals and devices a minute, one user may lose 6.
-    let alive = pids.iter().filter(|pid| is_alive(**pid)).count();
-    ensure!(alive >= JOB - 6, "{alive}");
-    Ok(())
+    let works = used_by(&lab.pids).replace("memory: 1gi}]", works);
+    setup.rewrite_scenario(&works)?;
+    lab.ends_six_at_most()
 }

@@ -31,11 +31,6 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
         .context("no records")?
         .push(serde_json::json!({"uid": "?", "pids": [outsider.pid()]}));
     let damaged = damaged.to_string();
-    let write = |text: &str| -> Result<()> {
-        let next = path.with_extension("next");
-        fs::write(&next, text)?;
-        Ok(fs::rename(&next, &path)?)
-    };
     let enforcer = setup.start()?;
     let unknown = |status: &Value| {
         let hosts = status["unknown_processes"].as_object();
@@ -51,11 +46,11 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
         );
         // Less than half of what it takes to be warned, and then a moment in which nobody can tell.
         std::thread::sleep(Duration::from_millis(500));
-        write(&damaged)?;
+        write_whole(&path, &damaged)?;
         enforcer.wait_for_status("it is unknown, or has ended", |status| {
             unknown(status) || !is_alive(outsider.pid())
         })?;
-        write(&whole)?;
+        write_whole(&path, &whole)?;
         rounds += 1;
     }
     ensure!(rounds > 2, "it was ended after {rounds} rounds");
@@ -91,7 +86,7 @@ fn a_program_that_is_started_again_and_again_is_ended_by_the_warnings_of_the_fir
     Ok(())
 }
 
-/// An environment that holds a device, under a rule that takes it and remembers nothing of a violation that is over.
+/// A rule that takes devices, and that remembers nothing of a violation that is over.
 const TAKES: &str = "version: 1
 mode: enforce
 interval: 100ms

@@ -8,9 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{output, until};
-use genv_tests::process::{Running, Sleeper, copy_program, signal};
+use genv_tests::process::{Orphan, Running, Sleeper, copy_program};
 use genv_tests::root::FIRST_UID;
-use rustix::process::{Signal, getuid};
+use rustix::process::getuid;
 
 /// Another user than the one of a [`Machine`].
 pub(crate) const BOB: u32 = FIRST_UID + 1;
@@ -170,7 +170,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
 }
 
 #[test]
-fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
+fn a_thread_of_the_kernel_becomes_no_member() -> Result<()> {
     let machine = Machine::new()?;
     let Some(thread) = kernel_thread() else {
         return Ok(());
@@ -186,15 +186,8 @@ fn a_thread_of_the_kernel_becomes_nobodys_member() -> Result<()> {
 
 /// A command of `genv exec`; it ends with the value.
 pub(crate) struct Job {
-    pub(crate) command: u32,
+    pub(crate) command: Orphan,
     _genv: Running,
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = signal(self.command, Signal::KILL);
-    }
 }
 
 impl Machine {
@@ -217,7 +210,7 @@ impl Machine {
                 .contains(&format!("        {command}\n")))
         })?;
         Ok(Job {
-            command,
+            command: Orphan(command),
             _genv: genv,
         })
     }
@@ -241,7 +234,7 @@ fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> 
         let before = machine.environments();
         let query = "genv envs query --query eid uid pids config.name config.gpus";
         let listed = machine.succeeds(restorer, query)?;
-        let record = format!("e1,{},{},training,2\n", machine.user, job.command);
+        let record = format!("e1,{},{},training,2\n", machine.user, job.command.0);
         ensure!(listed == record, "{listed}");
         ensure!(machine.environments() == before);
         machine.succeeds(restorer, "genv envs config --eid e1 name --name again")?;

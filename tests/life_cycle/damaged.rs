@@ -182,10 +182,10 @@ fn keeps_its_devices(machine: &Machine, job: &Job) -> Result<()> {
     let held = machine.succeeds(own, "genv devices find --eid e1")?;
     ensure!(held == "0,1\n", "it has {held}");
     let listed = machine.succeeds(own, "genv envs query --query eid uid pids")?;
-    let expected = format!("e1,{},{}\n", machine.user, job.command);
+    let expected = format!("e1,{},{}\n", machine.user, job.command.0);
     ensure!(listed == expected, "{listed}");
     ensure!(
-        Path::new(&format!("/proc/{}", job.command)).exists(),
+        Path::new(&format!("/proc/{}", job.command.0)).exists(),
         "it was ended"
     );
     Ok(())
@@ -306,7 +306,7 @@ fn a_file_that_others_may_not_read_is_left_as_it_is() -> Result<()> {
             );
             ensure!(!said.contains("panicked"), "{said}");
         }
-        // What nobody could read was not replaced.
+        // The unreadable file was not replaced.
         mode(0o666)?;
         ensure!(fs::read(&path)? == content, "{file}");
         keeps_its_devices(&machine, &job).context(file)?;

@@ -4,21 +4,12 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{Lines, ended, output, until};
-use genv_tests::process::{Running, signal};
+use genv_tests::process::{Orphan, Running, signal};
 use genv_tests::shell::{Account, Shell};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// A process of a shell that has ended; it ends with the value.
-struct Job(u32);
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = signal(self.0, Signal::KILL);
-    }
-}
 
 /// A machine with four devices, of which these processes use the first.
 fn driver(account: &Account, pids: &[u32]) -> Result<()> {
@@ -57,12 +48,12 @@ fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
 }
 
 /// Activates an environment with a device, starts a job there, and ends the shell.
-fn leave_behind(account: &Account, start: &str) -> Result<Job> {
+fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
     leave_behind_after(account, start, "exec sleep 1000", "true")
 }
 
 /// As [`leave_behind`], of a job that runs this line; the shell runs `last` before it ends.
-fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Job> {
+fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Orphan> {
     fs::write(
         account.home().join("run"),
         format!("echo $$ > ~/job; {line}\n"),
@@ -75,7 +66,7 @@ fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) ->
     );
     printed(account, &script, 0)?;
     let pid = fs::read_to_string(account.home().join("job"))?;
-    Ok(Job(pid.trim().parse().context("a pid")?))
+    Ok(Orphan(pid.trim().parse().context("a pid")?))
 }
 
 /// How people start what shall go on without them.
@@ -167,7 +158,8 @@ fn a_command_that_finds_nothing_new_writes_nothing() -> Result<()> {
 }
 
 #[test]
-fn what_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()> {
+fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it() -> Result<()>
+{
     let account = Account::new()?;
     driver(&account, &[])?;
     let title = "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
@@ -178,7 +170,7 @@ fn what_overwrote_its_variables_is_in_its_environment_if_a_command_recorded_it()
     let processes = shown.to_string();
     ensure!(!processes.contains("environ_overwritten"), "{shown:#}");
     ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
-    // It is known to have none: that ends the environment, as it could not if the process told nothing.
+    // The job is known to have no context, which ends the environment; an unknown process could not.
     driver(&account, &[])?;
     let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
     ensure!(found == "\n", "{found}");
@@ -212,7 +204,7 @@ fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_th
 }
 
 #[test]
-fn what_the_driver_does_not_tell_ends_no_job() -> Result<()> {
+fn a_driver_that_fails_ends_no_job() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
     let job = leave_behind(&account, "nohup JOB &")?;
@@ -238,70 +230,20 @@ fn exec_ends_its_environment_with_its_command() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
     let script = "genv exec --eid e1 --gpus 1 -- sh -c 'sleep 1000 > /dev/null 2>&1 & echo $!'";
-    let job = Job(printed(&account, script, 0)?.trim().parse()?);
+    let job = Orphan(printed(&account, script, 0)?.trim().parse()?);
     driver(&account, &[job.0])?;
     ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
     Ok(())
 }
 
-#[test]
-fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
-    for (flag, said, ends) in [
-        ("", "works on device 0", false),
-        ("--end", "", true),
-        ("--wait", "waiting for process", true),
-    ] {
-        let account = Account::new()?;
-        driver(&account, &[])?;
-        fs::write(account.home().join("run"), "exec sleep 1000\n")?;
-        let script = format!(
-            "{}\ngenv activate --id e1 --gpus 1\nsh ~/run > /dev/null 2>&1 < /dev/null & echo $!\nread line; sleep 1\ngenv deactivate {flag}",
-            Shell::Bash.setup()
-        );
-        let mut shell = bash(&account, &script)?;
-        shell
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut shell = Running::spawn(&mut shell)?;
-        let lines = Lines::of(shell.stdout.take().context("a pipe")?);
-        let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
-        let job = Job(lines.next_line()?.trim().parse()?);
-        driver(&account, &[job.0])?;
-        drop(shell.stdin.take());
-        if flag == "--wait" {
-            ensure!(complaints.next_line()?.contains(said));
-            ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
-            driver(&account, &[])?;
-        }
-        ensure!(ended(&mut shell)?.success(), "{flag}");
-        if flag.is_empty() {
-            let line = complaints.next_line()?;
-            ensure!(
-                line.contains(&format!("process {} (sleep) {said}", job.0)),
-                "{line}"
-            );
-        }
-        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
-        let lives = std::path::Path::new(&format!("/proc/{}/environ", job.0)).exists();
-        ensure!(
-            flag != "--end" || !lives || fs::read(format!("/proc/{}/environ", job.0))?.is_empty()
-        );
-        ensure!(ends || lives);
-    }
-    Ok(())
-}
-
-#[test]
-fn who_waits_for_jobs_waits_while_the_driver_does_not_tell_them() -> Result<()> {
-    let account = Account::new()?;
-    driver(&account, &[])?;
-    fs::write(account.home().join("run"), "exec sleep 1000\n")?;
+/// A shell of an environment with a device and a job; it runs `last` when its input ends. With what it complains of.
+fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
+    driver(account, &[])?;
     let script = format!(
-        "{}\ngenv activate --id e1 --gpus 1\nsh ~/run > /dev/null 2>&1 < /dev/null & echo $!\nread line\ngenv deactivate --wait",
+        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
         Shell::Bash.setup()
     );
-    let mut shell = bash(&account, &script)?;
+    let mut shell = bash(account, &script)?;
     shell
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -309,7 +251,43 @@ fn who_waits_for_jobs_waits_while_the_driver_does_not_tell_them() -> Result<()> 
     let mut shell = Running::spawn(&mut shell)?;
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
-    let job = Job(lines.next_line()?.trim().parse()?);
+    let job = Orphan(lines.next_line()?.trim().parse()?);
+    until("the job is a program", || {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", job.0))?;
+        Ok(comm == "sleep\n")
+    })?;
+    Ok((shell, complaints, job))
+}
+
+#[test]
+fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<()> {
+    for flag in ["", "--end", "--wait"] {
+        let account = Account::new()?;
+        let line = format!("genv deactivate {flag}");
+        let (mut shell, complaints, job) = shell_with_a_job(&account, &line)?;
+        driver(&account, &[job.0])?;
+        drop(shell.stdin.take());
+        if flag == "--wait" {
+            ensure!(complaints.next_line()?.contains("waiting for process"));
+            ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
+            driver(&account, &[])?;
+        }
+        ensure!(ended(&mut shell)?.success(), "{flag}");
+        if flag.is_empty() {
+            let line = complaints.next_line()?;
+            let expected = format!("process {} (sleep) works on device 0", job.0);
+            ensure!(line.contains(&expected), "{line}");
+        }
+        ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
+        ensure!(is_alive(job.0) == (flag != "--end"), "{flag}");
+    }
+    Ok(())
+}
+
+#[test]
+fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
+    let account = Account::new()?;
+    let (mut shell, complaints, job) = shell_with_a_job(&account, "genv deactivate --wait")?;
     fs::write(
         account.home().join("driver.yaml"),
         "version: 1\nhosts:\n- devices: [{faults: [{not_supported: [processes]}]}, {}, {}, {}]\n",
@@ -351,14 +329,11 @@ fn deactivating_the_last_shell_ends_the_jobs_of_those_before_it() -> Result<()> 
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     ensure!(lines.next_line()?.trim() == "ready");
     let pid = fs::read_to_string(account.home().join("job"))?;
-    let job = Job(pid.trim().parse()?);
+    let job = Orphan(pid.trim().parse()?);
     driver(&account, &[job.0])?;
     drop(shell.stdin.take());
     ensure!(ended(&mut shell)?.success());
-    ensure!(
-        !fs::exists(format!("/proc/{}/exe", job.0))?
-            || fs::read_link(format!("/proc/{}/exe", job.0)).is_err()
-    );
+    ensure!(!is_alive(job.0));
     ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
     Ok(())
 }

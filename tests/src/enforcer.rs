@@ -17,7 +17,15 @@ pub use crate::victim::{
     as_victim, copy_of_sleep, ends, is_alive, sleeper, sleeper_of, target, terminate, victim,
 };
 
-/// A configuration of one rule, which ends processes outside of environments, with this said of when.
+/// A configuration that enforces these rules (a YAML list), also against a single user.
+#[must_use]
+pub fn enforcing(rules: &str) -> String {
+    format!(
+        "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {{share_of_users: 1}}\nrules:\n{rules}"
+    )
+}
+
+/// A configuration of one rule, which ends processes outside of environments, with these keys of its times.
 #[must_use]
 pub fn ends_outsiders(mode: &str, when: &str) -> String {
     format!(

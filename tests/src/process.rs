@@ -245,6 +245,17 @@ pub(crate) fn keep_from_other_tests(command: &mut Command) {
     }
 }
 
+/// A process that is no child of the test, such as a job whose shell has ended; it is killed with the value.
+#[derive(Debug)]
+pub struct Orphan(pub u32);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = signal(self.0, Signal::KILL);
+    }
+}
+
 /// A process that sleeps, to be seen using a device; it ends with the value.
 #[derive(Debug)]
 pub struct Sleeper(Running);

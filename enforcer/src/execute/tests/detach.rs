@@ -19,6 +19,24 @@ fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
     }
 }
 
+/// A process as one of the environment E.
+fn inside(victim: &Victim) -> ProcessTarget {
+    ProcessTarget {
+        eid: Some("E".to_owned()),
+        ..victim.target()
+    }
+}
+
+/// The device of the environment E of this member, with the processes that use it.
+fn used_by(stage: &Stage, member: &Victim, victims: &[Victim]) -> AttachmentTarget {
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    AttachmentTarget {
+        processes: victims.iter().map(inside).collect(),
+        ..attachment(stage, uid)
+    }
+}
+
 fn detach(target: &AttachmentTarget) -> Step {
     step(StepKind::Detach(target.clone()))
 }
@@ -30,12 +48,8 @@ fn detaching_takes_the_device_and_ends_the_processes_on_it() {
     let stage = Stage::new(&[&victim]);
     let uid = victim.target().uid;
     stage.environment("E", uid, member.pid());
-    let process = ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..victim.target()
-    };
     let target = AttachmentTarget {
-        processes: vec![process],
+        processes: vec![inside(&victim)],
         ..attachment(&stage, uid)
     };
     let mut dry = stage.executor();
@@ -128,16 +142,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 5;
-    let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let process = |victim: &Victim| ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..victim.target()
-    };
-    let target = AttachmentTarget {
-        processes: victims.iter().map(process).collect(),
-        ..attachment(&stage, uid)
-    };
+    let target = used_by(&stage, &member, &victims);
     let (now, nobody) = (Arc::new(Mutex::new(1000.0)), BTreeSet::new());
     let executor = || {
         let now = Arc::clone(&now);
@@ -156,7 +161,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     // The device is one, and three are a cycle's.
     until("two have ended", || alive(&mut victims) == 2);
     refused(
-        &first.carry_out(&kill(&process(&victims[3])), "why"),
+        &first.carry_out(&kill(&inside(&victims[3])), "why"),
         "paced",
         true,
     );
@@ -165,7 +170,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     second.end_left(|_, _| true);
     second.end_left(|rule, process| rule != "rule" || process.pid == victims[2].pid());
     assert_eq!(victims[3].ended_by(), 15);
-    assert!(victims[2].runs(), "it waits by an administrator's word");
+    assert!(victims[2].runs(), "the administrator keeps it waiting");
     second.begin_cycle(&nobody, &nobody);
     second.end_left(|_, _| false);
     assert!(victims[2].runs(), "the minute has no room");
@@ -183,16 +188,7 @@ fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_
     let mut victims: Vec<Victim> = (0..4).map(|_| Victim::claiming("E")).collect();
     let mut stage = Stage::new(&victims.iter().collect::<Vec<_>>());
     stage.policy.breaker.signals_per_minute = 8;
-    let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let process = |victim: &Victim| ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..victim.target()
-    };
-    let target = AttachmentTarget {
-        processes: victims.iter().map(process).collect(),
-        ..attachment(&stage, uid)
-    };
+    let target = used_by(&stage, &member, &victims);
     let nobody = BTreeSet::new();
     let mut first = stage.executor().asked_by("monitor".to_owned()).unwrap();
     first.begin_cycle(&nobody, &nobody);

@@ -47,6 +47,20 @@ pub(super) fn limit(default: u64) -> Limits<u64> {
     }
 }
 
+pub(super) fn max_devices_per_user(default: u64, scope: Scope) -> RuleKind {
+    RuleKind::MaxDevicesPerUser {
+        limits: limit(default),
+        scope,
+    }
+}
+
+pub(super) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind {
+    RuleKind::MaxEnvironmentsPerUser {
+        limits: limit(default),
+        scope,
+    }
+}
+
 pub(super) fn config(rules: Vec<Rule>) -> Config {
     Config {
         hash: String::new(),

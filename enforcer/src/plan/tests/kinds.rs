@@ -121,10 +121,7 @@ fn an_amount_that_was_configured_counts_where_the_attachment_has_none() {
 
 #[test]
 fn an_environment_with_a_process_that_may_not_be_ended_is_not_taken_apart() {
-    let kind = || RuleKind::MaxEnvironmentsPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
+    let kind = || max_environments_per_user(1, Scope::Host);
     let mut lab = Lab::new(1, 2)
         .environment("gpu01", "a", "alice")
         .environment("gpu01", "b", "alice")

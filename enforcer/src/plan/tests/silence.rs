@@ -115,10 +115,7 @@ fn a_source_that_fails_stops_what_needs_it_and_nothing_else() {
         .environment("gpu01", "e1", "alice")
         .attach("gpu01", "e1", 0, 60.0)
         .process("gpu01", 10, "bob", None, &[(0, GIB)]);
-    let devices = RuleKind::MaxDevicesPerUser {
-        limits: limit(0),
-        scope: Scope::Host,
-    };
+    let devices = max_devices_per_user(0, Scope::Host);
     let rules = vec![
         rule(RuleKind::NonEnvProcesses, Action::Terminate),
         rule(devices, Action::Detach),
@@ -212,20 +209,8 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
     };
     let scope = Scope::AllHosts;
     let kinds = [
-        (
-            RuleKind::MaxDevicesPerUser {
-                limits: limit(1),
-                scope,
-            },
-            Action::Detach,
-        ),
-        (
-            RuleKind::MaxEnvironmentsPerUser {
-                limits: limit(1),
-                scope,
-            },
-            Action::Detach,
-        ),
+        (max_devices_per_user(1, scope), Action::Detach),
+        (max_environments_per_user(1, scope), Action::Detach),
         (
             RuleKind::MaxHostsPerUser { limits: limit(1) },
             Action::Detach,
@@ -259,10 +244,7 @@ fn promise_17_with_a_host_missing_nothing_is_done_about_what_counts_over_all() {
 
 #[test]
 fn promise_17_a_host_that_says_the_same_for_long_is_missing() {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::AllHosts,
-    };
+    let kind = max_devices_per_user(1, Scope::AllHosts);
     let lab = Lab::new(2, 1)
         .environment("gpu01", "a", "alice")
         .environment("gpu02", "b", "alice")
@@ -314,10 +296,7 @@ fn clocks_that_jump_hurry_nothing() {
 
 #[test]
 fn what_counts_over_all_is_not_forgotten_while_a_host_is_silent() {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::AllHosts,
-    };
+    let kind = max_devices_per_user(1, Scope::AllHosts);
     let mut lab = Lab::new(2, 1)
         .environment("gpu01", "a", "alice")
         .environment("gpu02", "b", "alice")
@@ -393,10 +372,7 @@ fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_env
 
 #[test]
 fn the_newest_on_all_hosts_is_the_newest_whatever_their_clocks_say() {
-    let kind = RuleKind::MaxDevicesPerUser {
-        limits: limit(1),
-        scope: Scope::AllHosts,
-    };
+    let kind = max_devices_per_user(1, Scope::AllHosts);
     let lab = Lab::new(2, 1)
         .environment("gpu01", "e1", "alice")
         .attach("gpu01", "e1", 0, 300.0)

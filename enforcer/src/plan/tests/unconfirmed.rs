@@ -53,10 +53,7 @@ fn it_helps_and_sets_no_bound() {
 
 #[test]
 fn an_environment_that_has_nothing_else_goes_before_her_own() {
-    let environments = RuleKind::MaxEnvironmentsPerUser {
-        limits: limit(1),
-        scope: Scope::Host,
-    };
+    let environments = max_environments_per_user(1, Scope::Host);
     let mut lab = Lab::new(1, 2)
         .environment("gpu01", "e1", "alice")
         .environment("gpu01", "forged", "alice")
