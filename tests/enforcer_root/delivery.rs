@@ -99,9 +99,14 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     );
     ensure!(!why(&enforcer, NOHUP + 1)?.contains(&ended));
     let log = enforcer.log();
-    for said in ["a warning is not delivered yet", "a user is warned"] {
-        ensure!(log.matches(said).count() == 1, "{said}: {log}");
-    }
+    let count = |message: &str| log.matches(message).count();
+    // Once, and again after each time that a slow machine did not show the process.
+    let times = 1..=1 + count("a collector fails");
+    ensure!(
+        times.contains(&count("a warning is not delivered yet")),
+        "{log}"
+    );
+    ensure!(count("a user is warned") == 1, "{log}");
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use crate::stage::{ALICE, ANYTHING, Stage, target};
 /// Set in this program when it runs in the namespace.
 const INSIDE: &str = "GENV_TEST_PID_NAMESPACE";
 
-/// Runs a test of this program again as the first process of a pid namespace; tells whether this already is that.
+/// Runs a test of this program again as the first process of a pid namespace; returns whether it already is.
 fn in_a_pid_namespace(test: &str) -> Result<bool> {
     require_root();
     if std::env::var_os(INSIDE).is_some() {
@@ -32,9 +32,9 @@ fn in_a_pid_namespace(test: &str) -> Result<bool> {
         .arg(std::env::current_exe()?)
         .args(["--exact", test]);
     let done = output(again.env(INSIDE, "1"))?;
-    let said = String::from_utf8_lossy(&done.stdout);
-    ensure!(done.status.success(), "in the namespace: {said}");
-    ensure!(said.contains("1 passed"), "it was not run: {said}");
+    let printed = String::from_utf8_lossy(&done.stdout);
+    ensure!(done.status.success(), "in the namespace: {done:?}");
+    ensure!(printed.contains("1 passed"), "it was not run: {printed}");
     Ok(false)
 }
 
