@@ -13,8 +13,8 @@ use genv_tests::process::Running;
 pub(crate) const ALICE: &str = "alice";
 pub(crate) const BOB: &str = "bob";
 
-/// With this key everybody may log in.
-const KEY: &str = "/root/key";
+/// The key of the test machine that logs every user in.
+const KEY: &str = "/etc/ssh/test-key";
 
 /// How a session ends.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +39,8 @@ pub(crate) fn prepare(machine: &Machine) -> Result<()> {
     machine.run(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", KEY])?;
     for user in [ALICE, BOB] {
         machine.run(&["usermod", "--shell", "/bin/bash", user])?;
-        // A screen has its sockets there where its own folder is missing.
         let script = format!(
-            "set -e; home=/home/{user}; mkdir -m 700 $home/.ssh; cp {KEY}.pub $home/.ssh/authorized_keys\n\
+            "set -e; home=~{user}; mkdir -m 700 $home/.ssh; cp {KEY}.pub $home/.ssh/authorized_keys\n\
              echo 'eval \"$(genv shell --init)\"' >> $home/.bashrc; chown -R {user}: $home"
         );
         machine.run(&["bash", "-c", &script])?;
