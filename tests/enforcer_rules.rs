@@ -235,7 +235,7 @@ tests:
           processes:
             - {pid: 20, user: bob, claim: empty, devices: [{index: 1, memory: 1mi}]}
             - {pid: 30, user: mallory, claim: empty, devices: [{index: 0, memory: 1mi}, {index: 1, memory: 1mi}]}
-            # Whose container it is cannot be told: perhaps carol's.
+            # The owner of the container is not known: it may be carol.
             - {pid: 40, user: root, container_id: 4f2a6e4f2a6e4f2a, claim: empty, devices: [{index: 2, memory: 1mi}]}
     expect:
       - at: 10m

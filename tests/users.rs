@@ -191,7 +191,7 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     for words in [
         &["unshare", "-U"][..],
         &["unshare", "-r", "unshare", "-r"],
-        // Nobody shows what is above, and thus what the uids mean, and pids mean other processes.
+        // Processes above the namespace are hidden, so that uids cannot be mapped, and pids mean other processes.
         &["unshare", "-r", "--pid", "--fork", "--mount-proc"],
         &[
             "unshare",

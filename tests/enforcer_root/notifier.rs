@@ -77,7 +77,7 @@ fn a_warning_that_the_notifier_accepts_is_delivered() -> Result<()> {
             .map(|line| Ok(serde_json::from_str(line)?))
             .collect()
     };
-    until("what was done is told too", || {
+    until("the notice of what was done arrives", || {
         Ok(read()?.iter().any(|notice| notice["kind"] == "done"))
     })
     .with_context(|| enforcer.log())?;

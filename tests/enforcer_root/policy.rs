@@ -121,7 +121,7 @@ fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
         ],
     )?;
     let enforcer = setup.start()?;
-    // Nobody has a terminal.
+    // No user has a terminal.
     enforcer.wait_for_status("all wait for delivery", |status| {
         let violations = status["violations"].as_array().cloned().unwrap_or_default();
         let held = violations.iter().filter(|it| it["stage"] == "held");
@@ -157,7 +157,7 @@ fn the_first_policy_acts_after_its_warnings_were_read() -> Result<()> {
         };
         assert_eq!(log.lines().filter(of_rule).count(), warnings, "{log}");
     }
-    let told = why(&enforcer, STAFF)?;
-    ensure!(told.contains("was taken at"), "{told}");
+    let notices = why(&enforcer, STAFF)?;
+    ensure!(notices.contains("was taken at"), "{notices}");
     Ok(())
 }

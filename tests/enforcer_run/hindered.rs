@@ -1,4 +1,5 @@
-//! What one user can do to the work of all: hold the lock of genv's state, and write more records than anybody has.
+//! What one user can do to slow the enforcer for all: hold the lock of genv's state, write thousands of records, start many
+//! processes.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -91,7 +92,7 @@ fn holds_the_lock(how: &str) -> Result<()> {
         Ok(held.map(Vec::len).sum())
     };
     until("the devices are taken", || Ok(attachments()? == 0))?;
-    enforcer.wait_for_status("nobody is named", |status| !named(status))?;
+    enforcer.wait_for_status("no holder is named", |status| !named(status))?;
     let scrape = enforcer.scrape()?;
     assert_eq!(scrape.value("genv_enforcer_state_lock_held", &[])?, 0.0);
     Ok(())
@@ -107,7 +108,7 @@ fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
          rules:\n- {kind: env-devices, action: terminate, for: 0s, warn: []}\n\
          - {kind: max-age, limit: 365d, action: detach, warn: [1m]}\n",
     )?;
-    // The one that is used stands behind all others, and is attached elsewhere.
+    // The last record is the one whose process breaks a rule: its device is another.
     let mut all: Vec<Environment> = (0..5000)
         .map(|number| Environment::new(&format!("e{number:05}"), victim(), others.pid(), &[1]))
         .collect();
@@ -130,7 +131,7 @@ fn records_that_no_user_needs_slow_nothing_and_are_named_once() -> Result<()> {
     );
     assert_eq!(status["disputed_records_total"], 0);
     enforcer.wait_for_cycles(2)?;
-    // It is one everywhere.
+    // Metrics, log, audit, report and `genv why` have one violation too.
     let scrape = enforcer.scrape()?;
     let counted = scrape.all("genv_enforcer_violations", &[("rule", "(too many)")]);
     assert_eq!(counted.iter().map(|it| it.1).collect::<Vec<_>>(), [1.0]);

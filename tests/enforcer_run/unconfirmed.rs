@@ -1,5 +1,5 @@
-//! What another user may have added to a record: it helps the record's user, and harms nobody. genv 1.4.3 leaves no word of
-//! whose command it was, and is told by the variables of the processes that were started with it.
+//! Devices, members and records that another user may have added: they help the record's user and harm no user. genv 1.4.3
+//! writes no confirmation; the variables of the processes that were started with it take its place.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::disputed::{INSIDE, Lab, change, environment, genv, rule};
 
-/// One device at most, and what is too much ends.
+/// A rule of one device at most; processes on further ones end.
 const ONE_DEVICE: &str = "kind: max-devices-per-user, limit: 1, action: terminate";
 
 /// The environments that are attached to a device, by the files.
@@ -33,7 +33,7 @@ fn is_taken_back(folder: &Path, device: usize) -> Result<()> {
     })
 }
 
-/// Attaches an environment to a device, long ago as the file has it.
+/// Attaches an environment to a device, by the file long ago.
 fn attach(folder: &Path, eid: &str, device: usize, memory: Option<&str>) -> Result<()> {
     change(folder, "devices", |devices| {
         let attachment = json!({"eid": eid, "gpu_memory": memory, "time": "01/01/2020 00:00:00"});
@@ -227,8 +227,8 @@ fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it(
 }
 
 #[test]
-fn who_uses_genv_1_x_alone_holds_no_more_devices_than_others() -> Result<()> {
-    // A shell that holds devices and runs nothing: nothing shows whose will that is, and they are taken back all the same.
+fn a_user_of_genv_1_x_alone_holds_no_more_devices_than_others() -> Result<()> {
+    // A shell that holds devices and runs nothing: no process bears the record out, and one device is taken all the same.
     let (shell, process) = (sleeper(&[])?, sleeper(&[])?);
     let enforcer = before_any(ONE_DEVICE, &[process.pid()])?;
     let folder = enforcer.setup().genv_directory();

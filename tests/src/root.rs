@@ -87,10 +87,11 @@ pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Resul
     Ok(())
 }
 
-/// Has subordinate uids told by a directory service too, for a thread with [`own_mounts`] and what it starts.
+/// Names a directory service for subordinate uids in `/etc/nsswitch.conf`, for a thread with [`own_mounts`] and what it
+/// starts.
 ///
 /// # Errors
-/// That cannot be shown, as where there is no `/etc/nsswitch.conf`.
+/// The file cannot be mounted, as where there is no `/etc/nsswitch.conf`.
 pub fn subordinate_uids_of_a_directory(folder: &Path) -> Result<()> {
     let own = folder.join("nsswitch.conf");
     let services = fs::read_to_string("/etc/nsswitch.conf")?;

@@ -19,7 +19,7 @@ const CONFIG: &str = "version: 1\nmode: enforce\ninterval: 100ms\nbreaker: {shar
      notify: {socket: /run/genv/notify.sock}\n\
      rules: [{kind: non-env-processes, action: terminate, for: 0s, warn: [1s], undelivered: hold}]\n";
 
-/// A machine with a mail server, a command that sends what it gets there, and a job that nobody watches.
+/// A machine with a mail server, a command that sends each notice there, and a job without a terminal.
 fn stage() -> Result<(Machine, u32)> {
     let machine = boot()?;
     machine.write(
@@ -172,7 +172,7 @@ fn has_the_network_alone(machine: &Machine, delivery: u32) -> Result<()> {
         let output = machine.output(&["nsenter", &target, "--net", "bash", "-c", &connect])?;
         ensure!(output.status.success() == connects, "{output:?}");
     }
-    // Who is neither the enforcer nor root sends no notices.
+    // The enforcer and root alone send notices.
     let socket = machine.run(&["stat", "--format=%a %U", "/run/genv/notify.sock"])?;
     ensure!(socket == "600 genv\n", "{socket}");
     Ok(())
