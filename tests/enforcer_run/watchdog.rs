@@ -23,7 +23,7 @@ const WATCHDOG: Duration = Duration::from_secs(2);
 struct Manager(UnixDatagram);
 
 impl Manager {
-    /// Has an enforcer report to this one.
+    /// A manager to which this enforcer reports.
     fn of(setup: Setup) -> Result<(Self, Setup)> {
         let path = setup.folder().join("manager");
         let socket = UnixDatagram::bind(&path)?;
@@ -122,7 +122,7 @@ fn a_cycle_that_hangs_feeds_the_watchdog_no_more() -> Result<()> {
         &used_by(&[]),
         &ends_outsiders("dry-run", "for: 0s, warn: []"),
     )?)?;
-    // What the log is written to takes nothing more.
+    // The log goes into a pipe, which can be filled.
     let (mut reader, mut writer) = pipe()?;
     let config = format!("--config={}", setup.config().display());
     let flags = [

@@ -1,5 +1,7 @@
 //! What NVML calls can answer wrongly, as faults of a scenario.
 
+use std::fmt::Display;
+
 /// Calls about one device, as they are named without a version.
 const CALLS: &[&str] = &[
     "nvmlDeviceGetUUID",
@@ -93,21 +95,20 @@ pub(crate) const OF_THE_HOST: &[&str] = &[
 
 /// All faults of single devices.
 pub(crate) fn of_devices() -> Vec<String> {
-    let errors = CALLS.iter().flat_map(|call| {
-        let errors = ERRORS.iter();
-        errors.map(move |error| format!("{{wrong: {call}, error: {error}}}"))
-    });
-    let numbers = CALLS.iter().flat_map(|call| {
-        let numbers = NUMBERS.iter();
-        numbers.map(move |number| format!("{{wrong: {call}, number: {number}}}"))
-    });
-    let counts = LISTS.iter().flat_map(|call| {
-        let counts = COUNTS.iter();
-        counts.map(move |count| format!("{{wrong: {call}, count: {count}}}"))
-    });
-    let texts = TEXTS.iter().flat_map(|call| {
-        let texts = NO_TEXTS.iter();
-        texts.map(move |text| format!("{{wrong: {call}, text: {text}}}"))
-    });
-    errors.chain(numbers).chain(counts).chain(texts).collect()
+    [
+        each(CALLS, "error", ERRORS),
+        each(CALLS, "number", NUMBERS),
+        each(LISTS, "count", COUNTS),
+        each(TEXTS, "text", NO_TEXTS),
+    ]
+    .concat()
+}
+
+/// A fault for each of these calls with each of these answers.
+fn each<T: Display>(calls: &[&str], key: &str, answers: &[T]) -> Vec<String> {
+    let of_call = |call| {
+        let answers = answers.iter();
+        answers.map(move |answer| format!("{{wrong: {call}, {key}: {answer}}}"))
+    };
+    calls.iter().flat_map(of_call).collect()
 }

@@ -155,7 +155,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     )?;
     ensure!(machine.environments() == before);
     if is_root() {
-        // What another user has is not left in his name either.
+        // A command of another user does not take the process out either.
         let leave = format!(
             "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {} script'; \
              GENV_ENVIRONMENT_ID=e1 genv deactivate",

@@ -78,7 +78,7 @@ fn with_bytes(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
     Ok(fs::write(path, bytes)?)
 }
 
-/// Puts it between two values, behind the first record.
+/// Inserts bytes before the first comma.
 fn insert(bytes: &mut Vec<u8>, what: &[u8]) {
     let at = bytes
         .iter()
@@ -142,8 +142,8 @@ fn entries() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// What another user calls: first what reads, then what changes the state. Each line of output is a command's code, but of
-/// two, that print the devices they got.
+/// The commands of another user: first those that read, then those that change the state. Each prints its exit code, and two
+/// of them the devices that they got.
 const SCRIPT: &str = "
 for command in 'envs' 'devices' 'free' 'who 0' 'usage snapshot' 'envs query --query eid'; do
     genv $command >/dev/null; echo $?
@@ -320,7 +320,7 @@ fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environme
     let machine = Machine::new()?;
     let job = machine.job()?;
     let own = Some(machine.user);
-    // Another user's command cannot know them, and another environment takes the first meanwhile.
+    // Another user's command cannot know the devices, and another environment takes the first meanwhile.
     for file in ["devices.json", "genv-members.json"] {
         fs::write(machine.state().join(file), "")?;
     }
@@ -343,7 +343,7 @@ fn devices_that_no_file_lists_any_more_are_those_that_a_process_of_the_environme
             fs::remove_file(machine.state().join(file))?;
         }
     }
-    // An attach in it shows what it has.
+    // An attach in the environment finds its devices again.
     machine.succeeds(own, "genv devices attach --eid e1 --count 2")?;
     keeps_its_devices(&machine, &job)?;
     // What its user gave back is not attached again.

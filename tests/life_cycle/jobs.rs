@@ -69,7 +69,7 @@ fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) ->
     Ok(Orphan(pid.trim().parse().context("a pid")?))
 }
 
-/// How people start what shall go on without them.
+/// How users start jobs that outlive the shell.
 const STARTS: [&str; 7] = [
     "nohup JOB &",
     "setsid JOB &",
@@ -170,7 +170,7 @@ fn a_job_that_overwrote_its_variables_is_in_its_environment_if_a_command_recorde
     let processes = shown.to_string();
     ensure!(!processes.contains("environ_overwritten"), "{shown:#}");
     ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
-    // The job is known to have no context, which ends the environment; an unknown process could not.
+    // The job is known to have no context, and so the environment ends; an unknown process would keep it.
     driver(&account, &[])?;
     let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
     ensure!(found == "\n", "{found}");
@@ -192,7 +192,7 @@ fn an_environment_goes_on_for_the_linger_time_after_the_last_context_of_a_job_th
             ensure!(found == "0\n", "{seen_by}: {found}");
             printed(&account, "genv exec --gpus 4 -- true", 4)?;
         }
-        // The programs that only look agree.
+        // A snapshot, which changes nothing, shows the same.
         let snapshot = printed(&account, "genv snapshot", 0)?;
         ensure!(snapshot.contains("\"eid\":\"e1\""), "{snapshot}");
         let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
@@ -236,7 +236,7 @@ fn exec_ends_its_environment_with_its_command() -> Result<()> {
     Ok(())
 }
 
-/// A shell of an environment with a device and a job; it runs `last` when its input ends. With what it complains of.
+/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
 fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
     driver(account, &[])?;
     let script = format!(

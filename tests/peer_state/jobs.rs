@@ -40,7 +40,7 @@ fn a_job_that_one_command_of_ours_recorded_keeps_its_environment_when_the_other_
             ensure!(held_by_e1(&found), "{command}: {found}");
         }
         ensure!(read(&peer, "envs.json")?.contains("\"training\""));
-        // To ours it is what it does that counts.
+        // Commands of ours keep it for its context, not for its record.
         simulation.rewrite(&used_by(&[job.0]));
         ensure!(held_by_e1(
             &peer.our_genv(&["devices", "find", "--eid", "e1"])?
@@ -69,7 +69,7 @@ fn what_the_other_cleared_is_restored_by_its_user_while_its_job_works_on_a_free_
             ensure!(!read(&peer, "envs.json")?.contains("\"e1\""));
         }
         simulation.rewrite(&used_by(&[job.0]));
-        // The programs that only look show it as it will be.
+        // A snapshot, which changes nothing, shows it already.
         let snapshot = peer.our_genv(&["snapshot"])?;
         ensure!(snapshot.contains("\"eid\":\"e1\""), "{snapshot}");
         ensure!(!read(&peer, "devices.json")?.contains("\"e1\""));

@@ -300,7 +300,7 @@ fn a_cycle_that_is_slow_is_let_go_on_by_the_watchdog() -> Result<()> {
     let jobs = ["one", "two", "three"].map(|unit| machine.start(unit, &words, "sleep"));
     let jobs = jobs.into_iter().collect::<Result<Vec<u32>>>()?;
     machine.use_devices(&jobs)?;
-    // Longer than the watchdog waits, with what it is fed for before.
+    // Longer than a step and the watchdog's time together.
     until("a slow cycle has ended", || {
         let took = machine.scrape(PORT)?;
         Ok(took.value("genv_enforcer_cycle_duration_seconds", &[])? > 6.5)

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::boot;
 use crate::login::{ALICE, BOB, Login, Logout, contexts, logind, prepare};
 
-/// How people start what goes on without them: `EID` is the environment, `JOB` the job.
+/// How users start jobs that outlive the login: `EID` is the environment, `JOB` the job.
 const STARTS: [(&str, Logout); 10] = [
     ("ACTIVATE; nohup JOB &", Logout::Lost),
     ("ACTIVATE; setsid JOB &", Logout::Exit),
@@ -203,7 +203,7 @@ fn a_server_or_an_agent_without_a_context_keeps_no_device_after_the_logout() -> 
     machine.run(&["loginctl", "enable-linger", ALICE])?;
     contexts(&machine, 1, &[])?;
     for (start, how) in STARTS {
-        // In these a shell stays, or exec itself.
+        // A shell, or `genv exec` itself, stays a member in these.
         if start.contains("send-keys") || start.contains("genv exec") {
             continue;
         }
@@ -214,7 +214,7 @@ fn a_server_or_an_agent_without_a_context_keeps_no_device_after_the_logout() -> 
             Ok(genv(&machine, ALICE, &["envs", "--no-header"])?.is_empty())
         })
         .with_context(|| start)?;
-        // Others wait for a change by who can read what the agent is in: its user, or root.
+        // Its user, or root, has to change the state first: no other user can read the agent's variables.
         for user in [ALICE, BOB] {
             genv(&machine, user, &["exec", "--gpus", "1", "--", "true"])
                 .with_context(|| format!("{start}, as {user}"))?;
@@ -260,7 +260,7 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
                 .with_context(|| case.clone())?;
         }
         contexts(&machine, 1, &[])?;
-        // Another user has it at once where no process of this one is left, such as a service manager that lingers.
+        // Another user gets it at once unless a process of alice is left, such as a lingering service manager.
         let next = if linger == "enable-linger" {
             ALICE
         } else {
@@ -319,7 +319,7 @@ fn commands_and_the_logout_of_one_user_end_nothing_of_another() -> Result<()> {
         bob.ends(how)?;
         stay("the logout")?;
     }
-    // And of his, when she goes.
+    // Alice's logout ends nothing of bob's.
     let mut bob = Login::start(&machine, BOB)?;
     bob.runs(&machine, "genv activate --id his --gpus 1")?;
     alice.ends(Logout::Lost)?;

@@ -52,7 +52,7 @@ pub(crate) fn prepare(machine: &Machine) -> Result<()> {
 pub(crate) fn logind(machine: &Machine, settings: &str) -> Result<()> {
     let text = format!("[Login]\nUserStopDelaySec=0\n{settings}\n");
     machine.write("etc/systemd/logind.conf.d/test.conf", &text)?;
-    // However often that was done before.
+    // A unit that is restarted too often is refused otherwise.
     for verb in ["reset-failed", "restart"] {
         machine.run(&["systemctl", verb, "systemd-logind"])?;
     }

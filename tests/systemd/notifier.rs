@@ -35,7 +35,7 @@ fn stage() -> Result<(Machine, u32)> {
     let command = format!("#!/bin/bash\n. /etc/genv/first\nexec cat > {MAIL}\n");
     machine.write("etc/genv/notify", &command)?;
     machine.run(&["chmod", "755", "/etc/genv/notify"])?;
-    // Sooner than for people.
+    // With shorter times than the packages have.
     machine.configure(
         "genv-notify@",
         "soon",
@@ -95,7 +95,7 @@ fn a_warning_waits_for_the_notifier_and_is_delivered_over_the_network() -> Resul
     let tries = machine.log("genv-notify@*").matches("a try").count();
     ensure!(tries >= 3, "{tries}: {}", machine.log("genv-notify@*"));
 
-    // One that hangs, with all that it started, and that keeps its service from ending it.
+    // A command that hangs with what it started; then one that stops the service that would end it.
     machine.write(
         "etc/genv/first",
         "setsid sleep 1000001 &\nexec sleep 1000001\n",
