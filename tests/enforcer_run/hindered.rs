@@ -93,8 +93,9 @@ fn holds_the_lock(how: &str) -> Result<()> {
     };
     until("the devices are taken", || Ok(attachments()? == 0))?;
     enforcer.wait_for_status("no holder is named", |status| !named(status))?;
-    let scrape = enforcer.scrape()?;
-    assert_eq!(scrape.value("genv_enforcer_state_lock_held", &[])?, 0.0);
+    enforcer.wait_for_metrics("the lock is not held", |scrape| {
+        scrape.value("genv_enforcer_state_lock_held", &[]).ok() == Some(0.0)
+    })?;
     Ok(())
 }
 
