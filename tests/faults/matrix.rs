@@ -50,10 +50,14 @@ impl Stage {
         let scenario = setup.folder().join("scenario.yaml");
         setup.rewrite_scenario(&scenario_of(&faults, "", false, BUSY, [&inside, &outside]))?;
         // A sweep of hundreds of devices takes its time.
-        let max_age = if faults.len() > 1 { "30s" } else { "1s" };
+        let (interval, max_age) = if faults.len() > 1 {
+            ("2s", "30s")
+        } else {
+            ("500ms", "1s")
+        };
         let exporter = exporter::Setup::new()?
             .flag("--gpu.source=nvml")
-            .flag("--interval=500ms")
+            .flag(&format!("--interval={interval}"))
             .flag(&format!("--snapshot.max-age={max_age}"))
             .env("GENV_NVML_LIBRARY", nvml_sim::library())
             .env("GENV_SCENARIO", scenario)

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use genv_tests::patience::{output, until};
-use genv_tests::process::{Running, Sleeper, copy_program};
+use genv_tests::process::{Orphan, Running, Sleeper, copy_program};
 use genv_tests::root::FIRST_UID;
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
@@ -165,24 +165,26 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
     for (how, lose) in lose {
         let account = Account::new()?;
         let mut job = account.command("bash")?;
-        // Without a claim of its own nobody can tell what it was in.
-        job.args(["-c", "exec genv exec --eid e1 --gpus 2 -- env -i sleep 20"]);
+        // Without a claim of its own its environment cannot be restored from it.
+        let line = "exec genv exec --eid e1 --gpus 2 -- env -i sleep 1000";
+        job.args(["-c", line]);
         job.stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let job = Running::spawn(&mut job)?;
+        let mut command = 0;
         // The files are written one after the other.
         until("the job has its devices", || {
             let read =
                 |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();
-            let child = genv_tests::process::children(job.id())
-                .pop()
-                .unwrap_or_default();
-            let member = format!("\"pid\": {child},");
+            let child = genv_tests::process::children(job.id()).pop();
+            command = child.unwrap_or_default();
+            let member = format!("\"pid\": {command},");
             Ok(read("genv-members.json").contains(&member)
-                && read("envs.json").contains(&child.to_string())
+                && read("envs.json").contains(&command.to_string())
                 && read("devices.json").contains("\"e1\""))
         })?;
+        let _command = Orphan(command);
         lose(&account.state().join("envs.json"))?;
         let before = contents(&account)?;
         run(&account, Shell::Bash, &READING_COMMANDS)?;

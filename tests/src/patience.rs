@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// How long anything may take to happen before a test is given up: much longer than it takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take to happen before a test is given up: much longer than it takes, also on a machine that is busy
+/// with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long a program may take to its end: a whole script may, on a machine that is busy with other tests.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(300);
