@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, ensure};
 use genv_tests::enforcer::sleeper_of;
 use genv_tests::exporter::Setup;
+use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::patience;
 use genv_tests::process::{Sleeper, copy_program};
@@ -30,6 +31,13 @@ fn environment(eid: &str, uid: u32, member: &Sleeper) -> Environment {
     }
 }
 
+/// Whether so many processes are shown, by collectors that all have answered.
+fn shows_processes(scrape: &Scrape, number: usize) -> bool {
+    let successes = scrape.all("genv_collector_success", &[]);
+    scrape.all("genv_process_memory_used_bytes", &[]).len() == number
+        && successes.iter().all(|(_, success)| *success == 1.0)
+}
+
 #[test]
 fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     require_root();
@@ -44,9 +52,7 @@ fn a_claim_counts_for_the_environments_own_user_only() -> Result<()> {
     state::write(&setup.folder().join("state"), 2, &environments)?;
     let exporter = setup.start()?;
 
-    let scrape = exporter.wait_for("three processes", |scrape| {
-        scrape.all("genv_process_memory_used_bytes", &[]).len() == 3
-    })?;
+    let scrape = exporter.wait_for("three processes", |scrape| shows_processes(scrape, 3))?;
     for (process, eid, uid) in [
         (&alices, "a", ALICE),
         (&bobs, "b", BOB),
@@ -93,9 +99,7 @@ fn what_an_ordinary_user_may_not_read_is_unknown() -> Result<()> {
         .env("GENV_SCENARIO", &scenario)
         .env("GENV_TMPDIR", &state)
         .start()?;
-    let scrape = exporter.wait_for("two processes", |scrape| {
-        scrape.all("genv_process_memory_used_bytes", &[]).len() == 2
-    })?;
+    let scrape = exporter.wait_for("two processes", |scrape| shows_processes(scrape, 2))?;
     ensure!(scrape.value("genv_processes", &[("state", "environment")])? == 1.0);
     ensure!(scrape.value("genv_processes", &[("state", "unknown")])? == 1.0);
     let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
