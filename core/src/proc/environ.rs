@@ -2,16 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::fs::File;
-use std::io::Read as _;
 
-use super::{Claim, MissingEvidence};
+use rustix::fs::CWD;
+use rustix::io::Errno;
+
+use super::{Claim, MissingEvidence, files};
 
 /// The variable that names the environment of a process.
 const VARIABLE: &[u8] = b"GENV_ENVIRONMENT_ID=";
-
-/// More of an environ is not read.
-const MOST_ENVIRON_BYTES: u64 = 1 << 20;
 
 /// What a process says of itself, by the environment variables with which its program was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,13 +24,11 @@ impl Named {
     /// Reads `/proc/PID/environ`; of a process that ended, or may not be read, nothing is known.
     #[must_use]
     pub fn by(pid: u32) -> Self {
-        let mut environ = Vec::new();
-        let file = File::open(format!("/proc/{pid}/environ"));
-        let read = file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ));
-        if read.is_err() {
+        let mut buffer = buffer();
+        let Ok(environ) = read_environ(pid, &mut buffer) else {
             return Self::default();
-        }
-        let value = |name| variable(&environ, name).map(String::from_utf8_lossy);
+        };
+        let value = |name| variable(environ, name).map(String::from_utf8_lossy);
         let visible = value(b"CUDA_VISIBLE_DEVICES=").unwrap_or_default();
         let indices = visible.split(',');
         Self {
@@ -40,6 +36,16 @@ impl Named {
             gpus: indices.filter_map(|it| it.trim().parse().ok()).collect(),
         }
     }
+}
+
+/// Room for the environ of most processes.
+pub(crate) fn buffer() -> Vec<u8> {
+    vec![0; 16 * 1024]
+}
+
+/// Reads `/proc/PID/environ` (proc_pid_environ(5)) into a [`buffer`]. A thread of the kernel has none, or an empty one.
+pub(crate) fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> Result<&[u8], Errno> {
+    files::read(CWD, format!("/proc/{pid}/environ"), buffer).map(|read| read.content)
 }
 
 /// The claim that a whole, non-empty `/proc/PID/environ` makes (proc_pid_environ(5)).

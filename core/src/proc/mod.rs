@@ -11,7 +11,7 @@ mod subordinate;
 mod usernames;
 
 pub use environ::Named;
-pub(crate) use environ::variable;
+pub(crate) use environ::{buffer, read_environ, variable};
 pub(crate) use namespace::UserNamespace;
 pub use namespace::own_uid;
 pub use reader::ProcReader;

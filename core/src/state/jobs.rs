@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,6 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::known::Known;
@@ -20,8 +20,8 @@ use super::{EnvironmentState, State};
 use crate::attribute::{Attributor, live_environments};
 use crate::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers, may_be_of};
 use crate::proc::{
-    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread,
-    variable,
+    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, buffer,
+    is_kernel_thread, read_environ, variable,
 };
 
 /// Which processes have a context on which device, by its index. A device of which that is not known is not here.
@@ -35,9 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A parent that started so little earlier than a command was started to run it.
 const WRAPPER_SECONDS: f64 = 1.0;
-
-/// More of an environ is not read.
-const MOST_ENVIRON_BYTES: u64 = 1 << 20;
 
 /// What becomes of an environment that has no shell left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +113,11 @@ fn fate(
         processes: pids,
         members: environment.pids.clone(),
     });
+    let mut buffer = buffer();
+    let mut is_elsewhere = |pid| {
+        let environ = read_environ(pid, &mut buffer).unwrap_or_default();
+        is_elsewhere(environ, evidence.directory)
+    };
     let (mut own, mut at_work, mut is_unclear) = (Vec::new(), Vec::new(), false);
     for (&pid, read) in &table.processes {
         let ProcessRead::Present(facts) = read else {
@@ -129,7 +131,7 @@ fn fate(
             start_time_ticks: facts.start_time_ticks,
         };
         match belonging(environment, &state.recorded, pid, facts, &table) {
-            Belonging::Own if is_elsewhere(&environ(pid), evidence.directory) => {}
+            Belonging::Own if is_elsewhere(pid) => {}
             Belonging::Own if using.contains(&pid) => at_work.push(process),
             Belonging::Own => own.push(process),
             Belonging::Unclear => is_unclear |= using.contains(&pid),
@@ -220,14 +222,14 @@ fn look_for(state: &State, watched: &BTreeSet<String>, directory: &Path) -> NewJ
     let environments = state.environments.iter();
     let environments = environments.filter(|it| watched.contains(&it.eid));
     let known: BTreeSet<u32> = environments.flat_map(|it| &it.pids).copied().collect();
+    let (own, mut buffer) = (std::process::id(), buffer());
     let mut pids = processes_of(geteuid().as_raw()).unwrap_or_default();
-    pids.retain(|pid| {
-        *pid != std::process::id() && !known.contains(pid) && may_name(*pid, watched, directory)
+    pids.retain(|&pid| {
+        pid != own && !known.contains(&pid) && may_name(pid, watched, directory, &mut buffer)
     });
     if pids.is_empty() {
         return NewJobs::new();
     }
-    let own = std::process::id();
     let table = ProcReader::new().read(&ProcessRequest {
         processes: pids.iter().copied().chain([own]).collect(),
         members: known.into_iter().collect(),
@@ -284,17 +286,27 @@ fn wrappers(pid: u32, table: &ProcessTable) -> BTreeSet<u32> {
 }
 
 /// Whether a process names one of these environments, or does not show what it names.
-fn may_name(pid: u32, eids: &BTreeSet<String>, directory: &Path) -> bool {
-    let environ = environ(pid);
-    match variable(&environ, b"GENV_ENVIRONMENT_ID=") {
+fn may_name(
+    pid: u32,
+    eids: &BTreeSet<String>,
+    directory: &Path,
+    buffer: &mut Vec<u8>,
+) -> bool {
+    let environ = match read_environ(pid, buffer) {
+        Ok(environ) => environ,
+        // It ended, or is a thread of the kernel.
+        Err(Errno::NOENT | Errno::SRCH) => return false,
+        Err(_) => &[],
+    };
+    match variable(environ, b"GENV_ENVIRONMENT_ID=") {
         Some(eid) => {
             eids.contains(String::from_utf8_lossy(eid).as_ref())
-                && !is_elsewhere(&environ, directory)
+                && !is_elsewhere(environ, directory)
         }
         None if environ.is_empty() => !is_kernel_thread(pid),
         // One that was overwritten, as setproctitle does, is not made of entries.
         None => {
-            let entries = environ.strip_suffix(&[0]).unwrap_or(&environ);
+            let entries = environ.strip_suffix(&[0]).unwrap_or(environ);
             entries
                 .split(|&byte| byte == 0)
                 .any(|entry| !entry.contains(&b'='))
@@ -310,17 +322,6 @@ fn is_elsewhere(environ: &[u8], directory: &Path) -> bool {
     named.is_some_and(|named| {
         named != directory && file(named).is_none_or(|it| Some(it) != file(directory))
     })
-}
-
-/// The variables of a process; none where they may not be read.
-fn environ(pid: u32) -> Vec<u8> {
-    let mut environ = Vec::new();
-    let file = File::open(format!("/proc/{pid}/environ"));
-    // What was read before a failure is not all.
-    match file.and_then(|file| file.take(MOST_ENVIRON_BYTES).read_to_end(&mut environ)) {
-        Ok(_) => environ,
-        Err(_) => Vec::new(),
-    }
 }
 
 /// Whether this program may read the environ of every process of a user (ptrace(2), `PTRACE_MODE_READ`).
