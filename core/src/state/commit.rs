@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use jiff::tz::TimeZone;
 use rustix::io::Errno;
 
 use super::atomic::{Disk, Prepared};
@@ -35,6 +36,8 @@ pub(super) const FILES: [&str; 3] = [MEMBERS_FILE, ENVIRONMENTS_FILE, DEVICES_FI
 pub(super) struct Loaded {
     pub(super) state: State,
     boot_id: String,
+    /// Of the times in the files.
+    pub(super) time_zone: TimeZone,
     /// What each of [`FILES`] holds, and whether writing it again loses damaged entries.
     contents: [Option<Content>; 3],
 }
@@ -75,7 +78,11 @@ impl<T> ReadDocument<T> {
 impl Loaded {
     /// Reads the files: of those that are damaged what is whole in them.
     pub(super) fn read(directory: BorrowedFd<'_>, path: &Path) -> Result<Self, StateError> {
-        let place = Place { directory, path };
+        let place = Place {
+            directory,
+            path,
+            time_zone: machine_time_zone(),
+        };
         let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
         let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
         let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
@@ -110,6 +117,7 @@ impl Loaded {
         Ok(Self {
             state,
             boot_id: boot_id(),
+            time_zone: place.time_zone,
             contents: [members.content, environments.content, devices.content],
         })
     }
@@ -262,11 +270,11 @@ fn after_damage(name: &str, whole: usize) -> String {
 struct Place<'a> {
     directory: BorrowedFd<'a>,
     path: &'a Path,
+    time_zone: TimeZone,
 }
 
 impl Place<'_> {
     fn read<T>(&self, format: &Format<T>) -> Result<ReadDocument<T>, StateError> {
-        let zone = machine_time_zone();
         let found = file::find(self.directory, format.name).and_then(|found| {
             let read = found.map(|_| file::read(self.directory, format.name));
             read.transpose()
@@ -279,7 +287,7 @@ impl Place<'_> {
                     version: None,
                 });
             }
-            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &zone) {
+            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &self.time_zone) {
                 Ok(document) => {
                     let damage = if document.warnings.is_empty() {
                         Damage::None
@@ -307,7 +315,7 @@ impl Place<'_> {
         };
         let (version, bytes) = found.unzip();
         let bytes = bytes.unwrap_or_default();
-        let document = (format.salvage)(&bytes, &zone);
+        let document = (format.salvage)(&bytes, &self.time_zone);
         let damage = Damage::File {
             why,
             whole: document.entries.len(),

@@ -1,5 +1,6 @@
 //! The state directory that is shared with genv 1.x, read without its lock.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -297,12 +299,17 @@ impl StateDirectory {
                 ..State::default()
             });
         };
-        let (written, environments) = self.environments.read(&self.path, directory.as_fd())?;
-        let (devices_written, devices) = self.devices.read(&self.path, directory.as_fd())?;
+        let folder = Folder {
+            path: &self.path,
+            directory: directory.as_fd(),
+            time_zone: LazyCell::new(machine_time_zone),
+        };
+        let (written, environments) = self.environments.read(&folder)?;
+        let (devices_written, devices) = self.devices.read(&folder)?;
         let mut warnings = environments.warnings;
         warnings.extend(devices.warnings);
         // Members are judged by their pids alone then, as genv 1.x judges them.
-        let members = match self.members.read(&self.path, directory.as_fd()) {
+        let members = match self.members.read(&folder) {
             Ok((_, members)) => members.entries,
             Err(error) => {
                 warnings.push(error.message);
@@ -331,16 +338,20 @@ impl StateDirectory {
     }
 }
 
+/// Where files are read.
+struct Folder<'a> {
+    path: &'a Path,
+    directory: BorrowedFd<'a>,
+    /// Read only if a file changed.
+    time_zone: LazyCell<TimeZone>,
+}
+
 impl<T: Clone> Remembered<T> {
     /// The file's document, and its version; an empty document if it does not exist.
-    fn read(
-        &mut self,
-        path: &Path,
-        directory: BorrowedFd<'_>,
-    ) -> Result<(Option<Version>, Document<T>), StateError> {
+    fn read(&mut self, folder: &Folder<'_>) -> Result<(Option<Version>, Document<T>), StateError> {
         let mut delays = RETRY_DELAYS.iter();
         loop {
-            let (why, remedy) = match self.attempt(directory) {
+            let (why, remedy) = match self.attempt(folder) {
                 Ok(read) => return Ok(read),
                 Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => {
                     (why, remedy)
@@ -353,7 +364,7 @@ impl<T: Clone> Remembered<T> {
                     None => (why, file::DAMAGED),
                 },
             };
-            let file = path.join(self.format.name);
+            let file = folder.path.join(self.format.name);
             return Err(StateError {
                 message: format!("cannot read {}: {why}: {remedy}", file.display()),
             });
@@ -362,9 +373,9 @@ impl<T: Clone> Remembered<T> {
 
     fn attempt(
         &mut self,
-        directory: BorrowedFd<'_>,
+        folder: &Folder<'_>,
     ) -> Result<(Option<Version>, Document<T>), ReadError> {
-        let found = file::find(directory, self.format.name);
+        let found = file::find(folder.directory, self.format.name);
         self.there = !matches!(found, Ok(None));
         let Some(found) = found? else {
             return Ok((None, Document::default()));
@@ -374,9 +385,9 @@ impl<T: Clone> Remembered<T> {
         {
             return Ok((Some(*version), document.clone()));
         }
-        let (version, content) = file::read(directory, self.format.name)?;
+        let (version, content) = file::read(folder.directory, self.format.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let document = (self.format.parse)(&content, &machine_time_zone()).map_err(|error| {
+        let document = (self.format.parse)(&content, &folder.time_zone).map_err(|error| {
             if settled {
                 ReadError::Damaged {
                     why: error.to_string(),

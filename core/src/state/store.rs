@@ -22,7 +22,6 @@ use super::{
     DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory,
 };
 use crate::linger::linger_seconds;
-use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
 /// The lock of genv 1.x.
@@ -302,7 +301,7 @@ impl StateStore {
             reason = "clocks show less than the year 9999"
         )]
         let times = Times {
-            zone: machine_time_zone(),
+            zone: loaded.time_zone.clone(),
             now_seconds: now_seconds.floor() as i64,
         };
         let mut files = Files {
