@@ -73,7 +73,10 @@ pub struct StateStore {
     path: PathBuf,
     patience: Option<Duration>,
     cleaning: bool,
-    records_jobs: bool,
+    /// Whether jobs are still to be looked for, which reads the variables of all processes of the caller.
+    seeks_jobs: bool,
+    /// Jobs that were found and are not written yet.
+    new_jobs: NewJobs,
     simulated: Option<bool>,
     reader: StateDirectory,
     machine: Machine,
@@ -106,7 +109,8 @@ impl StateStore {
         Self {
             patience: Some(DEFAULT_PATIENCE),
             cleaning: true,
-            records_jobs: false,
+            seeks_jobs: false,
+            new_jobs: NewJobs::new(),
             simulated: None,
             reader: StateDirectory::new(&path),
             path,
@@ -137,10 +141,11 @@ impl StateStore {
         self
     }
 
-    /// Records processes of the caller's environments as their jobs, as commands of users do.
+    /// Records processes of the caller's environments as their jobs, as commands of users do. The first reading or change
+    /// looks for them.
     #[must_use]
     pub fn recording_jobs(mut self) -> Self {
-        self.records_jobs = true;
+        self.seeks_jobs = true;
         self
     }
 
@@ -228,12 +233,14 @@ impl StateStore {
             restored.retain(|it| wanted(&it.environment));
             let visible = self.machine.visible(&state);
             // What is damaged is left to who changes something.
-            self.has_news = is_whole
+            let is_sound = is_whole
                 && state.written_timestamp_seconds.is_some()
                 && state.warnings.is_empty()
-                && state.recorded.bare.is_empty()
-                && (self.machine.is_news(&state, &fates)
-                    || !self.new_jobs(&state, &table).is_empty());
+                && state.recorded.bare.is_empty();
+            if is_sound {
+                self.find_jobs(&state, &table);
+                self.has_news = !self.new_jobs.is_empty() || self.machine.is_news(&state, &fates);
+            }
             let now_seconds = self.machine.now_seconds();
             liveness::clean(&mut state, &table, &ended, &fates, now_seconds);
             restore::apply(&mut state, restored, now_seconds);
@@ -288,7 +295,7 @@ impl StateStore {
             let (state, ended, fates) = (&mut loaded.state, &asked.ended, &asked.fates);
             liveness::clean(state, &table, ended, fates, now_seconds);
             restore::apply(state, asked.restored, now_seconds);
-            liveness::record_jobs(state, &asked.jobs);
+            liveness::record_jobs(state, &self.new_jobs);
         }
         let mut editable = loaded.edit(&table, asked.visible, now_seconds);
         let value = change(&mut editable)?;
@@ -319,14 +326,13 @@ impl StateStore {
         files.write(&loaded, &editable, &recorded, &times)?;
         confirmed::write(directory, taken, after.0, self.machine.now_seconds());
         drop(lock);
+        self.new_jobs.clear();
         Ok(value)
     }
 
-    fn new_jobs(&self, state: &State, table: &ProcessTable) -> NewJobs {
-        if self.records_jobs {
-            jobs::find_new(state, table, &self.path)
-        } else {
-            NewJobs::new()
+    fn find_jobs(&mut self, state: &State, table: &ProcessTable) {
+        if std::mem::take(&mut self.seeks_jobs) {
+            self.new_jobs = jobs::find_new(state, table, &self.path);
         }
     }
 
@@ -449,7 +455,7 @@ impl StateStore {
                 || bare
                 || !known::cleared(state, &table).is_empty()
                 || !liveness::without_shells(state, &table).is_empty()
-                || self.records_jobs && jobs::are_watched(state, &table);
+                || self.seeks_jobs && jobs::are_watched(state, &table);
             match asked.take() {
                 Some(asked) => return Ok((lock, loaded, table, asked)),
                 None if !questions || !self.cleaning => {
@@ -457,12 +463,12 @@ impl StateStore {
                 }
                 None => {
                     drop(lock);
+                    self.find_jobs(state, &table);
                     asked = Some(Asked {
                         ended: self.machine.kernels.ended(&state.environments),
                         fates: self.machine.fates(state, &table, &self.path),
                         restored: self.machine.restored(state, &table),
                         visible: self.machine.visible(state),
-                        jobs: self.new_jobs(state, &table),
                     });
                 }
             }
@@ -477,7 +483,6 @@ struct Asked {
     fates: Fates,
     restored: Vec<Restored>,
     visible: Visible,
-    jobs: NewJobs,
 }
 
 impl Machine {
