@@ -73,7 +73,7 @@ pub(crate) fn belonging(
 }
 
 /// Whether a process may be a user's: it runs as that user, or in a container that may be that user's.
-pub(crate) fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
+fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
     facts.uid == Some(uid)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
 }

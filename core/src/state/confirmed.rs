@@ -105,7 +105,7 @@ pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confi
             note(ConfirmedChange::Ended);
             continue;
         };
-        for &pid in was.pids.iter().filter(|pid| !is.pids.contains(pid)) {
+        for pid in missing(&was.pids, &is.pids) {
             note(ConfirmedChange::Left { pid });
         }
         if let Some(bytes) = lowered(was.gpu_memory, is.gpu_memory) {
@@ -125,8 +125,7 @@ pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confi
     for is in after.0 {
         let mut note = |change| changes.push((is.eid.clone(), change));
         let was = had_been.get(&(is.eid.as_str(), is.uid));
-        let had = |pid: &u32| was.is_some_and(|was| was.pids.contains(pid));
-        for &pid in is.pids.iter().filter(|pid| !had(pid)) {
+        for pid in missing(&is.pids, was.map_or(&[], |was| &was.pids)) {
             note(ConfirmedChange::Joined { pid });
         }
         for (gpu, _) in of(&holds, &is.eid) {
@@ -136,6 +135,16 @@ pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confi
         }
     }
     changes
+}
+
+/// Those of `all` that `others` lacks: each may have as many as fit into the file.
+fn missing(all: &[u32], others: &[u32]) -> Vec<u32> {
+    if all == others {
+        return Vec::new();
+    }
+    let others: HashSet<&u32> = others.iter().collect();
+    let missing = all.iter().filter(|pid| !others.contains(pid));
+    missing.copied().collect()
 }
 
 fn by_user(environments: &[EnvironmentState]) -> HashMap<(&str, u32), &EnvironmentState> {

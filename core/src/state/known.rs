@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Times;
-use super::{AttachmentState, DeviceState, EnvironmentState, State, liveness};
+use super::{AttachmentState, DeviceState, EnvironmentState, State, all_attached, liveness};
 use crate::model::{MemoryAmount, parse_local_time};
 use crate::proc::ProcessTable;
 
@@ -109,15 +109,9 @@ pub(super) fn after(
     changed: &[EnvironmentState],
     before: &KnownEnvironments,
 ) -> KnownEnvironments {
-    let mut held: HashMap<&str, BTreeSet<u32>> = HashMap::new();
-    for device in devices {
-        for attachment in &device.attachments {
-            let of_it = held.entry(attachment.eid.as_str()).or_default();
-            of_it.insert(device.index);
-        }
-    }
+    let held = all_attached(devices);
     let holding = environments.iter().filter_map(|environment| {
-        let devices = held.get(environment.eid.as_str())?.clone();
+        let devices = held.get(environment.eid.as_str())?;
         let known = before.get(&environment.eid);
         let known = known.filter(|known| known.is_of(environment));
         Some(Known {
@@ -126,7 +120,7 @@ pub(super) fn after(
                 kernel_ids: Vec::new(),
                 ..environment.clone()
             },
-            devices,
+            devices: devices.iter().copied().collect(),
             context_seconds: known.and_then(|known| known.context_seconds),
         })
     });

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::jobs::{Fate, Fates, NewJobs};
+use super::fates::{Fate, Fates};
+use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
 use super::known;
 use super::members::{LostMember, Recorded, RecordedMembers};
@@ -153,18 +154,15 @@ pub(super) fn without_shells(
     state: &State,
     table: &ProcessTable,
 ) -> Vec<(EnvironmentState, Vec<u32>)> {
-    let attachments = state.devices.iter().flat_map(|device| &device.attachments);
-    let holding: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
-    let has_none = |environment: &&EnvironmentState| {
+    let mut attached = state.all_attached();
+    let without = state.environments.iter().filter_map(|environment| {
+        let devices = attached.remove(environment.eid.as_str())?;
         let written = state.written_timestamp_seconds;
-        holding.contains(environment.eid.as_str())
-            && !environment.pids.is_empty()
-            && !left(environment, &state.recorded, table, written).has_shell
-    };
-    let with_devices =
-        |environment: &EnvironmentState| (environment.clone(), state.attached(&environment.eid));
-    let environments = state.environments.iter().filter(has_none);
-    environments.map(with_devices).collect()
+        let has_none = !environment.pids.is_empty()
+            && !left(environment, &state.recorded, table, written).has_shell;
+        has_none.then(|| (environment.clone(), devices))
+    });
+    without.collect()
 }
 
 /// Removes kernels that ended. Returns the environments, by eid with their users, that had kernels and have none left.

@@ -10,6 +10,7 @@ mod device_locks;
 mod directory;
 mod document;
 mod editable;
+mod fates;
 mod file;
 mod inventory;
 mod jobs;
@@ -30,15 +31,15 @@ pub use confirmed::{Confirmed, ConfirmedChange, read_confirmed};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
+pub use fates::Contexts;
 pub use inventory::Inventory;
-pub use jobs::Contexts;
 pub use left_out::LeftOut;
 pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::model::MemoryAmount;
@@ -97,6 +98,12 @@ impl State {
         attached(&self.devices, eid)
     }
 
+    /// As [`State::attached`], of all environments that are attached to any.
+    #[must_use]
+    pub fn all_attached(&self) -> HashMap<&str, Vec<u32>> {
+        all_attached(&self.devices)
+    }
+
     /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).
     pub fn shells(&self, environment: &EnvironmentState) -> impl Iterator<Item = u32> {
         let created = environment.created_timestamp_seconds;
@@ -129,6 +136,16 @@ impl State {
 fn attached(devices: &[DeviceState], eid: &str) -> Vec<u32> {
     let has = |device: &&DeviceState| device.attachments.iter().any(|it| it.eid == eid);
     devices.iter().filter(has).map(|it| it.index).collect()
+}
+
+fn all_attached(devices: &[DeviceState]) -> HashMap<&str, Vec<u32>> {
+    let mut all: HashMap<&str, Vec<u32>> = HashMap::new();
+    for device in devices {
+        for attachment in &device.attachments {
+            all.entry(&attachment.eid).or_default().push(device.index);
+        }
+    }
+    all
 }
 
 /// One environment as the state files have it.

@@ -11,7 +11,8 @@ use super::attachments::{self, Visible};
 use super::commit::{self, Files, Loaded};
 use super::confirmed;
 use super::editable::EditableState;
-use super::jobs::{self, Contexts, Fate, Fates, NewJobs};
+use super::fates::{self, Contexts, Fate, Fates};
+use super::jobs::{self, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
 use super::known;
 use super::liveness;
@@ -489,14 +490,14 @@ impl Machine {
     fn fates(&mut self, state: &State, table: &ProcessTable, directory: &Path) -> Fates {
         let mut ended = liveness::without_shells(state, table);
         ended.extend(known::cleared(state, table));
-        let mut evidence = jobs::Evidence {
+        let mut evidence = fates::Evidence {
             directory,
             now_seconds: self.now_seconds(),
             processes: self.processes.as_mut(),
             contexts: self.contexts.as_mut(),
             linger_seconds: self.linger_seconds,
         };
-        jobs::fates(state, &ended, &mut evidence)
+        fates::fates(state, &ended, &mut evidence)
     }
 
     /// Whether one of these fates is to be written down, though the environment only goes on.
@@ -511,7 +512,7 @@ impl Machine {
             let is_recorded = |it: &ProcessId| members.is_some_and(|pids| pids.contains(&it.pid));
             let known = state.recorded.known.get(eid);
             !jobs.iter().all(is_recorded)
-                || *at_work && jobs::is_news(known, now_seconds, self.linger_seconds)
+                || *at_work && fates::is_news(known, now_seconds, self.linger_seconds)
         })
     }
 

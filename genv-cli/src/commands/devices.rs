@@ -1,11 +1,14 @@
 //! `genv devices`
 
+use std::collections::HashMap;
 use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{AttachmentState, DeviceState, EditableState, Inventory, State, StoreError};
+use genv_core::state::{
+    AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State, StoreError,
+};
 use serde_json::{Value, json};
 
 use super::envs::{misplaced, user};
@@ -238,7 +241,10 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         Some(attached) if !flags.timestamp => ago(attached, now_seconds()),
         attached => times.text(attached),
     };
-    let environment = |eid: &str| state.environments.iter().find(|it| it.eid == eid);
+    let environments = state.environments.iter();
+    let environments: HashMap<&str, &EnvironmentState> =
+        environments.map(|it| (it.eid.as_str(), it)).collect();
+    let environment = |eid: &str| environments.get(eid).copied();
     let name = |eid: &str| environment(eid).and_then(|it| it.name.as_deref());
     // A device that nobody holds has a line all the same.
     let rows = || {

@@ -295,14 +295,15 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     }
     let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
         .header(!flags.no_header);
+    let attached = state.all_attached();
     for it in &state.environments {
-        let attached = state.attached(&it.eid);
+        let attached = attached.get(it.eid.as_str());
         table.row([
             Cell::foreign(&it.eid),
             Cell::foreign(&user(it)),
             Cell::foreign(it.name.as_deref().unwrap_or_default()),
             Cell::own(created(it)),
-            Cell::own(super::devices::indices(&attached)),
+            Cell::own(super::devices::indices(attached.map_or(&[], |it| it))),
             Cell::own(members(it)),
         ]);
     }

@@ -1,5 +1,6 @@
 mod damage;
 mod faults;
+mod many;
 mod members;
 
 use std::collections::BTreeSet;

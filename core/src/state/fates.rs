@@ -1,0 +1,293 @@
+//! What becomes of environments that have no shell left ([`crate::linger`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
+use super::known::Known;
+use super::members::ProcessId;
+use super::{EnvironmentState, State};
+use crate::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
+use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, buffer, read_environ};
+
+/// Which processes have a context on which device, by its index. A device of which that is not known is not here.
+pub type Contexts = BTreeMap<u32, BTreeSet<u32>>;
+
+/// What becomes of an environment that has no shell left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// None of its processes has a context on a device that it holds, or had one within the linger time.
+    Ends,
+    /// The evidence is missing here: a caller who has it settles it later.
+    Unknown,
+    /// It goes on.
+    Continues {
+        /// Its jobs from now on.
+        jobs: Vec<ProcessId>,
+        /// Whether one of them has a context now.
+        at_work: bool,
+    },
+}
+
+/// By eid.
+pub(super) type Fates = HashMap<String, Fate>;
+
+/// An environment without a shell, with the devices that it holds.
+pub(super) type Shellless = (EnvironmentState, Vec<u32>);
+
+/// What the fates of environments depend on.
+pub(super) struct Evidence<'a> {
+    /// The state directory.
+    pub(super) directory: &'a Path,
+    pub(super) processes: &'a mut dyn ProcessSource,
+    /// Asked once, if at all.
+    pub(super) contexts: &'a mut dyn FnMut() -> Option<Contexts>,
+    pub(super) now_seconds: f64,
+    pub(super) linger_seconds: f64,
+}
+
+/// The fates of these environments. What the kernel shows is read once for all of them: any user may write thousands of
+/// records, of any users.
+pub(super) fn fates(state: &State, ended: &[Shellless], evidence: &mut Evidence<'_>) -> Fates {
+    if ended.is_empty() {
+        return Fates::new();
+    }
+    let Some(by_user) = processes_by_user() else {
+        let unknown = ended.iter().map(|(it, _)| (it.eid.clone(), Fate::Unknown));
+        return unknown.collect();
+    };
+    let mut readable: HashMap<u32, bool> = HashMap::new();
+    let mut is_readable = |uid| {
+        *readable
+            .entry(uid)
+            .or_insert_with(|| reads_environs_of(uid))
+    };
+    let (own, others): (Vec<&Shellless>, Vec<&Shellless>) =
+        ended.iter().partition(|(it, _)| is_readable(it.uid));
+    let (own, without): (Vec<&Shellless>, Vec<&Shellless>) = own
+        .into_iter()
+        .partition(|(_, devices)| !devices.is_empty());
+    let mut fates: Fates = without
+        .into_iter()
+        .map(|(it, _)| (it.eid.clone(), Fate::Ends))
+        .collect();
+    fates.extend(fates_by_processes(state, &own, &by_user, evidence));
+    let mut starts = Starts::new(&by_user);
+    fates.extend(others.into_iter().map(|(environment, _)| {
+        let fate = if starts.may_have_jobs(environment, evidence.processes) {
+            Fate::Unknown
+        } else {
+            Fate::Ends
+        };
+        (environment.eid.clone(), fate)
+    }));
+    fates
+}
+
+/// The fates of environments whose processes' variables the caller may read.
+fn fates_by_processes(
+    state: &State,
+    environments: &[&Shellless],
+    by_user: &HashMap<u32, Vec<u32>>,
+    evidence: &mut Evidence<'_>,
+) -> Fates {
+    if environments.is_empty() {
+        return Fates::new();
+    }
+    let contexts = (evidence.contexts)().unwrap_or_default();
+    // One in a container may be of another uid.
+    let candidates = |(environment, devices): &Shellless| {
+        let using = devices.iter().filter_map(|it| contexts.get(it)).flatten();
+        let of_user = by_user.get(&environment.uid).into_iter().flatten();
+        of_user.chain(using).copied().collect::<BTreeSet<u32>>()
+    };
+    let processes: BTreeSet<u32> = environments.iter().flat_map(|it| candidates(it)).collect();
+    let members = environments.iter().flat_map(|(it, _)| &it.pids);
+    let table = evidence.processes.read(&ProcessRequest {
+        processes: processes.into_iter().collect(),
+        members: members.copied().collect(),
+    });
+    let fate = |it: &&Shellless| {
+        let fate = fate(state, it, &candidates(it), &contexts, &table, evidence);
+        (it.0.eid.clone(), fate)
+    };
+    environments.iter().map(fate).collect()
+}
+
+fn fate(
+    state: &State,
+    (environment, devices): &Shellless,
+    candidates: &BTreeSet<u32>,
+    contexts: &Contexts,
+    table: &ProcessTable,
+    evidence: &Evidence<'_>,
+) -> Fate {
+    let held = |device: &u32| contexts.get(device);
+    let using: BTreeSet<u32> = devices.iter().filter_map(held).flatten().copied().collect();
+    let are_known = devices.iter().all(|device| held(device).is_some());
+    let mut buffer = buffer();
+    let mut is_elsewhere = |pid| {
+        let environ = read_environ(pid, &mut buffer).unwrap_or_default();
+        is_elsewhere(environ, evidence.directory)
+    };
+    let (mut own, mut at_work, mut is_unclear) = (Vec::new(), Vec::new(), false);
+    for &pid in candidates {
+        let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
+            continue;
+        };
+        if pid == std::process::id() {
+            continue;
+        }
+        let process = ProcessId {
+            pid,
+            start_time_ticks: facts.start_time_ticks,
+        };
+        match belonging(environment, &state.recorded, pid, facts, table) {
+            Belonging::Own if is_elsewhere(pid) => {}
+            Belonging::Own if using.contains(&pid) => at_work.push(process),
+            Belonging::Own => own.push(process),
+            Belonging::Unclear => is_unclear |= using.contains(&pid),
+            Belonging::Other => {}
+        }
+    }
+    if !at_work.is_empty() {
+        // What has no context keeps no device, and is no job any more.
+        return Fate::Continues {
+            jobs: oldest(at_work, MOST_JOBS),
+            at_work: true,
+        };
+    }
+    let known = state.recorded.known.get(&environment.eid);
+    let last = known
+        .filter(|known| known.is_of(environment))
+        .and_then(|known| known.context_seconds);
+    if is_unclear {
+        Fate::Unknown
+    } else if own.is_empty() {
+        Fate::Ends
+    } else if lingers(last, evidence.now_seconds, evidence.linger_seconds) {
+        let recorded = own.iter().filter(|it| environment.pids.contains(&it.pid));
+        let recorded: Vec<ProcessId> = recorded.copied().collect();
+        Fate::Continues {
+            jobs: oldest(if recorded.is_empty() { own } else { recorded }, MOST_JOBS),
+            at_work: false,
+        }
+    } else if are_known {
+        Fate::Ends
+    } else {
+        Fate::Unknown
+    }
+}
+
+/// Whether a context that is seen now is to be noted: it was not noted for a part of the linger time.
+pub(super) fn is_news(known: Option<&Known>, now_seconds: f64, linger_seconds: f64) -> bool {
+    let noted = known.and_then(|known| known.context_seconds);
+    noted.is_none_or(|noted| !(0.0..linger_seconds / 8.0).contains(&(now_seconds - noted)))
+}
+
+/// When processes were started whose variables the caller cannot read: one that may be of an environment's user, and was
+/// started since the environment was made, may be of that environment.
+struct Starts<'a> {
+    by_user: &'a HashMap<u32, Vec<u32>>,
+    /// By user: the newest of those that `/proc` gives to the user.
+    owned: HashMap<u32, f64>,
+    /// The newest of those that run as a user, or may.
+    running: Option<Newest>,
+}
+
+/// When the newest processes of users were started, Unix time.
+struct Newest {
+    of_user: HashMap<u32, f64>,
+    /// Of those that may be any user's.
+    of_anybody: f64,
+}
+
+/// The start of no process.
+const NEVER_SECONDS: f64 = f64::NEG_INFINITY;
+
+impl<'a> Starts<'a> {
+    fn new(by_user: &'a HashMap<u32, Vec<u32>>) -> Self {
+        Self {
+            by_user,
+            owned: HashMap::new(),
+            running: None,
+        }
+    }
+
+    fn may_have_jobs(
+        &mut self,
+        environment: &EnvironmentState,
+        processes: &mut dyn ProcessSource,
+    ) -> bool {
+        let Some(created) = environment.created_timestamp_seconds else {
+            return true;
+        };
+        let earliest = created - START_TOLERANCE_SECONDS;
+        let uid = environment.uid;
+        self.newest_owned(uid, processes) >= earliest
+            || self.newest_running(uid, processes) >= earliest
+    }
+
+    fn newest_owned(&mut self, uid: u32, processes: &mut dyn ProcessSource) -> f64 {
+        let Some(pids) = self.by_user.get(&uid) else {
+            return NEVER_SECONDS;
+        };
+        *self.owned.entry(uid).or_insert_with(|| {
+            let table = processes.read(&ProcessRequest {
+                processes: Vec::new(),
+                members: pids.clone(),
+            });
+            let started = pids.iter().map(|pid| started(&table, *pid));
+            started.fold(NEVER_SECONDS, f64::max)
+        })
+    }
+
+    /// What may not be traced belongs to root in `/proc`, whoever runs it; what runs in a container, to others.
+    fn newest_running(&mut self, uid: u32, processes: &mut dyn ProcessSource) -> f64 {
+        let by_user = self.by_user;
+        let newest = self.running.get_or_insert_with(|| {
+            let table = processes.read(&ProcessRequest {
+                processes: by_user.values().flatten().copied().collect(),
+                members: Vec::new(),
+            });
+            Newest::of(&table)
+        });
+        let of_user = newest.of_user.get(&uid).copied();
+        of_user.unwrap_or(NEVER_SECONDS).max(newest.of_anybody)
+    }
+}
+
+impl Newest {
+    fn of(table: &ProcessTable) -> Self {
+        let mut newest = Self {
+            of_user: HashMap::new(),
+            of_anybody: NEVER_SECONDS,
+        };
+        for (&pid, read) in &table.processes {
+            let facts = match read {
+                ProcessRead::Present(facts) => facts,
+                ProcessRead::Unreadable => {
+                    newest.of_anybody = f64::INFINITY;
+                    continue;
+                }
+                ProcessRead::Vanished => continue,
+            };
+            let started = started(table, pid);
+            let runs_as = [facts.uid, facts.real_uid].into_iter().flatten();
+            let users = runs_as.flat_map(|uid| [uid, table.owner(uid)]);
+            for user in users.chain(facts.container_owner) {
+                let of_user = newest.of_user.entry(user).or_insert(NEVER_SECONDS);
+                *of_user = of_user.max(started);
+            }
+            if facts.container_id.is_some() && facts.container_owner.is_none() {
+                newest.of_anybody = newest.of_anybody.max(started);
+            }
+        }
+        newest
+    }
+}
+
+fn started(table: &ProcessTable, pid: u32) -> f64 {
+    let living = table.living(pid);
+    living.map_or(NEVER_SECONDS, |it| it.start_timestamp_seconds)
+}
