@@ -21,7 +21,7 @@ fn used(pid: u32, faults: &str) -> String {
 }
 
 /// An exporter of a machine whose environment 7 holds device 0.
-fn with_a_holder(simulation: &Simulation, pid: u32) -> Result<Exporter> {
+pub(crate) fn with_a_holder(simulation: &Simulation, pid: u32) -> Result<Exporter> {
     let setup = Setup::with_driver(simulation)?;
     let environment = Environment::new("7", getuid().as_raw(), pid, &[0]);
     state::write(&setup.folder().join("state"), 2, &[environment])?;

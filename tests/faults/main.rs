@@ -5,6 +5,7 @@ mod driver;
 mod evidence;
 mod matrix;
 mod readings;
+mod utilization;
 mod wrong_answers;
 
 use anyhow::Result;

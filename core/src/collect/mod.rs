@@ -17,6 +17,7 @@ mod processes;
 mod supervisor;
 #[cfg(test)]
 mod tests;
+mod unexplained;
 mod view;
 mod worker;
 

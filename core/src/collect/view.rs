@@ -13,6 +13,7 @@ use super::distrusted::Distrusted;
 use super::environments::{self, LastActive};
 use super::lingering::Lingering;
 use super::processes;
+use super::unexplained::Unexplained;
 use super::{CollectOptions, Collectors};
 use crate::accounting::{Ledger, Observed, Reading};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
@@ -67,6 +68,7 @@ pub(super) struct View {
     bounds: Bounds,
     distrusted: Distrusted,
     contradictions: Contradictions,
+    unexplained: Unexplained,
     previous: Observed,
     /// Nothing is charged for the time before the first observation.
     previous_seconds: Option<f64>,
@@ -89,6 +91,7 @@ impl View {
             bounds: Bounds::default(),
             distrusted: Distrusted::default(),
             contradictions: Contradictions::default(),
+            unexplained: Unexplained::default(),
             previous: Observed::default(),
             previous_seconds: None,
         }
@@ -110,6 +113,7 @@ impl View {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
             reading.suspected = self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            self.unexplained.mark(&mut gpu.value);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
             let table = &answer.value.table;

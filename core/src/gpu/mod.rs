@@ -125,8 +125,9 @@ pub struct GpuProcess {
     pub memory_used_bytes: Option<u64>,
     /// `nvmlDeviceGetProcessUtilization`'s `smUtil` since the last sample, and for the last second at least, 0–1; the
     /// first time, and after a longer while, for as long as the driver keeps samples. 0 where the call works and has
-    /// no sample of this process; absent where the call fails, where its sample of the process is no share, and
-    /// without a sample where the device may be at work and no sample shows who works.
+    /// no sample of this process; absent where the call fails, where its sample of the process is no share or of another
+    /// time than asked for, and without a sample where the device may be at work and no sample shows which of the
+    /// listed processes works.
     pub utilization_ratio: Option<f64>,
 }
 

@@ -6,6 +6,7 @@ mod lab;
 mod moods;
 mod properties;
 mod threads;
+mod unexplained;
 mod view;
 
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use nvml_wrapper_sys::bindings::nvmlProcessUtilizationSample_t;
+
 use super::*;
 
 /// All calls at one moment: four processes, of which two work.
@@ -187,7 +189,7 @@ fn sweeps_however_far_apart_count_each_sample_once() {
         let mut last_seen = BEGAN;
         for n in 1.. {
             let now = BEGAN + n * interval_milliseconds * 1_000;
-            let since = samples_since(last_seen, now);
+            let since = Asked::at(now, last_seen).since_microseconds;
             for (counted, sample) in counted.iter_mut().zip(&samples) {
                 *counted += u32::from((since + 1..=now).contains(&sample.timeStamp));
             }
