@@ -1,6 +1,6 @@
 //! The account of one GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::observed::{ObservedDevice, UserUse};
 use super::{UserId, Users};
@@ -21,6 +21,8 @@ pub(super) struct DeviceAccount {
     utilization_measured: bool,
     utilization_published: bool,
     meter: Option<EnergyMeter>,
+    /// How long each user held it since the meter was read, in device-seconds.
+    held_since: BTreeMap<UserId, f64>,
 }
 
 /// What one user has accumulated on one GPU.
@@ -52,7 +54,13 @@ struct EnergyMeter {
     uuid: String,
     joules: f64,
     read_seconds: f64,
+    /// Who used the device then.
+    users: BTreeSet<UserId>,
 }
+
+/// For how long a driver keeps samples of use at least, so that the use that it tells of after a gap is that of the gap:
+/// driver 580 keeps 72 of an H200, one each 0.2 s.
+const SAMPLES_KEPT_SECONDS: f64 = 10.0;
 
 impl DeviceAccount {
     pub(super) fn step(
@@ -65,11 +73,19 @@ impl DeviceAccount {
         let measured = now.filter(|now| now.read_seconds.is_some());
         if let Some(before) = before {
             self.charge_time(before, measured, elapsed_seconds, busy_above);
+            self.remember_holders(before, elapsed_seconds);
         }
         if let Some(now) = measured {
             self.charge_utilization(now, elapsed_seconds);
+            let gap_seconds = self.gap_seconds(before, now);
             let joules = self.energy_increase(before, now);
-            self.charge_energy(before, now, joules);
+            match gap_seconds {
+                Some(seconds) => self.charge_energy_of_gap(seconds, joules),
+                None => self.charge_energy(before, now, joules),
+            }
+            if now.energy_joules.is_some() {
+                self.held_since.clear();
+            }
         }
         if let Some(now) = now {
             self.open_accounts(now);
@@ -171,9 +187,48 @@ impl DeviceAccount {
                 uuid: now.uuid.clone(),
                 joules,
                 read_seconds: now_seconds,
+                users: users(now).collect(),
             });
         }
         increase.max(0.0)
+    }
+
+    /// Adds the time that begins with an observation to those who held the device then.
+    fn remember_holders(&mut self, before: &ObservedDevice, elapsed_seconds: f64) {
+        let shares: f64 = before.holders.iter().map(|it| it.share_ratio).sum();
+        for holder in before.holders.iter().filter(|_| shares > 0.0) {
+            let seconds = self.held_since.entry(holder.user).or_default();
+            *seconds += elapsed_seconds * holder.share_ratio / shares;
+        }
+    }
+
+    /// How long the counter was not read until now, if what the driver tells now is not the use of that time: it was too
+    /// long, or a user works now who did not before.
+    fn gap_seconds(&self, before: Option<&ObservedDevice>, now: &ObservedDevice) -> Option<f64> {
+        let meter = self.meter.as_ref()?;
+        if before.and_then(|before| before.read_seconds) == Some(meter.read_seconds) {
+            return None;
+        }
+        let seconds = now.read_seconds? - meter.read_seconds;
+        let is_same_use = users(now).all(|user| meter.users.contains(&user));
+        (seconds > SAMPLES_KEPT_SECONDS || !is_same_use).then_some(seconds)
+    }
+
+    /// Charges the energy of a gap to those who held the device in it, by share and time, and that of the time in which
+    /// nobody held it, or it is not known who did, to nobody.
+    fn charge_energy_of_gap(&mut self, seconds: f64, joules: f64) {
+        let held: f64 = self.held_since.values().sum();
+        let whole = seconds.max(held);
+        if joules <= 0.0 || whole <= 0.0 {
+            return;
+        }
+        let mut charge = |user, seconds: f64| {
+            self.users.entry(user).or_default().energy_joules += joules * seconds / whole;
+        };
+        for (user, seconds) in &self.held_since {
+            charge(*user, *seconds);
+        }
+        charge(UserId::NOBODY, whole - held);
     }
 
     fn charge_energy(
@@ -308,6 +363,14 @@ fn is_busy(now: &ObservedDevice, user: UserId, busy_above: f64) -> Option<bool> 
     let could_be_busy = candidates.any(|user| user.unmeasured)
         || unknown.is_some() && sum(own) + sum(unknown) >= busy_above;
     (!could_be_busy).then_some(false)
+}
+
+/// Those whose processes did something.
+fn users(device: &ObservedDevice) -> impl Iterator<Item = UserId> {
+    let users = device.users.iter().flatten();
+    users
+        .filter(|it| it.utilization_ratio > 0.0)
+        .map(|it| it.user)
 }
 
 fn total_utilization(device: &ObservedDevice) -> f64 {

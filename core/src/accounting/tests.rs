@@ -12,6 +12,7 @@ struct Case {
     now: ObservedDevice,
     xid_events: Vec<XidEvent>,
     seconds: f64,
+    step_seconds: f64,
 }
 
 impl Case {
@@ -35,6 +36,7 @@ impl Case {
             },
             xid_events: Vec::new(),
             seconds: 0.0,
+            step_seconds: 10.0,
         }
     }
 
@@ -62,13 +64,14 @@ impl Case {
     }
 
     fn observe(&mut self, read: bool) -> Counters {
-        self.seconds += 10.0;
+        self.seconds += self.step_seconds;
         self.now.read_seconds = read.then_some(self.seconds);
         let current = Observed {
             devices: vec![self.now.clone()],
             xid_events: std::mem::take(&mut self.xid_events),
         };
-        self.ledger.step(&self.previous, &current, 10.0);
+        self.ledger
+            .step(&self.previous, &current, self.step_seconds);
         self.previous = current;
         self.ledger.publish()
     }
@@ -236,6 +239,59 @@ fn energy_used_while_the_source_did_not_answer_is_charged_when_it_does() {
     case.observe(false);
     case.observe(false);
     assert_eq!(joules(&case.measured(3_000.0), NOBODY), 3_000.0);
+}
+
+/// The driver does not answer for three observations, or only its counter does not; for the last of them bob holds the
+/// device and works.
+#[test]
+fn the_energy_of_a_gap_is_charged_to_those_who_held_the_device_in_it() {
+    for only_the_counter in [false, true] {
+        let mut case = Case::new();
+        let (alice, bob) = (case.alice, case.bob);
+        case = case.holds(alice, 1.0);
+        case.uses(&[(alice, Some(0.9))]).measured(0.0);
+        case.measured(2_000.0);
+        let counter = case.now.energy_joules;
+        let unread = |case: &mut Case| {
+            if only_the_counter {
+                case.now.energy_joules = None;
+            }
+            case.observe(only_the_counter);
+        };
+        unread(&mut case);
+        unread(&mut case);
+        case.now.holders.clear();
+        case = case.holds(bob, 0.5);
+        case.uses(&[(bob, Some(0.9))]);
+        unread(&mut case);
+        case.now.energy_joules = counter;
+        case.measured(8_000.0);
+        let counters = case.measured(100.0);
+        assert_eq!(joules(&counters, "alice"), 2_000.0 + 6_000.0);
+        assert_eq!(joules(&counters, "bob"), 2_000.0 + 100.0);
+        assert_eq!(joules(&counters, NOBODY), 0.0);
+    }
+}
+
+#[test]
+fn the_energy_of_a_gap_in_which_nobody_held_the_device_is_nobodys() {
+    let mut case = Case::new();
+    let (alice, bob) = (case.alice, case.bob);
+    case.measured(0.0);
+    case.observe(false);
+    case.observe(false);
+    case = case.holds(bob, 1.0);
+    let counters = case.uses(&[(bob, Some(0.9))]).measured(3_000.0);
+    assert_eq!(joules(&counters, NOBODY), 3_000.0);
+    assert_eq!(joules(&counters, "bob"), 0.0);
+
+    // A driver that is slower than observations still tells whose use it was.
+    case.now.holders.clear();
+    case = case.holds(alice, 1.0);
+    case.step_seconds = 4.0;
+    case.measured(0.0);
+    case.observe(false);
+    assert_eq!(joules(&case.measured(700.0), "bob"), 700.0);
 }
 
 #[test]
