@@ -255,3 +255,50 @@ fn a_process_that_is_not_there_is_an_error_and_no_pid_is_wrong_usage() -> Result
     }
     Ok(())
 }
+
+#[test]
+fn no_process_is_safe_for_using_no_device_while_a_devices_processes_are_not_known() -> Result<()> {
+    let process = sleeper(&[])?;
+    let pid = process.pid().to_string();
+    let scenario = |fault: &str| {
+        format!(
+            "version: 1\nhosts:\n- devices: [{{}}, {{faults: [{fault}]}}]\n\
+             \x20 processes: [{{pid: {pid}, devices: [{{index: 1, memory: 1gi}}]}}]\n"
+        )
+    };
+    for fault in [
+        "{wrong: nvmlDeviceGetComputeRunningProcesses, error: unknown}",
+        "{lost: true}",
+    ] {
+        let setup = Setup::new(&scenario(fault), &ends_outsiders("dry-run", "warn: []"))?;
+        let config = format!("--config={}", setup.config().display());
+        let text = setup.said(&["explain", &pid, &config])?;
+        ensure!(!text.contains("it uses no device"), "{text}");
+        ensure!(
+            text.contains("\nSafe: nobody knows now whether it uses a device ("),
+            "{text}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_user_named_by_uid_is_shown_what_is_frozen_here_and_by_an_enforcer_elsewhere() -> Result<()> {
+    let setup = Setup::new(&used_by(&[]), &ends_outsiders("dry-run", "warn: []"))?;
+    let directory = setup.folder().join("told");
+    fs::create_dir_all(directory.join("elsewhere"))?;
+    let status = |rule: &str| {
+        let frozen =
+            format!("[{{\"rule\": \"{rule}\", \"username\": \"root\", \"why\": \"dark\"}}]");
+        format!("{{\"mode\": \"enforce\", \"frozen\": {frozen}}}")
+    };
+    fs::write(directory.join("status.json"), status("here"))?;
+    fs::write(directory.join("elsewhere/status.json"), status("far"))?;
+    let words = ["why", "--user=uid:0", "--state-directory"];
+    let mut command = setup.program("genv", &words)?;
+    let output = patience::output(command.arg(&directory))?;
+    let text = printed(&output);
+    ensure!(text.contains("here: ") && text.contains("far: "), "{text}");
+    ensure!(!text.contains("Nothing is held"), "{text}");
+    Ok(())
+}

@@ -131,7 +131,7 @@ fn works(snapshot: &Snapshot, collector: &str) -> bool {
 }
 
 /// Devices that answer, and of which not all processes are known.
-fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
+pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
     let unknown: Vec<u32> = answering(snapshot)
         .filter(|gpu| !snapshot.processes_known(*gpu))
         .collect();

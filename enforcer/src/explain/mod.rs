@@ -21,7 +21,7 @@ use genv_core::sources::SourceOptions;
 use genv_core::state::directory_path;
 use genv_web::flags::{SourceFlags, file};
 
-use crate::blind::Sight;
+use crate::blind::{Sight, unknown_devices};
 use crate::commands::{now_seconds, print, print_json};
 use crate::config::{Config, Waiver};
 use crate::cycle::users;
@@ -279,13 +279,22 @@ fn without_device(
             ));
         }
     }
-    let gpu = own
-        .snapshot
-        .as_deref()
-        .and_then(|it: &Snapshot| it.collectors.get("gpu"));
+    let snapshot = own.snapshot.as_deref();
+    let gpu = snapshot.and_then(|it| it.collectors.get("gpu"));
     Ok(match gpu {
-        Some(gpu) if gpu.success && gpu.current => Verdict::no_device(),
+        Some(gpu) if gpu.success && gpu.current => snapshot
+            .and_then(unused_is_unknown)
+            .map_or_else(Verdict::no_device, |why| Verdict::unseen(Some(&why))),
         gpu => Verdict::unseen(gpu.and_then(|gpu| gpu.error.as_deref())),
+    })
+}
+
+/// Why a process that is on no device of a snapshot may be on one all the same.
+fn unused_is_unknown(snapshot: &Snapshot) -> Option<String> {
+    let mut whole = snapshot.devices.iter().filter(|it| it.index.mig.is_none());
+    unknown_devices(snapshot).or_else(|| {
+        let silent = whole.find(|it| !it.up)?;
+        Some(format!("device {} does not answer", silent.index))
     })
 }
 
