@@ -354,6 +354,11 @@ impl HeldViolation {
         };
         match (self.stage.as_str(), self.at_seconds) {
             ("held", _) => format!("held: {}", self.why.as_deref().unwrap_or("see the log")),
+            // Its next cycle is about to come, or late.
+            ("pending", Some(until)) if until < now_seconds => {
+                "nothing follows if it is over by now".to_owned()
+            }
+            ("warned", Some(end)) if end < now_seconds => due("at the next chance".to_owned()),
             ("pending", Some(until)) => format!(
                 "nothing follows if it is over {}",
                 at(until).replacen("at ", "by ", 1)
@@ -448,6 +453,18 @@ mod tests {
             ..HeldViolation::default()
         };
         for (mode, stage, at_seconds, expected) in [
+            (
+                "enforce",
+                "pending",
+                Some(-1.0),
+                "nothing follows if it is over by now",
+            ),
+            (
+                "dry-run",
+                "warned",
+                Some(-1.0),
+                "at the next chance it would be taken: device 0 of environment e1",
+            ),
             (
                 "enforce",
                 "pending",

@@ -56,7 +56,6 @@ impl Reader<'_> {
         config: &Config,
         engine: &Engine,
     ) -> Result<TestControl, yaml::Error> {
-        let scenario = engine.scenario();
         let mut control = TestControl::default();
         for pause in &entry.pauses {
             let window = self.window(pause.from.as_ref(), &pause.until)?;
@@ -64,11 +63,7 @@ impl Reader<'_> {
         }
         for waiver in &entry.waivers {
             let user = &waiver.user.value.0;
-            let mut known = scenario.users.values();
-            if !user.starts_with("uid:") && !known.any(|known| known == user) {
-                let message = format!("the scenario has no user '{}'", user.escape_debug());
-                return self.refuse(waiver.user.referenced, message);
-            }
+            self.known_user(user, waiver.user.referenced, engine)?;
             let rules = &waiver.rules;
             if rules.value.is_empty() {
                 return self.refuse(rules.referenced, "from which rules? Name them");

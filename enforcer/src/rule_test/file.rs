@@ -33,7 +33,7 @@ pub(super) struct TestEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) scenario_file: Option<Located<String>>,
     #[serde(default)]
-    pub(super) stubborn: Vec<Count>,
+    pub(super) stubborn: Vec<Located<Count>>,
     #[serde(default)]
     pub(super) missing: Vec<Located<MissingEntry>>,
     #[serde(default)]

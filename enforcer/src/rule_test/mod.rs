@@ -196,6 +196,42 @@ impl Reader<'_> {
         )
     }
 
+    /// Refuses groups of a user, and a stubborn process, that the scenario does not have.
+    fn known_users_and_processes(
+        &self,
+        entry: &TestEntry,
+        engine: &Engine,
+    ) -> Result<(), yaml::Error> {
+        for (user, _) in &entry.groups.0 {
+            self.known_user(&user.value, user.referenced, engine)?;
+        }
+        let scenario = engine.scenario();
+        for pid in &entry.stubborn {
+            let hosts = scenario.hosts.iter();
+            let mut processes = hosts.flat_map(|host| &host.processes);
+            if !processes.any(|process| process.pid == pid.value.0) {
+                let message = format!("the scenario has no process {}", pid.value.0);
+                return self.refuse(pid.referenced, message);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn known_user(
+        &self,
+        user: &str,
+        place: Place,
+        engine: &Engine,
+    ) -> Result<(), yaml::Error> {
+        let scenario = engine.scenario();
+        let mut known = scenario.users.values();
+        if user.starts_with("uid:") || known.any(|known| known == user) {
+            return Ok(());
+        }
+        let message = format!("the scenario has no user '{}'", user.escape_debug());
+        self.refuse(place, message)
+    }
+
     fn missing(&self, entry: &TestEntry, engine: &Engine) -> Result<Vec<Missing>, yaml::Error> {
         let scenario = engine.scenario();
         let missing = entry.missing.iter().map(|window| {
@@ -230,6 +266,7 @@ impl Reader<'_> {
                 .or_else(|error| self.refuse(interval.referenced, error.to_string()))?;
         }
         let missing = self.missing(&entry.value, &engine)?;
+        self.known_users_and_processes(&entry.value, &engine)?;
         let control = self.control(&entry.value, &config, &engine)?;
         let expectations = self.expectations(&entry.value, &config)?;
         Ok(Test {
@@ -237,7 +274,7 @@ impl Reader<'_> {
             course: Course {
                 engine: Arc::new(engine),
                 groups: entry.value.groups(),
-                stubborn: entry.value.stubborn.iter().map(|pid| pid.0).collect(),
+                stubborn: entry.value.stubborn.iter().map(|pid| pid.value.0).collect(),
                 missing,
                 control,
                 until: expectations.until(),

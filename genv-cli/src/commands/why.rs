@@ -57,6 +57,7 @@ struct Answer<'a> {
 struct Elsewhere<'a> {
     enforcer: &'a str,
     violations: Vec<&'a HeldViolation>,
+    frozen: Vec<&'a FrozenViolation>,
 }
 
 /// What was done is shown for so long.
@@ -68,18 +69,18 @@ const ELSEWHERE: &str = "elsewhere";
 impl Why {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let is_asked_by_user = self.user.is_none();
-        let (user, uid) = match self.user {
-            Some(user) => {
-                let uid = user.strip_prefix("uid:").and_then(|uid| uid.parse().ok());
-                (user, uid)
-            }
-            None => {
-                let uid = genv_core::proc::own_uid();
-                let found = uzers::get_user_by_uid(uid);
-                let name = found.and_then(|user| user.name().to_str().map(str::to_owned));
-                (name.unwrap_or_else(|| format!("uid:{uid}")), Some(uid))
-            }
+        let uid = match &self.user {
+            Some(user) => user.strip_prefix("uid:").and_then(|uid| uid.parse().ok()),
+            None => Some(genv_core::proc::own_uid()),
         };
+        // The enforcer calls a user by name where it knows one.
+        let found = uid.and_then(uzers::get_user_by_uid);
+        let name = found.and_then(|user| user.name().to_str().map(str::to_owned));
+        let by_uid = uid.map(|uid| format!("uid:{uid}"));
+        let user = self
+            .user
+            .or_else(|| name.clone().or_else(|| by_uid.clone()));
+        let user = user.unwrap_or_default();
         let read = |directory: &Path| Enforcement::read(directory).map_err(|error| anyhow!(error));
         let elsewhere = read(&self.state_directory.join(ELSEWHERE))?;
         let done = Enforcement::read_file(&self.state_directory.join(DONE_FILE));
@@ -99,6 +100,12 @@ impl Why {
         })?;
         let now = now_seconds();
         let is_meant = |it: &&HeldViolation| it.concerns(&user, uid);
+        let is_frozen = |it: &&FrozenViolation| {
+            let names = [Some(&user), name.as_ref(), by_uid.as_ref()];
+            it.username
+                .as_ref()
+                .is_some_and(|it| names.contains(&Some(it)))
+        };
         let is_recent =
             |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
         let answer = Answer {
@@ -109,11 +116,7 @@ impl Why {
             not_known: enforcement.not_known(now),
             paused_until_seconds: enforcement.paused_until_seconds,
             violations: enforcement.violations.iter().filter(is_meant).collect(),
-            frozen: enforcement
-                .frozen
-                .iter()
-                .filter(|it| it.username.as_deref() == Some(user.as_str()))
-                .collect(),
+            frozen: enforcement.frozen.iter().filter(is_frozen).collect(),
             done: done
                 .violations
                 .iter()
@@ -123,6 +126,7 @@ impl Why {
             elsewhere: elsewhere.as_ref().map(|it| Elsewhere {
                 enforcer: &it.config.source,
                 violations: it.violations.iter().filter(is_meant).collect(),
+                frozen: it.frozen.iter().filter(is_frozen).collect(),
             }),
         };
         if self.json.json {
@@ -147,6 +151,12 @@ impl Answer<'_> {
         });
         let all: Vec<_> = here.chain(elsewhere).collect();
         let all_is_empty = all.is_empty();
+        let here = self.frozen.iter().map(|frozen| (*frozen, None));
+        let elsewhere = self.elsewhere.iter().flat_map(|elsewhere| {
+            let frozen = elsewhere.frozen.iter();
+            frozen.map(|frozen| (*frozen, Some(elsewhere.enforcer)))
+        });
+        let frozen: Vec<_> = here.chain(elsewhere).collect();
         let zone = local_time_zone();
         let mut text = String::new();
         let not_known = self.not_known.as_deref().map(harmless);
@@ -159,7 +169,7 @@ impl Answer<'_> {
             if !all_is_empty {
                 text.push('\n');
             }
-        } else if all_is_empty && self.frozen.is_empty() {
+        } else if all_is_empty && frozen.is_empty() {
             text = format!("Nothing is held against {}.\n", harmless(self.user));
         }
         for (it, enforcer) in all {
@@ -187,7 +197,7 @@ impl Answer<'_> {
                 let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
             }
         }
-        for it in &self.frozen {
+        for (it, enforcer) in frozen {
             let host = it.hostname.as_deref().map(harmless);
             let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
             // Writing to a string does not fail.
@@ -200,6 +210,10 @@ impl Answer<'_> {
                 moment(it.unknown_since_seconds, &zone),
                 harmless(&it.why)
             );
+            if let Some(enforcer) = enforcer {
+                text.pop();
+                let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
+            }
         }
         self.describe_done(&mut text, now_seconds);
         if self.mode != "enforce" && !all_is_empty {

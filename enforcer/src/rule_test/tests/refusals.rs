@@ -40,6 +40,8 @@ fn what_cannot_be_tested_is_refused_with_its_place() {
         "CONFIG\ntests:\n- HOST\n  name: a\n  interval: 1ms\n  expect: [{at: 1m}]",
         "CONFIG\ntests:\n- HOST\n  name: a\n  missing: [{host: g}]\n  expect: [{at: 1m}]",
         "CONFIG\ntests:\n- HOST\n  name: a\n  missing: [{host: h, from: 1m, until: 1m}]\n  expect: [{at: 1m}]",
+        "CONFIG\ntests:\n- HOST\n  name: a\n  groups: {b: [staff]}\n  expect: [{at: 1m}]",
+        "CONFIG\ntests:\n- HOST\n  name: a\n  stubborn: [7]\n  expect: [{at: 1m}]",
         "CONFIG\ntests:\n- HOST\n  name: a\n  pauses: [{from: 1m}]\n  expect: [{at: 1m}]",
         "CONFIG\ntests:\n- HOST\n  name: a\n  pauses: [{from: 2m, until: 1m}]\n  expect: [{at: 1m}]",
         "CONFIG\ntests:\n- HOST\n  name: a\n  waivers: [{user: a, until: 1m}]\n  expect: [{at: 1m}]",
