@@ -71,6 +71,7 @@ impl Judge<'_, '_> {
         let now = self.input.now_seconds;
         let user = &self.facts.users[finding.user];
         let hostname = finding.host.map(|host| self.facts.hosts[host].hostname);
+        let unconfirmed = finding.is_unconfirmed();
         let key = Key {
             rule: rule.name.clone(),
             subject: finding.subject,
@@ -83,11 +84,16 @@ impl Judge<'_, '_> {
             .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
             .collect();
 
-        let known = self.history.violation(rule, &key).map(Cow::Borrowed);
+        if unconfirmed {
+            self.plan.unconfirmed.insert(key.clone());
+        }
+        let known = self.history.violation(rule, &key);
+        let known = known.filter(|known| known.counts_for(unconfirmed));
+        let known = known.map(Cow::Borrowed);
         let reported = known.as_ref().is_some_and(|known| known.reported);
-        let known = self
-            .history
-            .progress(self.facts, rule, &key, user.name, known, now);
+        let known =
+            self.history
+                .progress(self.facts, rule, &key, (user.name, unconfirmed), known, now);
         let since_seconds = known
             .as_ref()
             .map_or(now, |known| known.since_seconds.min(now));

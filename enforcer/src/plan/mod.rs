@@ -83,6 +83,8 @@ pub struct Plan {
     /// Violations that a pause, maintenance, a waiver or the hours of their rule put off, now or before. It is no surprise if
     /// many of these fall due together.
     pub put_off: BTreeSet<Key>,
+    /// Violations that exist only by attachments that nothing shows to be their user's doing.
+    pub unconfirmed: BTreeSet<Key>,
     /// Attachments that steps take back because nothing shows them to be their user's doing: nobody loses anything by that.
     pub taken_back: BTreeSet<Subject>,
 }

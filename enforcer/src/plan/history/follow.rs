@@ -58,9 +58,16 @@ impl History {
                 || (violation.key.clone(), None),
                 |(key, known)| (key, Some(known)),
             );
-            let known = known.filter(|_| self.knows(rule)).map(Cow::Owned);
-            let known = self.progress(facts, rule, &key, username, known, now);
+            let known = known.filter(|_| self.knows(rule));
+            let unconfirmed = plan.unconfirmed.contains(&key);
+            if let Some(known) = known.as_ref().filter(|it| it.unconfirmed != unconfirmed) {
+                self.remember(rule, &key, known, now);
+            }
+            let known = known.filter(|known| known.counts_for(unconfirmed));
+            let known = known.map(Cow::Owned);
+            let known = self.progress(facts, rule, &key, (username, unconfirmed), known, now);
             let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
+            known.unconfirmed = unconfirmed;
             known.about = About::of(facts, &key.subject, username);
             known.unknown_seconds = None;
             known.since_seconds = violation.since_seconds;

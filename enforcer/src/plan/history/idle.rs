@@ -21,6 +21,15 @@ pub(in crate::plan) struct IdleWindow {
     over_milliseconds: u128,
     /// When the last sample was read, Unix time.
     sampled_seconds: Option<f64>,
+    /// Whether nothing shows that its user attached the device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unconfirmed: bool,
+    /// Beside a window that is `unconfirmed`: the window of the user's own attachment before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confirmed: Option<Box<Self>>,
+    /// The attachment that goes on with the window of an earlier one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again: Option<Again>,
     /// Whether the last samples were not measured: the time until the next one does not count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
@@ -29,6 +38,28 @@ pub(in crate::plan) struct IdleWindow {
     is_interrupted: bool,
     /// Seconds, and utilization × seconds; the oldest first.
     buckets: VecDeque<(f32, f32)>,
+}
+
+/// What is seen of an attachment that goes on with the window of an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Again {
+    /// When the device was first attached again, Unix time.
+    since_seconds: f64,
+    /// Seconds since the last time that it was, and utilization × seconds.
+    seconds: f32,
+    utilized_seconds: f32,
+}
+
+/// The attachment that a window is of now.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::plan) struct Holding<'h> {
+    pub(in crate::plan) username: &'h str,
+    pub(in crate::plan) attached_seconds: Option<i64>,
+    pub(in crate::plan) unconfirmed: bool,
+    /// For how long an attachment of the same user goes on with the window.
+    pub(in crate::plan) remember: Duration,
+    pub(in crate::plan) now_seconds: Option<f64>,
 }
 
 /// A sample: the part of the time since the one before during which the environment's kernels ran.
@@ -49,26 +80,56 @@ impl IdleWindow {
         self.username.as_deref()
     }
 
+    pub(in crate::plan) const fn is_unconfirmed(&self) -> bool {
+        self.unconfirmed
+    }
+
     /// Whether its last sample is at most so old.
     pub(in crate::plan) fn is_younger(&self, seconds: f64, now_seconds: Option<f64>) -> bool {
         let age = now_seconds.zip(self.sampled_seconds);
         age.is_some_and(|(now, at)| (now - at).abs() < seconds)
     }
 
-    /// It is of this attachment now. One that was made since goes on with the window, if that `is_remembered`: where both
-    /// looks show the device held by the user, the time between them counts.
-    pub(in crate::plan) fn follow(
-        &mut self,
-        username: &str,
-        attached_seconds: Option<i64>,
-        is_remembered: bool,
-    ) {
-        if self.username() != Some(username) {
-            self.username = Some(username.to_owned());
+    /// It is of this attachment now. One that was made since goes on with the window, if the rule remembers it: where both
+    /// looks show the device held by the user, the time between them counts. What ran on an attachment that nothing shows to
+    /// be its user's doing never counts for one that its user made.
+    pub(in crate::plan) fn follow(&mut self, held: &Holding<'_>) {
+        if self.unconfirmed && !held.unconfirmed {
+            let own = self.confirmed.take();
+            let remember = held.remember.as_secs_f64();
+            let own = own.filter(|own| own.is_younger(remember, held.now_seconds));
+            *self = own.map_or_else(Self::default, |own| *own);
+        } else if !self.unconfirmed && held.unconfirmed {
+            let own = Some(self.clone()).filter(|own| own.sampled_seconds.is_some());
+            self.confirmed = own.map(|mut own| {
+                own.wait();
+                Box::new(own)
+            });
+            self.unconfirmed = true;
         }
-        if is_remembered && self.attached_seconds != attached_seconds {
-            self.attached_seconds = attached_seconds;
+        if self.username() != Some(held.username) {
+            self.username = Some(held.username.to_owned());
         }
+        if !held.remember.is_zero() && self.attached_seconds != held.attached_seconds {
+            self.attached_seconds = held.attached_seconds;
+            if self.sampled_seconds.is_some() {
+                let since = self.again.as_ref().map(|again| again.since_seconds);
+                self.again = since.or(held.now_seconds).map(|since_seconds| Again {
+                    since_seconds,
+                    ..Again::default()
+                });
+            }
+        }
+    }
+
+    /// Whether an attachment that goes on with the window is used by itself, or was there for less than this.
+    pub(in crate::plan) fn is_used_again(&self, below: f64, patience: Duration) -> bool {
+        self.again.as_ref().is_some_and(|again| {
+            let now = self.sampled_seconds.unwrap_or(again.since_seconds);
+            let used = f64::from(again.utilized_seconds / again.seconds);
+            again.seconds > 0.0 && used >= below
+                || (now - again.since_seconds).abs() < patience.as_secs_f64()
+        })
     }
 
     /// Nothing was measured: what follows within the length of the window goes on with it.
@@ -96,6 +157,8 @@ impl IdleWindow {
             *self = Self {
                 attached_seconds: sample.attached_seconds,
                 username: self.username.take(),
+                unconfirmed: self.unconfirmed,
+                confirmed: self.confirmed.take(),
                 over_milliseconds,
                 ..Self::default()
             };
@@ -114,6 +177,12 @@ impl IdleWindow {
         let over = over.as_secs_f32();
         let seconds = seconds as f32;
         let utilized = sample.utilization_ratio.clamp(0.0, 1.0) as f32 * seconds;
+        if let Some(again) = &mut self.again {
+            again.seconds += seconds;
+            again.utilized_seconds += utilized;
+        }
+        // The whole window is of this attachment.
+        self.again.take_if(|again| again.seconds >= over);
         match self.buckets.back_mut() {
             Some(last) if last.0 + seconds <= over / PARTS => {
                 *last = (last.0 + seconds, last.1 + utilized);

@@ -26,7 +26,7 @@ pub use frozen::Frozen;
 pub(super) use idle::{IdleWindow, Sample};
 pub(super) use past::Past;
 use windows::Windows;
-pub(super) use windows::own as own_window;
+pub(super) use windows::{holding, own as own_window};
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].
@@ -93,6 +93,9 @@ pub(super) struct ViolationHistory {
     pub(super) put_off: bool,
     /// Whether any of this was only rehearsed.
     pub(super) rehearsed: bool,
+    /// Whether it exists only by attachments that nothing shows to be their user's doing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) unconfirmed: bool,
     /// Since when it is not known whether it goes on, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unknown_seconds: Option<f64>,
@@ -279,6 +282,7 @@ impl ViolationHistory {
             chosen: BTreeSet::new(),
             put_off: false,
             rehearsed: false,
+            unconfirmed: false,
             unknown_seconds: None,
             about: About::new(),
         }
@@ -289,6 +293,7 @@ impl ViolationHistory {
         *self = Self {
             since_seconds: self.since_seconds,
             reported: self.reported,
+            unconfirmed: self.unconfirmed,
             about: std::mem::take(&mut self.about),
             ..Self::begin(now_seconds)
         };

@@ -19,6 +19,10 @@ const MOST_REMEMBERED: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::plan) struct Place {
+    /// Of a violation that exists only by attachments that nothing shows to be their user's doing: as the first field it has
+    /// these behind all others.
+    #[serde(default)]
+    unconfirmed: bool,
     rule: String,
     username: String,
     /// Absent where all hosts count together.
@@ -43,7 +47,7 @@ impl History {
         facts: &Facts<'_>,
         rule: &Rule,
         key: &Key,
-        username: &str,
+        (username, unconfirmed): (&str, bool),
         known: Option<Cow<'h, ViolationHistory>>,
         now_seconds: f64,
     ) -> Option<Cow<'h, ViolationHistory>> {
@@ -51,7 +55,7 @@ impl History {
         if !self.knows(rule) || self.remembered.is_empty() && !is_new {
             return known;
         }
-        let places = places(facts, rule, &key.subject, username);
+        let places = places(facts, rule, &key.subject, username, unconfirmed);
         let replaced = is_new.then(|| self.replaced(facts, &places)).flatten();
         let remembered = places
             .iter()
@@ -80,7 +84,8 @@ impl History {
                 Subject::Process { .. } => place.gpu.filter(|gpu| known.about.gpus.contains(gpu)),
                 subject => device(subject),
             };
-            key.rule == place.rule
+            known.unconfirmed == place.unconfirmed
+                && key.rule == place.rule
                 && known.about.username.as_ref() == Some(&place.username)
                 && key.subject.hostname() == place.hostname.as_deref()
                 && gpu == place.gpu
@@ -106,7 +111,7 @@ impl History {
         let Some(username) = &known.about.username else {
             return;
         };
-        if rule.remember.is_zero() || self.remembered.len() >= MOST_REMEMBERED {
+        if rule.remember.is_zero() {
             return;
         }
         let gpus: Vec<Option<u32>> = match &key.subject {
@@ -114,7 +119,10 @@ impl History {
             subject => vec![device(subject)],
         };
         for gpu in gpus {
-            let place = place(rule, &key.subject, username, gpu);
+            let place = place(rule, &key.subject, username, gpu, known.unconfirmed);
+            if !self.remembered.contains_key(&place) && !self.has_room(known.unconfirmed) {
+                continue;
+            }
             let progress = known.to_remember();
             let before = self.remembered.get(&place);
             let before = before.filter(|before| before.progress.cmp_progress(&progress).is_gt());
@@ -128,6 +136,20 @@ impl History {
                 },
             );
         }
+    }
+
+    /// Whether there is room for one place more. Those of violations that exist by unconfirmed attachments alone give way to
+    /// the others.
+    fn has_room(&mut self, unconfirmed: bool) -> bool {
+        if self.remembered.len() < MOST_REMEMBERED {
+            return true;
+        }
+        let last = self.remembered.last_key_value();
+        let gives_way = !unconfirmed && last.is_some_and(|(place, _)| place.unconfirmed);
+        if gives_way {
+            self.remembered.pop_last();
+        }
+        gives_way
     }
 
     /// Forgets what is over for longer than its rule says, and what is of rules that are not there any more.
@@ -153,6 +175,11 @@ impl Remembered {
 }
 
 impl ViolationHistory {
+    /// Whether a violation goes on with this one: what exists only by unconfirmed attachments counts for no other.
+    pub(in crate::plan) const fn counts_for(&self, unconfirmed: bool) -> bool {
+        unconfirmed || !self.unconfirmed
+    }
+
     /// More warnings are farther, and of as many, more time.
     fn cmp_progress(&self, other: &Self) -> std::cmp::Ordering {
         let seconds = self.seen.seconds.total_cmp(&other.seen.seconds);
@@ -235,8 +262,15 @@ const fn device(subject: &Subject) -> Option<u32> {
     }
 }
 
-fn place(rule: &Rule, subject: &Subject, username: &str, gpu: Option<u32>) -> Place {
+fn place(
+    rule: &Rule,
+    subject: &Subject,
+    username: &str,
+    gpu: Option<u32>,
+    unconfirmed: bool,
+) -> Place {
     Place {
+        unconfirmed,
         rule: rule.name.clone(),
         username: username.to_owned(),
         hostname: subject.hostname().map(str::to_owned),
@@ -245,7 +279,13 @@ fn place(rule: &Rule, subject: &Subject, username: &str, gpu: Option<u32>) -> Pl
 }
 
 /// Where progress with a violation may come from.
-fn places(facts: &Facts<'_>, rule: &Rule, subject: &Subject, username: &str) -> Vec<Place> {
+fn places(
+    facts: &Facts<'_>,
+    rule: &Rule,
+    subject: &Subject,
+    username: &str,
+    unconfirmed: bool,
+) -> Vec<Place> {
     let gpus = match subject {
         Subject::Process { hostname, pid, .. } => {
             let process = facts.process(hostname, *pid);
@@ -255,8 +295,10 @@ fn places(facts: &Facts<'_>, rule: &Rule, subject: &Subject, username: &str) -> 
         }
         subject => vec![device(subject)],
     };
-    let places = gpus
-        .into_iter()
-        .map(|gpu| place(rule, subject, username, gpu));
+    let places = gpus.into_iter().flat_map(|gpu| {
+        let own = place(rule, subject, username, gpu, false);
+        let also = unconfirmed.then(|| place(rule, subject, username, gpu, true));
+        std::iter::once(own).chain(also)
+    });
     places.collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::evidence::groups_are_unknown;
+use super::idle::Holding;
 use super::{HostHistory, IdleWindow};
 use crate::config::RuleKind;
 use crate::plan::facts::{AttachmentFacts, Facts, HostId};
@@ -91,7 +92,7 @@ fn go_on(view: &View<'_, '_>, id: HostId, windows: &mut Windows, left: &mut Left
         let username = facts.users[attachment.user].name;
         let own = window_of(facts, windows, attachment);
         if let Some(window) = own.filter(|window| window.is_of(username)) {
-            window.follow(username, attachment.attached_seconds, remembers);
+            window.follow(&holding(view, attachment));
             held.push((eid(facts, attachment), attachment.gpu));
         } else {
             made.push(attachment);
@@ -108,7 +109,7 @@ fn go_on(view: &View<'_, '_>, id: HostId, windows: &mut Windows, left: &mut Left
         let of_user = |left: &mut Left| left.get_mut(username)?.remove(&attachment.gpu);
         let window = remembers.then(|| of_user(&mut gone).or_else(|| of_user(left)));
         let mut window = window.flatten().unwrap_or_default();
-        window.follow(username, attachment.attached_seconds, remembers);
+        window.follow(&holding(view, attachment));
         let gpus = windows.entry(eid(facts, attachment).to_owned());
         gpus.or_default().insert(attachment.gpu, window);
     }
@@ -116,8 +117,33 @@ fn go_on(view: &View<'_, '_>, id: HostId, windows: &mut Windows, left: &mut Left
         let left = left.entry(username).or_default();
         for (gpu, mut window) in gpus {
             window.wait();
-            left.insert(gpu, window);
+            keep(left, gpu, window);
         }
+    }
+}
+
+/// What a rule knows of an attachment that a window is of.
+pub(in crate::plan) fn holding<'a>(
+    view: &View<'_, 'a>,
+    attachment: &AttachmentFacts,
+) -> Holding<'a> {
+    let facts = view.facts;
+    Holding {
+        username: facts.users[attachment.user].name,
+        attached_seconds: attachment.attached_seconds,
+        unconfirmed: attachment.unconfirmed,
+        remember: view.rule.remember,
+        now_seconds: facts.hosts[attachment.host].freshness.read.gpu_seconds,
+    }
+}
+
+/// Keeps the window of an attachment that is gone. One that its user made goes before one that nothing shows to be the
+/// user's doing.
+fn keep(left: &mut BTreeMap<u32, IdleWindow>, gpu: u32, window: IdleWindow) {
+    match left.get_mut(&gpu) {
+        Some(kept) if window.is_unconfirmed() && !kept.is_unconfirmed() => {}
+        Some(kept) => *kept = window,
+        None => _ = left.insert(gpu, window),
     }
 }
 
@@ -144,7 +170,7 @@ fn take_gone(view: &View<'_, '_>, id: HostId, windows: &mut Windows, held: &[(&s
                 window.wait();
             } else {
                 let gpus = gone.entry(username.to_owned()).or_default();
-                gpus.insert(*gpu, std::mem::take(window));
+                keep(gpus, *gpu, std::mem::take(window));
             }
             is_unknown
         });

@@ -8,9 +8,12 @@ use genv_core::model::DeviceIndex;
 use super::{Finding, attachments_unit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
 use crate::plan::freshness::Freshness;
-use crate::plan::history::{IdleWindow, Past, Sample, own_window};
+use crate::plan::history::{IdleWindow, Past, Sample, holding, own_window};
 use crate::plan::selector::View;
 use crate::plan::{Subject, words};
+
+/// Who attaches an idle device again has this part of `over` to use it, but never so long that what came before is forgotten.
+const PATIENCE: u32 = 12;
 
 pub(super) struct Idle {
     pub(super) below: f64,
@@ -21,7 +24,7 @@ pub(super) struct Idle {
 impl Idle {
     pub(super) fn findings(&self, view: &View<'_, '_>, past: &Past<'_>) -> Vec<Finding> {
         let facts = view.facts;
-        let remembers = !view.rule.remember.is_zero();
+        let patience = (self.over / PATIENCE).min(view.rule.remember / 2);
         let windows = (0..facts.hosts.len()).map(|host| {
             let known = past.host(host).filter(|_| view.sees_host(host))?;
             Some(known.continued(view, host))
@@ -30,10 +33,11 @@ impl Idle {
         let average = |attachment: &AttachmentFacts| {
             let mut window =
                 own_window(facts, windows[attachment.host].as_ref()?, attachment)?.clone();
-            let username = facts.users[attachment.user].name;
-            window.follow(username, attachment.attached_seconds, remembers);
+            window.follow(&holding(view, attachment));
             // All of the window that ends now must have been observed.
-            window_now(facts, self.over, window, attachment)?.average(self.over)
+            let window = window_now(facts, self.over, window, attachment)?;
+            let average = window.average(self.over)?;
+            (!window.is_used_again(self.below, patience)).then_some(average)
         };
         let mut findings = Vec::new();
         for id in view.attachments() {

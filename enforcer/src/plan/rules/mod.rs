@@ -40,6 +40,15 @@ pub(super) struct Finding {
     pub(super) held: Option<String>,
 }
 
+impl Finding {
+    /// Whether it would not be found without attachments that nothing shows to be their user's doing.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        let unconfirmed = self.units.iter().filter(|unit| unit.newest >= NEWEST);
+        let weight = unconfirmed.fold(0_u64, |sum, unit| sum.saturating_add(unit.weight));
+        weight >= self.excess
+    }
+}
+
 /// What counts as one for a rule, and can be taken as one.
 #[derive(Debug)]
 pub(super) struct Unit {

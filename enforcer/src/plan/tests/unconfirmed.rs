@@ -96,3 +96,181 @@ fn what_is_taken_back_from_many_users_opens_no_breaker() {
     assert_eq!(deeds.count(), 4);
     assert!(Expected::default().hits(&plan).users().is_empty());
 }
+
+/// Takes what is idle for ten minutes, after a warning of one minute.
+fn idle() -> Rule {
+    let kind = RuleKind::Idle {
+        below: 0.05,
+        over: seconds(600),
+        only_if_free_devices_below: None,
+    };
+    Rule {
+        warn: vec![seconds(60)],
+        remember: seconds(600),
+        ..rule(kind, Action::Detach)
+    }
+}
+
+fn own(gpu: u32, since: f64, utilization: Option<f64>) -> Lab {
+    let lab = Lab::new(1, 3)
+        .environment("gpu01", "e1", "alice")
+        .attach("gpu01", "e1", gpu, -since);
+    let Some(utilization) = utilization else {
+        return lab;
+    };
+    let mut lab = lab.process("gpu01", 10, "alice", Some("e1"), &[(gpu, GIB)]);
+    lab.pid("gpu01", 10).devices[0].utilization_ratio = Some(utilization);
+    lab
+}
+
+fn forced(gpu: u32) -> Lab {
+    Lab::new(1, 3)
+        .environment("gpu01", "e1", "alice")
+        .force_on("gpu01", "e1", gpu, 3600.0)
+}
+
+/// What is done but reports, with when after noon.
+fn deeds(steps: &[(f64, StepKind)]) -> Vec<String> {
+    let deeds = steps.iter().filter(|it| it.1 != StepKind::Report);
+    deeds
+        .map(|(at, kind)| format!("{at} {}", short(kind)))
+        .collect()
+}
+
+#[test]
+fn the_idle_time_of_a_forced_device_never_counts_for_its_user() {
+    // It is taken back, or alice bears it out meanwhile.
+    for gone in [50, 0] {
+        let mut daemon = Daemon::new(vec![idle()]);
+        let before = daemon.run(&forced(1), 650);
+        assert_eq!(deeds(&before), ["600 warn 1/1"]);
+        daemon.run(&Lab::new(1, 3), gone);
+        let since = if gone > 0 { 690.0 } else { -3600.0 };
+        let steps = daemon.run(&own(1, since, None), 800);
+        let begin = 650 + gone;
+        let expected = [
+            format!("{} warn 1/1", begin + 600),
+            format!("{} detach e1:1", begin + 660),
+        ];
+        assert_eq!(deeds(&steps), expected, "{gone}");
+    }
+}
+
+#[test]
+fn a_forced_device_hides_no_idle_time_of_its_user() {
+    let mut daemon = Daemon::new(vec![idle()]);
+    let mut steps = daemon.run(&own(1, -60.0, None), 580);
+    steps.extend(daemon.run(&forced(1), 20));
+    steps.extend(daemon.run(&own(1, 600.0, None), 200));
+    let detached = steps.iter().find(|it| matches!(it.1, StepKind::Detach(_)));
+    let at = detached.map(|it| it.0);
+    assert!(at.is_some_and(|at| (680.0..750.0).contains(&at)), "{at:?}");
+}
+
+#[test]
+fn who_attaches_an_idle_device_again_and_works_keeps_it() {
+    let taken = |loads: u64, utilization: f64| {
+        let mut daemon = Daemon::new(vec![idle()]);
+        let taken = daemon.run(&own(1, -60.0, None), 670);
+        assert_eq!(deeds(&taken), ["600 warn 1/1", "660 detach e1:1"]);
+        daemon.run(&Lab::new(1, 3), 100);
+        let mut steps = daemon.run(&own(1, 770.0, Some(0.0)), loads);
+        steps.extend(daemon.run(&own(1, 770.0, Some(utilization)), 2000));
+        steps.extend(daemon.run(&Lab::new(1, 3), 10));
+        deeds(&steps)
+    };
+    assert_eq!(taken(0, 0.9), [""; 0]);
+    assert_eq!(taken(0, 0.06), [""; 0]);
+    assert_eq!(taken(40, 0.9), [""; 0]);
+    // The warnings were given, and the window is not begun anew.
+    assert_eq!(taken(0, 0.04), ["820 detach e1:1 (10)"]);
+}
+
+#[test]
+fn who_attaches_an_idle_device_again_and_again_has_it_no_longer() {
+    let mut daemon = Daemon::new(vec![idle()]);
+    daemon.run(&own(1, -60.0, None), 670);
+    daemon.run(&Lab::new(1, 3), 100);
+    daemon.run(&own(1, 770.0, None), 60);
+    for again in 0..10 {
+        let since = daemon.now_seconds - NOON;
+        let steps = daemon.run(&own(1, since, None), 10);
+        assert_eq!(deeds(&steps).len(), 1, "{again}: {steps:?}");
+        daemon.run(&Lab::new(1, 3), 10);
+    }
+}
+
+#[test]
+fn what_was_forced_uses_up_no_warning_of_its_user() {
+    let rule = Rule {
+        for_duration: seconds(60),
+        warn: vec![seconds(60)],
+        remember: seconds(600),
+        ..rule(devices(1), Action::Terminate)
+    };
+    let lab = |own: bool, since: f64| {
+        let lab = Lab::new(1, 3)
+            .environment("gpu01", "e1", "alice")
+            .attach("gpu01", "e1", 0, 60.0);
+        if own {
+            lab.attach("gpu01", "e1", 1, NOON - since)
+        } else {
+            lab.force_on("gpu01", "e1", 1, NOON - since)
+        }
+    };
+    let none = Lab::new(1, 3);
+    for gone in [0, 50] {
+        let mut daemon = Daemon::new(vec![rule.clone()]);
+        let steps = daemon.run(&lab(false, NOON), 130);
+        assert_eq!(deeds(&steps), ["60 warn 1/1", "120 detach e1:1"]);
+        daemon.run(&none, gone);
+        let steps = {
+            let lab = lab(true, daemon.now_seconds);
+            daemon.run(&lab, 130)
+        };
+        let begin = 130 + gone;
+        let expected = [
+            format!("{} warn 1/1", begin + 60),
+            format!("{} detach e1:1", begin + 120),
+        ];
+        assert_eq!(deeds(&steps), expected, "{gone}");
+        // What is forced again is taken back without new warnings, and so is what the user attaches again.
+        for own in [false, true] {
+            daemon.run(&none, 50);
+            let steps = {
+                let lab = lab(own, daemon.now_seconds);
+                daemon.run(&lab, 10)
+            };
+            assert_eq!(deeds(&steps).len(), 1, "{gone} {own}: {steps:?}");
+        }
+    }
+}
+
+#[test]
+fn forced_devices_of_users_who_do_not_exist_take_no_memory_of_progress() {
+    let rules = (0..11).map(|number| Rule {
+        name: format!("rule{number}"),
+        for_duration: seconds(60),
+        warn: vec![seconds(60)],
+        remember: seconds(3600),
+        ..rule(devices(0), Action::Detach)
+    });
+    let mut daemon = Daemon::new(rules.collect());
+    let mut lab = Lab::new(1, 2);
+    for number in 0..1000 {
+        let (eid, user) = (format!("e{number}"), format!("u{number}"));
+        lab = lab.environment("gpu01", &eid, &user);
+        lab = lab.force_on("gpu01", &eid, 0, 60.0);
+    }
+    daemon.run(&lab, 10);
+    let alice = |since: f64| {
+        let lab = Lab::new(1, 2).environment("gpu01", "alice", "alice");
+        lab.attach("gpu01", "alice", 1, -since)
+    };
+    daemon.run(&alice(10.0), 80);
+    daemon.run(&Lab::new(1, 2), 50);
+    let steps = daemon.run(&alice(140.0), 100);
+    let ends = steps.iter().find(|it| matches!(it.1, StepKind::Detach(_)));
+    let at = ends.map(|it| it.0);
+    assert!(at.is_some_and(|at| (180.0..200.0).contains(&at)), "{at:?}");
+}
