@@ -245,3 +245,81 @@ fn a_user_of_genv_1_x_alone_holds_no_more_devices_than_others() -> Result<()> {
     );
     Ok(())
 }
+
+/// Its device 1 is attached and idle until it is taken, and then its user attaches it again and works on it.
+fn works_on_what_was_taken(is_forced: bool) -> Result<()> {
+    let text = "version: 1\nmode: enforce\ninterval: 200ms\nbreaker: {share_of_users: 1}\n\
+                rules:\n- {kind: idle, over: 3s, action: detach, warn: [1s], remember: 1m, match: {devices: [1]}}\n";
+    let sees = [
+        ("GENV_ENVIRONMENT_ID", "e1"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+    ];
+    let (member, first) = (sleeper(&[])?, sleeper(&sees)?);
+    let uses = |pid: u32, gpu: u32, ratio: f64| {
+        format!(
+            "version: 1\nhosts:\n- devices: [{{}}, {{}}]\n  processes: \
+             [{{pid: {pid}, devices: [{{index: {gpu}, memory: 1gi, utilization: {ratio}}}]}}]\n"
+        )
+    };
+    let gpu = u32::from(!is_forced);
+    let setup = Setup::new(&uses(first.pid(), gpu, 0.0), text)?;
+    state::write(&setup.genv_directory(), 2, &[environment(&member)])?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(2)?;
+    let setup = enforcer.setup();
+    let folder = setup.genv_directory();
+    if is_forced {
+        // No process of the user sees the device.
+        drop(first);
+        setup.rewrite_scenario(&used_by(&[]))?;
+        enforcer.wait_for_cycles(2)?;
+    }
+    attach(&folder, "e1", 1, None)?;
+    is_taken_back(&folder, 1)?;
+    enforcer.wait_for_cycles(2)?;
+    let works = sleeper(&sees)?;
+    setup.rewrite_scenario(&uses(works.pid(), 1, 0.9))?;
+    change(&folder, "devices", |devices| {
+        let attachment = json!({"eid": "e1", "gpu_memory": null, "time": "02/01/2020 00:00:00"});
+        devices[1]["attachments"] = json!([attachment]);
+    })?;
+    enforcer.wait_for_cycles(8)?;
+    ensure!(is_alive(works.pid()), "{}", enforcer.log());
+    ensure!(attached(&folder, 1)? == ["e1"], "{}", enforcer.log());
+    Ok(())
+}
+
+#[test]
+fn who_attaches_an_idle_device_again_and_works_on_it_keeps_it() -> Result<()> {
+    works_on_what_was_taken(false)
+}
+
+#[test]
+fn idle_time_of_a_device_that_another_adds_is_not_its_users() -> Result<()> {
+    works_on_what_was_taken(true)
+}
+
+#[test]
+fn records_that_another_writes_take_no_place_from_those_of_their_user() -> Result<()> {
+    let process = sleeper(&INSIDE)?;
+    let (member, other) = (sleeper(&[])?, sleeper(&[])?);
+    let enforcer = before_any("kind: env-memory, action: terminate", &[])?;
+    let folder = enforcer.setup().genv_directory();
+    let forged = (0..300).map(|it| Environment::new(&format!("a{it}"), victim(), other.pid(), &[]));
+    let mut all: Vec<Environment> = forged.collect();
+    state::write(&folder, 2, &all)?;
+    enforcer.wait_for_cycles(2)?;
+    all.push(environment(&member));
+    state::write(&folder, 2, &all)?;
+    let setup = enforcer.setup();
+    setup.rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.wait_for_cycles(3)?;
+    all[300].gpu_memory = Some("1mi");
+    state::write(&folder, 2, &all)?;
+    enforcer.wait_for_cycles(4)?;
+    ensure!(is_alive(process.pid()), "{}", enforcer.log());
+    // Nobody breaks a rule by what others write.
+    let violations = &enforcer.status()?["violations"];
+    ensure!(*violations == json!([]), "{violations:#}");
+    Ok(())
+}

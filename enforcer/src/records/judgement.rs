@@ -107,10 +107,6 @@ impl<'j, 'w> Judgement<'j, 'w> {
                 uses.entry(eid).or_default().push(position);
             }
         }
-        let mut of_users: HashMap<Option<u32>, usize> = HashMap::new();
-        for known in self.known.values() {
-            *of_users.entry(known.uid).or_default() += 1;
-        }
         let surplus = self.surplus(&uses);
         self.find_taken();
         for (position, environment) in snapshot.environments.iter().enumerate() {
@@ -119,7 +115,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
             if surplus.contains(&position) {
                 self.leave_unknown(processes);
             } else {
-                self.recognize(environment, processes, &mut of_users);
+                self.recognize(environment, processes);
             }
         }
         self.look_for_removed();

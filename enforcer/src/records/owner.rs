@@ -1,35 +1,27 @@
 //! Whose a record is: its user's as long as a member of that user lives, whatever the files say later.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Environment};
 
+use super::MOST_OF_A_HOST;
 use super::judgement::Judgement;
 use super::known::{Known, key};
 use super::places::of;
-use super::{MOST_OF_A_HOST, MOST_OF_A_USER};
 use crate::plan::words;
 
-/// How many records are known, by user.
-pub(super) type Numbers = HashMap<Option<u32>, usize>;
-
 impl Judgement<'_, '_> {
-    /// Decides whose a record is, and whether it counts at all.
-    pub(super) fn recognize(
-        &mut self,
-        environment: &Arc<Environment>,
-        processes: &[usize],
-        of_users: &mut Numbers,
-    ) {
+    /// Decides whose a record is, and whether it counts at all: what is not remembered does not.
+    pub(super) fn recognize(&mut self, environment: &Arc<Environment>, processes: &[usize]) {
         let eid = &environment.eid;
         let mut counts = Arc::clone(environment);
         if self.taken.contains_key(eid) {
             let why = "it lists members of another environment of its user".to_owned();
             self.dispute(eid, &environment.username, why);
         }
-        if let Some(own) = self.compare_members(environment, processes, of_users) {
+        if let Some(own) = self.compare_members(environment, processes) {
             counts = Arc::new(own);
         }
         if !self.known.contains_key(eid) {
@@ -40,15 +32,16 @@ impl Judgement<'_, '_> {
                 self.leave_unknown(processes);
                 return;
             }
-            let number = of_users.entry(environment.uid).or_default();
-            if *number < MOST_OF_A_USER && self.known.len() < MOST_OF_A_HOST {
-                *number += 1;
-                let seen = (!self.begins).then_some(self.snapshot.timestamp_seconds);
-                let mut known = Known::begin(environment, seen);
-                known.borne_out = self.believes && !self.is_taken_whole(environment);
-                self.known.insert(eid.clone(), known);
-                self.judged.changed = true;
+            // Records that are gone are known, too, while members of them live.
+            if self.known.len() >= MOST_OF_A_HOST && !self.is_used(environment, processes) {
+                self.leave_unknown(processes);
+                return;
             }
+            let seen = (!self.begins).then_some(self.snapshot.timestamp_seconds);
+            let mut known = Known::begin(environment, seen);
+            known.borne_out = self.believes && !self.is_taken_whole(environment);
+            self.known.insert(eid.clone(), known);
+            self.judged.changed = true;
         }
         self.bear_out(environment, processes);
         self.environments.insert(eid.clone(), counts);
@@ -59,7 +52,6 @@ impl Judgement<'_, '_> {
         &mut self,
         environment: &Arc<Environment>,
         processes: &[usize],
-        of_users: &mut Numbers,
     ) -> Option<Environment> {
         let eid = &environment.eid;
         let known = self.known.get(eid)?;
@@ -67,7 +59,7 @@ impl Judgement<'_, '_> {
         if known.members.is_empty() {
             // Nothing showed that it was that user's.
             if environment.uid != uid {
-                self.forget(eid, of_users);
+                self.forget(eid);
             }
             return None;
         }
@@ -90,7 +82,7 @@ impl Judgement<'_, '_> {
         }
         if environment.uid != uid && (there || !living.is_empty()) {
             if self.is_ended(eid, uid) {
-                self.forget(eid, of_users);
+                self.forget(eid);
                 return None;
             }
             let owner = self.known[eid].username.clone();
@@ -108,7 +100,7 @@ impl Judgement<'_, '_> {
             return Some(own);
         }
         if environment.uid != uid || !there && living.is_empty() {
-            self.forget(eid, of_users);
+            self.forget(eid);
         } else if !living.is_empty() {
             self.confirm(eid, uid);
             let left = &self.known[eid].members;
@@ -130,12 +122,11 @@ impl Judgement<'_, '_> {
 
     /// Whether all that its record lists and that lives is of other users, and nothing else shows it to be its user's.
     fn is_anothers(&self, environment: &Environment, processes: &[usize]) -> bool {
-        let own = |&position: &usize| self.snapshot.processes[position].uid == environment.uid;
         environment.foreign_members > 0
             && environment.members.is_empty()
             && environment.kernel_ids.is_empty()
             && environment.uid.is_some()
-            && !processes.iter().any(own)
+            && !self.is_used(environment, processes)
     }
 
     /// Records that are gone while members of them live: their processes go on as they were.
@@ -220,11 +211,7 @@ impl Judgement<'_, '_> {
         }
     }
 
-    fn forget(&mut self, eid: &str, of_users: &mut Numbers) {
-        if let Some(known) = self.known.remove(eid) {
-            let number = of_users.entry(known.uid).or_default();
-            *number = number.saturating_sub(1);
-            self.judged.changed = true;
-        }
+    fn forget(&mut self, eid: &str) {
+        self.judged.changed |= self.known.remove(eid).is_some();
     }
 }

@@ -5,6 +5,8 @@ use genv_core::state::{Confirmed, ConfirmedChange};
 use super::*;
 use crate::plan::tests::lab::{Lab, NOON, uid};
 
+mod surplus;
+
 /// A machine where these processes live, what their user confirmed, and what their environment variables name.
 #[derive(Default)]
 struct Told {
