@@ -52,7 +52,7 @@ pub(crate) fn belonging(
     facts: &ProcessFacts,
     table: &ProcessTable,
 ) -> Belonging {
-    if !may_be_of(facts, environment.uid) || table.zombies.contains(&pid) {
+    if !may_be_of(facts, environment.uid, table) || table.zombies.contains(&pid) {
         return Belonging::Other;
     }
     match &facts.claim {
@@ -72,9 +72,12 @@ pub(crate) fn belonging(
     }
 }
 
-/// Whether a process may be a user's: it runs as that user, or in a container that may be that user's.
-fn may_be_of(facts: &ProcessFacts, uid: u32) -> bool {
-    facts.uid == Some(uid)
+/// Whether a process may be a user's: it runs as that user or under a subordinate uid of that user, or in a container that
+/// may be that user's.
+fn may_be_of(facts: &ProcessFacts, uid: u32, table: &ProcessTable) -> bool {
+    facts
+        .uid
+        .is_some_and(|it| it == uid || table.owner(it) == uid)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use genv_core::attribute::{Attributor, live_environments};
+use genv_core::collect::seems_used;
 use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource};
@@ -330,14 +331,14 @@ fn contexts(sample: &GpuSample) -> Contexts {
         let pids = device.processes.iter().flatten().map(|process| process.pid);
         contexts.entry(device.index.gpu).or_default().extend(pids);
     }
-    // Where a part of a GPU does not tell, nobody knows of the whole.
-    let silent = sample
-        .devices
-        .iter()
-        .filter(|it| it.lost || it.processes.is_none());
-    for device in silent {
-        contexts.remove(&device.index.gpu);
-    }
+    // Where the contexts of a part of a GPU are not known, those of the whole are not. A device that is in use and lists no
+    // process contradicts itself.
+    let is_unused = |gpu| contexts.get(gpu).is_none_or(BTreeSet::is_empty);
+    let unknown = sample.devices.iter().filter(|it| {
+        it.lost || !it.processes_known() || is_unused(&it.index.gpu) && seems_used(&it.measurements)
+    });
+    let unknown: BTreeSet<u32> = unknown.map(|it| it.index.gpu).collect();
+    contexts.retain(|gpu, _| !unknown.contains(gpu));
     contexts
 }
 

@@ -226,6 +226,36 @@ fn a_driver_that_fails_ends_no_job() -> Result<()> {
 }
 
 #[test]
+fn a_list_of_processes_that_the_driver_itself_contradicts_ends_no_job() -> Result<()> {
+    let lists = "nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses";
+    for fault in [
+        "{wrong: [nvmlDeviceGetComputeRunningProcesses], error: unknown}".to_owned(),
+        format!("{{wrong: [nvmlDeviceGetComputeRunningProcesses, {lists}], count: 0}}"),
+    ] {
+        let account = Account::new()?;
+        driver(&account, &[])?;
+        let job = leave_behind(&account, "nohup JOB &")?;
+        let display = 1;
+        fs::write(
+            account.home().join("driver.yaml"),
+            format!(
+                "version: 1\nhosts:\n- devices: [{{memory: 16gi, faults: [{fault}]}}, {{count: 3}}]\n  processes:\n  \
+                 - {{pid: {}, devices: [{{index: 0, memory: 4gi, utilization: 0.9}}]}}\n  \
+                 - {{pid: {display}, type: graphics, devices: [{{index: 0, memory: 50mi}}]}}\n",
+                job.0
+            ),
+        )?;
+        let found = printed(
+            &account,
+            "export GENV_LINGER=1ms; genv envs activate --eid e2 --uid $(id -u) --pid $$; genv devices find --eid e1",
+            0,
+        )?;
+        ensure!(found == "0\n", "{fault}: {found}");
+    }
+    Ok(())
+}
+
+#[test]
 fn exec_ends_its_environment_with_its_command() -> Result<()> {
     let account = Account::new()?;
     driver(&account, &[])?;
@@ -268,7 +298,7 @@ fn deactivating_names_a_job_on_a_device_and_ends_it_or_waits_for_it() -> Result<
         driver(&account, &[job.0])?;
         drop(shell.stdin.take());
         if flag == "--wait" {
-            ensure!(complaints.next_line()?.contains("waiting for process"));
+            ensure!(complaints.next_line()?.contains("waiting: process"));
             ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
             driver(&account, &[])?;
         }
@@ -297,7 +327,7 @@ fn deactivate_wait_goes_on_while_the_driver_lists_no_processes() -> Result<()> {
     ensure!(line.contains("it is not known which jobs work"), "{line}");
     driver(&account, &[job.0])?;
     let line = complaints.next_line()?;
-    ensure!(line.contains("waiting for process"), "{line}");
+    ensure!(line.contains("waiting: process"), "{line}");
     ensure!(printed(&account, "genv devices find --eid e1", 0)? == "0\n");
     driver(&account, &[])?;
     ensure!(ended(&mut shell)?.success());

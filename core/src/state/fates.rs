@@ -95,11 +95,21 @@ fn fates_by_processes(
         return Fates::new();
     }
     let contexts = (evidence.contexts)().unwrap_or_default();
-    // One in a container may be of another uid.
+    // One in a container may be of another uid. Where it is not known which processes use a device, it may be any.
     let candidates = |(environment, devices): &Shellless| {
-        let using = devices.iter().filter_map(|it| contexts.get(it)).flatten();
-        let of_user = by_user.get(&environment.uid).into_iter().flatten();
-        of_user.chain(using).copied().collect::<BTreeSet<u32>>()
+        let mut pids: BTreeSet<u32> = by_user
+            .get(&environment.uid)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        for device in devices {
+            match contexts.get(device) {
+                Some(using) => pids.extend(using),
+                None => pids.extend(by_user.values().flatten()),
+            }
+        }
+        pids
     };
     let processes: BTreeSet<u32> = environments.iter().flat_map(|it| candidates(it)).collect();
     let members = environments.iter().flat_map(|(it, _)| &it.pids);
@@ -146,7 +156,7 @@ fn fate(
             Belonging::Own if is_elsewhere(pid) => {}
             Belonging::Own if using.contains(&pid) => at_work.push(process),
             Belonging::Own => own.push(process),
-            Belonging::Unclear => is_unclear |= using.contains(&pid),
+            Belonging::Unclear => is_unclear |= using.contains(&pid) || !are_known,
             Belonging::Other => {}
         }
     }
@@ -290,4 +300,77 @@ impl Newest {
 fn started(table: &ProcessTable, pid: u32) -> f64 {
     let living = table.living(pid);
     living.map_or(NEVER_SECONDS, |it| it.start_timestamp_seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::geteuid;
+
+    use super::*;
+    use crate::proc::{Claim, MissingEvidence, ProcessFacts};
+
+    /// The first process is in a container, and runs as another user.
+    struct Container(Claim);
+
+    impl ProcessSource for Container {
+        fn read(&mut self, _: &ProcessRequest) -> ProcessTable {
+            let facts = ProcessFacts {
+                start_time_ticks: 1,
+                uid: Some(4_000_000),
+                real_uid: Some(4_000_000),
+                comm: "train".to_owned(),
+                container_id: Some("c".to_owned()),
+                container_owner: None,
+                claim: self.0.clone(),
+            };
+            ProcessTable {
+                processes: HashMap::from([(1, ProcessRead::Present(facts))]),
+                ..ProcessTable::default()
+            }
+        }
+
+        fn username(&mut self, uid: u32) -> String {
+            uid.to_string()
+        }
+    }
+
+    #[test]
+    fn an_environment_ends_only_where_it_is_known_which_processes_use_its_devices() {
+        let environment = EnvironmentState {
+            eid: "e1".to_owned(),
+            uid: geteuid().as_raw(),
+            username: None,
+            created_timestamp_seconds: None,
+            name: None,
+            gpus: None,
+            gpu_memory: None,
+            pids: vec![u32::MAX],
+            kernel_ids: Vec::new(),
+        };
+        let named = Claim::Named("e1".to_owned());
+        let unreadable = Claim::Missing(MissingEvidence::EnvironUnreadable);
+        for (claim, contexts, ends) in [
+            (named.clone(), None, false),
+            (unreadable.clone(), None, false),
+            (Claim::Absent, None, true),
+            (named, Some(Contexts::from([(0, BTreeSet::new())])), true),
+            (
+                unreadable,
+                Some(Contexts::from([(0, BTreeSet::new())])),
+                true,
+            ),
+        ] {
+            let shellless = (environment.clone(), vec![0]);
+            let mut evidence = Evidence {
+                directory: Path::new("/nonexistent"),
+                processes: &mut Container(claim.clone()),
+                contexts: &mut || contexts.clone(),
+                now_seconds: 1000.0,
+                linger_seconds: 60.0,
+            };
+            let fates = fates(&State::default(), &[shellless], &mut evidence);
+            let expected = if ends { Fate::Ends } else { Fate::Unknown };
+            assert_eq!(fates["e1"], expected, "{claim:?} {contexts:?}");
+        }
+    }
 }

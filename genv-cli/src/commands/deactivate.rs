@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
 use genv_core::state::{MemberId, ProcessId, StoreError};
@@ -44,7 +44,7 @@ impl Deactivate {
             let jobs = jobs(&mut machine, &eid, caller.pid(), INVENTORY_PATIENCE).context(
                 "cannot tell which jobs work on the devices. 'genv deactivate' without --end leaves at once",
             )?;
-            end(&jobs);
+            end(&jobs)?;
         } else if self.wait {
             wait(&mut machine, &eid, caller.pid());
         } else if let Ok(jobs) = jobs(&mut machine, &eid, caller.pid(), USAGE_PATIENCE)
@@ -95,7 +95,7 @@ fn wait(machine: &mut Machine, eid: &str, member: u32) {
     loop {
         let why = match jobs(machine, eid, member, INVENTORY_PATIENCE) {
             Ok(jobs) if jobs.is_empty() => return,
-            Ok(jobs) => format!("waiting for {}", named(&jobs)),
+            Ok(jobs) => format!("waiting: {}", named(&jobs)),
             Err(error) => format!("waiting, as it is not known which jobs work: {error}"),
         };
         if why != told {
@@ -118,7 +118,10 @@ fn named(jobs: &[Job]) -> String {
 }
 
 /// Ends jobs, and waits until they have ended.
-fn end(jobs: &[Job]) {
+///
+/// # Errors
+/// One goes on: the devices stay in the environment.
+fn end(jobs: &[Job]) -> anyhow::Result<()> {
     for job in jobs {
         let pid = i32::try_from(job.process.pid).ok().and_then(Pid::from_raw);
         let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -137,11 +140,15 @@ fn end(jobs: &[Job]) {
                 .filter(|job| lives(job.process))
                 .cloned()
                 .collect();
-            tell(&format!("{}, and has not ended by SIGTERM", named(&left)));
-            return;
+            bail!(
+                "{}, and has not ended by SIGTERM: the environment goes on. 'kill -9' ends such a process; 'genv deactivate' \
+                 without --end leaves at once",
+                named(&left)
+            );
         }
         thread::sleep(POLL / 10);
     }
+    Ok(())
 }
 
 fn lives(process: ProcessId) -> bool {
