@@ -6,8 +6,10 @@ use serde_json::{Deserializer, Map, Value};
 
 use super::value;
 
-/// How many bytes are parsed at most, in all attempts together: anybody may write there.
-const MOST_PARSED_BYTES: usize = 16 << 20;
+/// How much is parsed at most, in all attempts together: every user may write there. So many times the bytes of the file,
+/// and so many bytes more, which are enough for all levels of a small one.
+const MOST_PASSES: usize = 4;
+const MORE_BYTES: usize = 1 << 20;
 
 /// More records than this are no state of a machine.
 const MOST_RECORDS: usize = 20_000;
@@ -17,6 +19,7 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
     let text = value::text_of(content);
     let bytes = text.as_bytes();
     let (mut records, mut parsed, mut at) = (Vec::new(), 0, 0);
+    let most_parsed = bytes.len().saturating_mul(MOST_PASSES) + MORE_BYTES;
     while let Some(offset) = bytes[at..].iter().position(|&byte| byte == b'{') {
         at += offset;
         let mut counted = Counted {
@@ -24,22 +27,31 @@ pub(super) fn records(content: &[u8], keys: &[&str]) -> Vec<Value> {
             read_bytes: 0,
         };
         let mut objects = Deserializer::from_reader(&mut counted).into_iter::<Map<String, Value>>();
-        let object = objects.next().and_then(Result::ok);
+        let object = objects.next();
         let length = objects.byte_offset();
-        parsed += counted.read_bytes;
+        let read = counted.read_bytes;
+        parsed += read;
         match object {
-            Some(object) if keys.iter().all(|key| object.contains_key(*key)) => {
+            Some(Ok(object)) if keys.iter().all(|key| object.contains_key(*key)) => {
                 records.push(Value::Object(object));
                 at += length;
             }
+            // Goes on with the object that was too deep: those around it are no deeper than all that follows.
+            Some(Err(error)) if is_too_deep(&error) => at += read.saturating_sub(1).max(1),
             // What is around records may be whole, and what is in it damaged.
             _ => at += 1,
         }
-        if parsed > MOST_PARSED_BYTES || records.len() >= MOST_RECORDS {
+        if parsed > most_parsed || records.len() >= MOST_RECORDS {
             break;
         }
     }
     records
+}
+
+/// Whether the parser stopped at the start of an object or array, for too many are around it.
+fn is_too_deep(error: &serde_json::Error) -> bool {
+    // serde_json has no kind for it.
+    error.to_string().starts_with("recursion limit exceeded")
 }
 
 /// Counts what is read.
@@ -127,6 +139,19 @@ mod tests {
         }
         let deep = "{\"a\":".repeat(120) + "[" + &"{},".repeat(1 << 16);
         records(deep.as_bytes(), &KEYS);
+    }
+
+    #[test]
+    fn a_record_behind_and_within_many_levels_is_kept() {
+        let record = json!({"eid": "a", "uid": 1});
+        for levels in [100, 127, 128, 129, 5_000] {
+            let text = "{\"a\":".repeat(levels) + &record.to_string() + "}},";
+            assert_eq!(
+                records(text.as_bytes(), &KEYS),
+                [record.clone()],
+                "{levels}"
+            );
+        }
     }
 
     proptest! {
