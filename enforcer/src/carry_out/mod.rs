@@ -3,6 +3,7 @@
 mod judgement;
 mod published;
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, stdin};
 use std::path::Path;
 use std::sync::Arc;
@@ -230,7 +231,7 @@ fn warn(
         })
         .collect();
     let (now, zone) = (intents.now_seconds, &config.timezone);
-    let delivered = post.warn(&warnings, config.interval, now, zone);
+    let delivered = post.warn(&warnings, &BTreeSet::new(), config.interval, now, zone);
     let outcomes = warnings.iter().zip(delivered);
     let outcomes = outcomes.map(|(warning, delivered)| warning.outcome(delivered, config));
     outcomes.collect()

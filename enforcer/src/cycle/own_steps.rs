@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use genv_core::enforcement::DONE_FILE;
 use genv_core::model::HostSnapshot;
 
-use super::Cycle;
+use super::{Cycle, too_many};
 use crate::config::{Config, Mode, Waiver};
 use crate::control::Control;
 use crate::directory::FileError;
@@ -212,9 +212,10 @@ impl Cycle {
             .copied()
             .collect();
         let zone = &config.timezone;
+        let listed = too_many::listed(plan).map(|it| &it.key).collect();
         let mut delivered = self
             .post
-            .warn(&here, config.interval, now_seconds, zone)
+            .warn(&here, &listed, config.interval, now_seconds, zone)
             .into_iter();
         let mut outcomes = Vec::new();
         for warning in &warnings {

@@ -53,12 +53,12 @@ struct Letter {
     number: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pending {
-    /// Since when the status shows it, Unix time.
-    shown_seconds: f64,
+    /// Since when the status lists it, Unix time.
+    listed_seconds: Option<f64>,
     /// When it was written to terminals last, Unix time.
-    tried_seconds: f64,
+    tried_seconds: Option<f64>,
     is_delivered: bool,
 }
 
@@ -98,10 +98,12 @@ impl Post {
         });
     }
 
-    /// Delivers warnings, each until it has reached everybody whom it is for. Returns of each why it has not yet.
+    /// Delivers warnings, each until it has reached all its recipients. `genv why` shows those that the status lists. Returns
+    /// of each why it has not yet.
     pub(crate) fn warn(
         &mut self,
         warnings: &[Notice<'_>],
+        listed: &BTreeSet<&Key>,
         interval: Duration,
         now_seconds: f64,
         zone: &TimeZone,
@@ -121,40 +123,43 @@ impl Post {
                 state.is_delivered = true;
             }
         }
-        let mut to_write: BTreeMap<u32, (bool, Vec<usize>)> = BTreeMap::new();
+        let mut to_write: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (position, letter) in letters
             .iter()
             .enumerate()
             .flat_map(|(position, letters)| letters.iter().map(move |letter| (position, letter)))
         {
-            let known = before.get(letter);
-            let mut state = known.copied().unwrap_or(Pending {
-                shown_seconds: now_seconds,
-                tried_seconds: now_seconds,
-                is_delivered: false,
-            });
-            let has_read = |readers: &Readers| readers.has_read(letter.uid, state.shown_seconds);
-            state.is_delivered |= known.is_some() && self.readers.as_ref().is_some_and(has_read);
-            if !state.is_delivered {
-                // What was tried in the future was tried before the clock was set back.
-                let waited = now_seconds - state.tried_seconds;
-                let (is_due, positions) = to_write.entry(letter.uid).or_default();
-                *is_due |= known.is_none() || !(0.0..retry).contains(&waited);
-                positions.push(position);
+            let mut state = before.get(letter).copied().unwrap_or_default();
+            if listed.contains(&letter.key) {
+                let has_read = |readers: &Readers| {
+                    let listed = state.listed_seconds;
+                    listed.is_some_and(|listed| readers.has_read(letter.uid, listed))
+                };
+                state.is_delivered |= self.readers.as_ref().is_some_and(has_read);
+                state.listed_seconds.get_or_insert(now_seconds);
+            } else {
+                state.listed_seconds = None;
+            }
+            // What was tried in the future was tried before the clock was set back.
+            let waits = |tried: f64| (0.0..retry).contains(&(now_seconds - tried));
+            if !state.is_delivered && !state.tried_seconds.is_some_and(waits) {
+                to_write.entry(letter.uid).or_default().push(position);
             }
             self.pending.insert(letter.clone(), state);
         }
-        for (uid, (_, positions)) in to_write.into_iter().filter(|(_, (is_due, _))| *is_due) {
-            let notices = positions.iter().map(|position| warnings[*position]);
-            let of_user = positions.iter().flat_map(|position| &letters[*position]);
-            let of_user = of_user.filter(|it| it.uid == uid).cloned().collect();
-            let took = self.write(uid, notices, of_user, now_seconds, zone);
-            for position in positions {
-                for letter in letters[position].iter().filter(|it| it.uid == uid) {
-                    if let Some(state) = self.pending.get_mut(letter) {
-                        state.tried_seconds = now_seconds;
-                        state.is_delivered |= took;
-                    }
+        for (uid, mut positions) in to_write {
+            let rules = rules_first(&mut positions, |it| &warnings[it].violation.key.rule);
+            let all = positions.iter().map(|position| warnings[*position]);
+            let all: Vec<Notice<'_>> = all.collect();
+            // The text names these rules. A warning by another one comes with the next text.
+            let named = positions.iter().flat_map(|position| &letters[*position]);
+            let named = named.filter(|it| it.uid == uid && rules.contains(&it.key.rule));
+            let named: Vec<Letter> = named.cloned().collect();
+            let took = self.write(uid, all.into_iter(), named.clone(), now_seconds, zone);
+            for letter in named {
+                if let Some(state) = self.pending.get_mut(&letter) {
+                    state.tried_seconds = Some(now_seconds);
+                    state.is_delivered |= took;
                 }
             }
         }
@@ -230,7 +235,7 @@ impl Post {
         terminals > 0
     }
 
-    /// Why a warning has not reached everybody whom it is for, if it has not; one that has is forgotten.
+    /// Why a warning has not reached all its recipients, if it has not; one that has is forgotten.
     fn reached(&mut self, letters: &[Letter]) -> Result<(), String> {
         if letters.is_empty() {
             return Err("no uid is known".to_owned());
@@ -324,6 +329,22 @@ impl Notice<'_> {
     }
 }
 
+/// Puts one notice of each rule before all others. Returns the rules that one text names.
+fn rules_first<'a>(
+    positions: &mut [usize],
+    rule: impl Fn(usize) -> &'a String,
+) -> BTreeSet<&'a String> {
+    let mut seen = BTreeSet::new();
+    let firsts: BTreeSet<usize> = positions
+        .iter()
+        .copied()
+        .filter(|it| seen.insert(rule(*it)))
+        .collect();
+    positions.sort_by_key(|it| !firsts.contains(it));
+    let named = positions.iter().take(MOST_NOTICES);
+    named.map(|it| rule(*it)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
@@ -386,8 +407,10 @@ mod tests {
             .iter()
             .map(|violation| Notice { violation, step });
         let interval = Duration::from_secs(10);
+        let listed = violations.iter().filter(|it| it.found.is_empty());
         post.warn(
             &warnings.collect::<Vec<_>>(),
+            &listed.map(|it| &it.key).collect(),
             interval,
             now_seconds,
             &TimeZone::UTC,
@@ -439,6 +462,39 @@ mod tests {
             post.pending.is_empty(),
             "what is warned of no more is forgotten"
         );
+    }
+
+    #[test]
+    fn a_reader_of_the_status_has_read_what_it_lists_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RuntimeDirectory::open(folder.path()).unwrap();
+        let own = rustix::process::getuid().as_raw();
+        let mut post = Post::open(&directory);
+        post.terminals = Terminals::nowhere();
+        let mut unlisted = violation(2, own, own, None);
+        unlisted.found = "not listed".to_owned();
+        let mut both = [violation(1, own, own, None), unlisted];
+        let reader = UnixDatagram::unbound().unwrap();
+        let mut warn_and_read = |both: &[Violation], now: f64| {
+            let warned = warn(&mut post, both, now);
+            let path = folder.path().join(READ_SOCKET);
+            reader.send_to(now.to_string().as_bytes(), path).unwrap();
+            warned.iter().map(Result::is_ok).collect::<Vec<_>>()
+        };
+        assert_eq!(warn_and_read(&both, 100.0), [false, false]);
+        assert_eq!(warn_and_read(&both, 110.0), [true, false]);
+        both[1].found.clear();
+        assert_eq!(warn_and_read(&both[1..], 120.0), [false]);
+        assert_eq!(warn_and_read(&both[1..], 130.0), [true]);
+    }
+
+    #[test]
+    fn a_text_names_as_many_rules_as_it_has_notices() {
+        let rules = ["a", "a", "b", "a", "c", "d"].map(str::to_owned);
+        let mut positions = vec![0, 1, 2, 3, 4, 5];
+        let named = rules_first(&mut positions, |it| &rules[it]);
+        assert_eq!(positions, [0, 2, 4, 5, 1, 3]);
+        assert_eq!(named.into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
     #[test]
