@@ -22,8 +22,8 @@
 //!      have been changed by another user than its own.
 //!    - It claims its user's environment that was left out only because its Jupyter kernels were not found: they may run
 //!      elsewhere.
-//!    - It would be outside, and a damaged record, which was left out, names the environment that it claims, or lists it
-//!      or an ancestor of its user. Such a record says nothing of other processes.
+//!    - It would be outside, and a damaged record, which was left out, names the environment that it claims, or names its
+//!      user and lists it or an ancestor of that user. Such a record says nothing of other processes.
 //!
 //! Only freshly read state shows that something is not in it: from state that is kept because it
 //! cannot be read now, nothing is ever concluded to be outside.
@@ -437,9 +437,10 @@ impl<'a> Attributor<'a> {
             let of_user = lineage.uid.map(|uid| self.table.owner(uid));
             // Root's processes are ancestors of everybody's, as in records that can be read.
             let may_be_members = *ancestor == pid || user != Some(0);
-            left_out.pids.contains(ancestor)
-                && may_be_members
-                && (of_user.is_none() || user.is_none() || of_user == user)
+            let is_or_unknown = |known: Option<u32>, user: u32| known.is_none_or(|it| it == user);
+            let mut users = left_out.uids_of(*ancestor).map(|uid| self.table.owner(uid));
+            may_be_members
+                && users.any(|it| is_or_unknown(user, it) && is_or_unknown(of_user, it))
                 && liveness::is_member(Recorded::Unknown, lineage, written)
         };
         self.ancestors(pid)

@@ -44,7 +44,8 @@ struct Case {
     member_of: Option<String>,
     #[serde(default)]
     stale: bool,
-    /// A record was left out that names the environment D and lists pids 1, 70 and 300.
+    /// A record was left out that names the environment D and user 1000, and lists pids 1, 70 and 300; and one that names
+    /// user 2000 and lists pids 80 and 90.
     #[serde(default)]
     damaged: bool,
     /// `in EID`, `outside REASON` or `unknown REASON`.
@@ -82,7 +83,7 @@ fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
 fn user_of(pid: u32) -> Option<u32> {
     match pid {
         1 | 2 | 400 => Some(0),
-        200 => Some(2000),
+        90 | 200 => Some(2000),
         500 => None,
         _ => Some(1000),
     }
@@ -196,7 +197,7 @@ fn every_case_of_the_table_gets_its_answer() {
         if case.damaged {
             state.left_out = Arc::new(LeftOut {
                 eids: ["D".to_owned()].into(),
-                pids: [1, 70, 300].into(),
+                members: [(1, 1000), (70, 1000), (300, 1000), (80, 2000), (90, 2000)].into(),
             });
         }
         let table = table(case);

@@ -1,6 +1,6 @@
 //! What damaged records of environments name: who is named there may be in an environment all the same.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 
@@ -11,15 +11,22 @@ use super::value::{Entry, eid};
 pub struct LeftOut {
     /// Ids of environments.
     pub eids: HashSet<String>,
-    /// Pids of members.
-    pub pids: HashSet<u32>,
+    /// Pids of members, each with the uid of the record. Of a record without a readable uid no member counts: it may be
+    /// another user's doing.
+    pub members: BTreeSet<(u32, u32)>,
 }
 
 impl LeftOut {
     /// Whether no record was left out that names something.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.eids.is_empty() && self.pids.is_empty()
+        self.eids.is_empty() && self.members.is_empty()
+    }
+
+    /// The uids of the records that list a process.
+    pub(crate) fn uids_of(&self, pid: u32) -> impl Iterator<Item = u32> {
+        let members = self.members.range((pid, 0)..=(pid, u32::MAX));
+        members.map(|(_, uid)| *uid)
     }
 
     /// Adds what an entry names. Of one that `is_kept`, only members were left out.
@@ -27,25 +34,32 @@ impl LeftOut {
         if !is_kept {
             self.eids.extend(eid(entry.value.get("eid"), entry.key));
         }
-        if let Some(pids) = entry.value.get("pids") {
-            self.add_pids(pids);
+        let uid = entry.value.get("uid").and_then(whole_number);
+        if let Some((uid, pids)) = uid.zip(entry.value.get("pids")) {
+            self.add_pids(uid, pids);
         }
     }
 
     /// Adds each number of a value that may be a pid, whatever the shape of the value.
-    fn add_pids(&mut self, value: &Value) {
+    fn add_pids(&mut self, uid: u32, value: &Value) {
         match value {
             Value::Number(_) | Value::String(_) => {
-                let text = match value {
-                    Value::String(text) => text.trim().to_owned(),
-                    number => number.to_string(),
-                };
-                let whole = text.strip_suffix(".0").unwrap_or(&text);
-                self.pids.extend(whole.parse::<u32>());
+                self.members
+                    .extend(whole_number(value).map(|pid| (pid, uid)));
             }
-            Value::Array(items) => items.iter().for_each(|item| self.add_pids(item)),
-            Value::Object(fields) => fields.values().for_each(|item| self.add_pids(item)),
+            Value::Array(items) => items.iter().for_each(|item| self.add_pids(uid, item)),
+            Value::Object(fields) => fields.values().for_each(|item| self.add_pids(uid, item)),
             Value::Null | Value::Bool(_) => {}
         }
     }
+}
+
+/// A pid or uid, whatever its type.
+fn whole_number(value: &Value) -> Option<u32> {
+    let text = match value {
+        Value::String(text) => text.trim().to_owned(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    text.strip_suffix(".0").unwrap_or(&text).parse().ok()
 }
