@@ -1,5 +1,6 @@
 //! The right processes end, on the right machines.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -170,6 +171,47 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_
     let there = lab.enforcer.status()?;
     ensure!(there["breaker"].is_null(), "{there:#}");
     Ok(())
+}
+
+#[test]
+fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it() -> Result<()> {
+    let one = Machine::start("gpu01", 1, BREAKS)?;
+    let uid = victim();
+    let environment = |gpu_memory| Environment {
+        eid: "7".to_owned(),
+        uid,
+        pids: vec![2],
+        devices: vec![0],
+        gpu_memory: Some(gpu_memory),
+    };
+    let folder = one.genv_directory();
+    state::write(&folder, 1, &[environment("8gi")])?;
+    let rule = "- {kind: env-memory, action: terminate, for: 0s, warn: []}";
+    let lab = Lab::start(&[&one], rule)?;
+    lab.enforcer.wait_for_cycles(3)?;
+    state::write(&folder, 1, &[environment("1mi")])?;
+    lab.enforcer
+        .wait_for_status("the record is disputed", |status| {
+            status["disputed_records"]
+                .to_string()
+                .contains("was lowered")
+        })?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(2), "{}", lab.enforcer.log());
+    let confirm = |owner: u32| -> Result<()> {
+        let changed = |change: &str| json!({"eid": "7", "at_seconds": 4e9, "change": change, "gpu": 0, "bytes": 1 << 20});
+        let changes = [changed("reserved"), changed("configured")];
+        let path = folder.join(format!("genv-confirmed-{uid}.json"));
+        std::fs::write(&path, json!({"version": 1, "changes": changes}).to_string())?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
+        Ok(std::os::unix::fs::chown(&path, Some(owner), None)?)
+    };
+    // The kernel shows whose word it is.
+    confirm(uid + 1)?;
+    lab.enforcer.wait_for_cycles(3)?;
+    ensure!(one.lives(2), "{}", lab.enforcer.log());
+    confirm(uid)?;
+    until("process 2 ends", || Ok(!one.lives(2)))
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub(super) fn environments(
                 members: live.members.clone(),
                 kernel_ids: environment.kernel_ids.clone(),
                 devices: Vec::new(),
+                confirmed: Vec::new(),
             }
         })
         .collect();

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::DeviceIndex;
+use crate::state::Confirmed;
 
 /// One environment of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,19 @@ pub struct Environment {
     /// Its use of each device that it is attached to or that a process of it uses.
     #[serde(default)]
     pub devices: Vec<EnvironmentDevice>,
+    /// What commands of `uid` and of root changed in it, by `genv-confirmed-N.json`; only in what a followed host sends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(test, schemars(skip))]
+    pub confirmed: Vec<Confirmed>,
+}
+
+impl Environment {
+    /// Whether all living processes that its record lists run as other users, and it has no kernel: nothing shows that its user
+    /// is in it.
+    #[must_use]
+    pub fn lists_only_others(&self) -> bool {
+        self.foreign_members > 0 && self.members.is_empty() && self.kernel_ids.is_empty()
+    }
 }
 
 /// A process that keeps an environment alive.

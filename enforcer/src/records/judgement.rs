@@ -230,12 +230,20 @@ impl<'j, 'w> Judgement<'j, 'w> {
         ended
     }
 
-    /// What commands of a user changed, as far as that can be known here.
+    /// What commands of a user changed. Another host sends that with the user's environments.
     pub(super) fn confirmed_by(&mut self, uid: u32) -> &[Confirmed] {
         let witness = &mut self.witness;
-        self.confirmed.entry(uid).or_insert_with(|| {
-            let read = witness.as_mut().map(|it| it.confirmed(uid));
-            read.unwrap_or_default()
+        let environments = self.snapshot.environments.iter();
+        self.confirmed.entry(uid).or_insert_with(|| match witness {
+            Some(witness) => witness.confirmed(uid),
+            None => {
+                let of_user = environments.filter(|it| it.uid == Some(uid));
+                let of_it = |it: &Arc<Environment>| {
+                    let changes = it.confirmed.iter().filter(|change| change.eid == it.eid);
+                    changes.cloned().collect::<Vec<_>>()
+                };
+                of_user.flat_map(of_it).collect()
+            }
         })
     }
 

@@ -192,6 +192,7 @@ impl Judgement<'_, '_> {
             members: known.members.keys().copied().map(member).collect(),
             kernel_ids: Vec::new(),
             devices: Vec::new(),
+            confirmed: Vec::new(),
         };
         self.environments
             .insert(eid.to_owned(), Arc::new(environment));

@@ -115,6 +115,7 @@ fn environment() -> impl Strategy<Value = Environment> {
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: Vec::new(),
+            confirmed: Vec::new(),
             kernel_ids: Vec::new(),
             devices: devices
                 .into_iter()

@@ -1,7 +1,6 @@
 //! `genv remote-serve`, which other machines start over SSH.
 
 use std::io::{self, Read as _};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use serde_json::Value;
 use super::snapshot::collect_options;
 use crate::handover;
 use crate::machine::tell;
-use crate::serve::{Errand, Full, Line, Lines, Outbox, carry_out};
+use crate::serve::{Confirmations, Errand, Full, Line, Lines, Outbox, carry_out};
 use crate::source_flags::SourceFlags;
 
 const EXAMPLE: &str = "Example: what a machine that may do nothing else here has in authorized_keys
@@ -251,6 +250,7 @@ impl Server {
         let stream = spawn(vec![host], collect_options(interval))?;
         let mut next = stream.clone();
         let outbox = self.outbox.clone();
+        let confirmations = Confirmations::new();
         let teller = thread::Builder::new().name("snapshots".to_owned());
         teller.spawn(move || {
             while let Ok(publication) = next.next_blocking() {
@@ -259,7 +259,7 @@ impl Server {
                     .first()
                     .and_then(|it| it.snapshot.as_ref());
                 if let Some(snapshot) = snapshot
-                    && outbox.snapshot(Arc::clone(snapshot)).is_err()
+                    && outbox.snapshot(confirmations.add(snapshot)).is_err()
                 {
                     return;
                 }
@@ -273,7 +273,9 @@ impl Server {
             let latest = following.stream.latest();
             // The first one comes by itself.
             return match latest.hosts.first().and_then(|it| it.snapshot.clone()) {
-                Some(snapshot) => self.outbox.whole_snapshot(snapshot),
+                Some(snapshot) => self
+                    .outbox
+                    .whole_snapshot(Confirmations::new().add(&snapshot)),
                 None => Ok(()),
             };
         }

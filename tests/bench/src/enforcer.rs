@@ -197,6 +197,7 @@ fn snapshot(host: usize) -> Snapshot {
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: Vec::new(),
+            confirmed: Vec::new(),
             kernel_ids: Vec::new(),
             devices: held,
         }));

@@ -78,6 +78,7 @@ impl Lab {
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: Vec::new(),
+            confirmed: Vec::new(),
             kernel_ids: Vec::new(),
             devices: Vec::new(),
         }));
