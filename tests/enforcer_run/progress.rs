@@ -24,12 +24,12 @@ fn a_record_that_is_damaged_again_and_again_keeps_no_process() -> Result<()> {
     state::write(&setup.genv_directory(), 2, &[environment])?;
     let path = setup.genv_directory().join("envs.json");
     let whole = fs::read_to_string(&path)?;
-    // A record that lists the process, and does not say whose it is.
+    // A record of its user's that lists the process, and has no id.
     let mut damaged: Value = serde_json::from_str(&whole)?;
     let records = damaged["envs"].as_array_mut();
     records
         .context("no records")?
-        .push(serde_json::json!({"uid": "?", "pids": [outsider.pid()]}));
+        .push(serde_json::json!({"uid": victim(), "pids": [outsider.pid()]}));
     let damaged = damaged.to_string();
     let enforcer = setup.start()?;
     let unknown = |status: &Value| {
