@@ -156,7 +156,7 @@ fn fate(
             Belonging::Own if is_elsewhere(pid) => {}
             Belonging::Own if using.contains(&pid) => at_work.push(process),
             Belonging::Own => own.push(process),
-            Belonging::Unclear => is_unclear |= using.contains(&pid) || !are_known,
+            Belonging::Unclear => is_unclear |= using.contains(&pid),
             Belonging::Other => {}
         }
     }
@@ -351,7 +351,7 @@ mod tests {
         let unreadable = Claim::Missing(MissingEvidence::EnvironUnreadable);
         for (claim, contexts, ends) in [
             (named.clone(), None, false),
-            (unreadable.clone(), None, false),
+            (unreadable.clone(), None, true),
             (Claim::Absent, None, true),
             (named, Some(Contexts::from([(0, BTreeSet::new())])), true),
             (
