@@ -296,23 +296,29 @@ fn a_member_that_a_later_record_lists_stays_in_the_first() -> Result<()> {
     lab.is_spared(why)
 }
 
-/// Entries of `envs.json` that no genv writes, with the process that one of them names.
+/// Entries of `envs.json` that no genv writes. One lists the process PID with its user UID, others the process OTHER: without a
+/// user, and with another user.
 const MALFORMED: &str = r#"
-    {"eid": "e9", "uid": "x", "pids": [PID.0], "kernel_ids": []}, {"eid": "a", "uid": -1, "pids": [1]},
+    {"uid": UID.0, "pids": [PID.0], "kernel_ids": []}, {"eid": "e9", "uid": "x", "pids": [OTHER]}, {"uid": 4000000000, "pids": [OTHER]}, {"eid": "a", "uid": -1, "pids": [1]},
     {"eid": "b", "uid": 4294968296, "pids": [1]}, {"eid": "c", "uid": 1000.0, "pids": [1]}, {"uid": 1000, "pids": [1]}, 7, null,
     {"eid": "d", "uid": 1000, "creation": NaN, "pids": ["x", 1, -1, 1e99]}, {"eid": "e", "uid": 1000, "pids": "all"}"#;
 
 #[test]
-fn a_malformed_record_hides_the_processes_that_it_names_and_no_others() -> Result<()> {
+fn a_malformed_record_hides_processes_of_its_user_and_those_that_name_it_and_no_others()
+-> Result<()> {
     let claims = |eid| sleeper(&[("GENV_ENVIRONMENT_ID", eid)]);
     let (claiming, listed, outside) = (claims("e9")?, sleeper(&[])?, sleeper(&[])?);
     let elsewhere = claims("nosuch")?;
-    let pids = [&claiming, &listed, &outside, &elsewhere].map(Sleeper::pid);
+    let of_others = sleeper(&[])?;
+    let pids = [&claiming, &listed, &outside, &elsewhere, &of_others].map(Sleeper::pid);
     let rule = rule("kind: non-env-processes, action: terminate");
     let setup = Setup::new(&used_by(&pids), &rule)?;
     let folder = setup.genv_directory();
     state::write(&folder, 2, &[])?;
-    let malformed = MALFORMED.replace("PID", &listed.pid().to_string());
+    let malformed = MALFORMED
+        .replace("PID", &listed.pid().to_string())
+        .replace("UID", &victim().to_string())
+        .replace("OTHER", &of_others.pid().to_string());
     fs::write(
         folder.join("envs.json"),
         format!("{{\"envs\": [{malformed}]}}"),
@@ -320,6 +326,7 @@ fn a_malformed_record_hides_the_processes_that_it_names_and_no_others() -> Resul
     let enforcer = setup.start()?;
     ends(outside.pid())?;
     ends(elsewhere.pid())?;
+    ends(of_others.pid())?;
     enforcer.wait_for_cycles(3)?;
     ensure!(
         is_alive(claiming.pid()) && is_alive(listed.pid()),
