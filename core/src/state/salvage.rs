@@ -148,7 +148,7 @@ mod tests {
             let text = "{\"a\":".repeat(levels) + &record.to_string() + "}},";
             assert_eq!(
                 records(text.as_bytes(), &KEYS),
-                [record.clone()],
+                std::slice::from_ref(&record),
                 "{levels}"
             );
         }
