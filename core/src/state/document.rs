@@ -8,8 +8,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
+use serde::Deserializer;
+use serde_json::de::StrRead;
 use serde_json::{Map, Value, json};
 
+use super::entries;
 use super::left_out::LeftOut;
 use super::salvage;
 use super::value::{
@@ -19,6 +22,9 @@ use super::{AttachmentState, DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, Envir
 
 /// How many warnings a file may cause: anybody may write there.
 const MOST_WARNINGS: usize = 20;
+
+/// A file while it is read.
+type TextDeserializer<'t> = serde_json::Deserializer<StrRead<'t>>;
 
 /// What one file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +111,9 @@ pub(super) fn environments(
     content: &[u8],
     time_zone: &TimeZone,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
-    environments_of(&root(content)?, time_zone)
+    whole(content, "envs", |source| {
+        environments_from(source, time_zone)
+    })
 }
 
 /// What a document says that has been read already.
@@ -113,8 +121,15 @@ pub(super) fn environments_of(
     root: &Value,
     time_zone: &TimeZone,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
+    known("envs", environments_from(root, time_zone))
+}
+
+fn environments_from<'de, D: Deserializer<'de>>(
+    source: D,
+    time_zone: &TimeZone,
+) -> Result<Option<Document<EnvironmentState>>, D::Error> {
     let (mut eids, mut left_out) = (HashSet::new(), LeftOut::default());
-    let mut document = document("envs.json", "envs", root, |entry| {
+    let document = document("envs.json", "envs", source, |entry| {
         let environment = environment(entry, time_zone);
         if entry.incomplete {
             left_out.add(entry, environment.is_some());
@@ -126,8 +141,10 @@ pub(super) fn environments_of(
         }
         first.then_some(environment)
     })?;
-    document.left_out = Arc::new(left_out);
-    Ok(document)
+    Ok(document.map(|document| Document {
+        left_out: Arc::new(left_out),
+        ..document
+    }))
 }
 
 /// Reads `devices.json`.
@@ -135,7 +152,7 @@ pub(super) fn devices(
     content: &[u8],
     time_zone: &TimeZone,
 ) -> Result<Document<DeviceState>, NotADocument> {
-    devices_of(&root(content)?, time_zone)
+    whole(content, "devices", |source| devices_from(source, time_zone))
 }
 
 /// What a document says that has been read already.
@@ -143,8 +160,15 @@ pub(super) fn devices_of(
     root: &Value,
     time_zone: &TimeZone,
 ) -> Result<Document<DeviceState>, NotADocument> {
+    known("devices", devices_from(root, time_zone))
+}
+
+fn devices_from<'de, D: Deserializer<'de>>(
+    source: D,
+    time_zone: &TimeZone,
+) -> Result<Option<Document<DeviceState>>, D::Error> {
     let (mut indices, mut damaged) = (HashSet::new(), BTreeSet::new());
-    let mut document = document("devices.json", "devices", root, |entry| {
+    let document = document("devices.json", "devices", source, |entry| {
         let device = device(entry, time_zone)?;
         let first = indices.insert(device.index);
         if !first {
@@ -155,33 +179,50 @@ pub(super) fn devices_of(
         }
         first.then_some(device)
     })?;
-    document.damaged = damaged;
-    document.entries.sort_by_key(|device| device.index);
-    Ok(document)
+    Ok(document.map(|mut document| {
+        document.damaged = damaged;
+        document.entries.sort_by_key(|device| device.index);
+        document
+    }))
 }
 
-fn root(content: &[u8]) -> Result<Value, NotADocument> {
+/// Reads all of a file.
+fn whole<T>(
+    content: &[u8],
+    key: &'static str,
+    read: impl Fn(&mut TextDeserializer<'_>) -> Result<Option<Document<T>>, serde_json::Error>,
+) -> Result<Document<T>, NotADocument> {
     if content.trim_ascii().is_empty() {
         return Err(NotADocument::Empty);
     }
-    value::parse(content).map_err(|error| NotADocument::Json(error.to_string()))
+    let document = value::parse_with(content, |text| {
+        let mut source = serde_json::Deserializer::from_str(text);
+        let document = read(&mut source)?;
+        source.end()?;
+        Ok(document)
+    });
+    known(key, document)
 }
 
-/// Reads the entries of the list or object `key`.
-fn document<T>(
+fn known<T>(
+    key: &'static str,
+    document: Result<Option<Document<T>>, serde_json::Error>,
+) -> Result<Document<T>, NotADocument> {
+    let document = document.map_err(|error| NotADocument::Json(error.to_string()))?;
+    document.ok_or(NotADocument::Lacks(key))
+}
+
+/// Reads the entries of the list or object `key`, one after another: as values of JSON all of them take ten times the memory
+/// of the file. Returns nothing if there is no such list or object.
+fn document<'de, T, D: Deserializer<'de>>(
     file: &str,
     key: &'static str,
-    root: &Value,
+    source: D,
     mut read: impl FnMut(&mut Entry<'_>) -> Option<T>,
-) -> Result<Document<T>, NotADocument> {
+) -> Result<Option<Document<T>>, D::Error> {
     let mut document = Document::default();
-    let mut dropped = 0_usize;
-    let entries = root.get(key).and_then(value::children);
-    for (position, (key, value)) in entries
-        .ok_or(NotADocument::Lacks(key))?
-        .into_iter()
-        .enumerate()
-    {
+    let (mut dropped, mut position) = (0_usize, 0);
+    let found = entries::for_each(source, key, |key, value| {
         let mut entry = Entry {
             name: format!("entry {}", position + 1),
             key,
@@ -190,6 +231,7 @@ fn document<T>(
             warnings: Vec::new(),
             incomplete: false,
         };
+        position += 1;
         document.entries.extend(read(&mut entry));
         document.incomplete |= entry.incomplete;
         for warning in entry.warnings {
@@ -199,12 +241,12 @@ fn document<T>(
                 dropped += 1;
             }
         }
-    }
+    })?;
     if dropped > 0 {
         let warning = format!("{file}: {dropped} more damaged values");
         document.warnings.push(warning);
     }
-    Ok(document)
+    Ok(found.then_some(document))
 }
 
 fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<EnvironmentState> {

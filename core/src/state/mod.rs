@@ -10,6 +10,7 @@ mod device_locks;
 mod directory;
 mod document;
 mod editable;
+mod entries;
 mod fates;
 mod file;
 mod inventory;

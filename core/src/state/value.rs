@@ -21,10 +21,18 @@ pub(super) fn parse_into<T: DeserializeOwned>(content: &[u8]) -> Result<T, serde
 /// Parses JSON, with U+FFFD for bytes that are no character, private characters for lone surrogates, and null for the numbers
 /// that only Python's JSON has.
 pub(super) fn parse(content: &[u8]) -> Result<Value, serde_json::Error> {
+    parse_with(content, |text| serde_json::from_str(text))
+}
+
+/// As [`parse`], by a parser of one's own.
+pub(super) fn parse_with<T>(
+    content: &[u8],
+    parser: impl Fn(&str) -> Result<T, serde_json::Error>,
+) -> Result<T, serde_json::Error> {
     let text = String::from_utf8_lossy(content);
-    serde_json::from_str(&text).or_else(|_| {
+    parser(&text).or_else(|_| {
         let text = without_lone_surrogates(&text);
-        serde_json::from_str(&without_infinities(&text))
+        parser(&without_infinities(&text))
     })
 }
 

@@ -269,7 +269,15 @@ fn a_text_that_is_not_the_file_is_an_error() {
     assert_eq!(error("[]"), "it has no 'envs'");
     assert_eq!(error(r#"{"envs": null}"#), "it has no 'envs'");
     assert!(error(r#"{"envs": ["#).starts_with("it is not JSON: EOF"));
-    assert!(error(&"[".repeat(100_000)).starts_with("it is not JSON: recursion limit"));
+    assert_eq!(error(r#"{"envs": 7}"#), "it has no 'envs'");
+    let twice = error(r#"{"envs": [], "envs": []}"#);
+    assert!(
+        twice.starts_with("it is not JSON: it has 'envs' twice"),
+        "{twice}"
+    );
+    let deep = "[".repeat(100_000);
+    assert!(error(&deep).starts_with("it is not JSON: EOF"));
+    assert!(error(&format!(r#"{{"envs": {deep}"#)).starts_with("it is not JSON: recursion limit"));
 }
 
 #[test]
