@@ -1,6 +1,7 @@
 //! Users who keep every rule, what genv's files say of them, and the daemon that judges them.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -327,10 +328,17 @@ fn restore(setup: &Setup, files: &Files) -> Result<()> {
     }
     for entry in fs::read_dir(&folder)? {
         let entry = entry?;
-        match entry.file_name().to_str() {
-            Some("devices.json" | "envs.json") => {}
-            _ if entry.file_type()?.is_dir() => fs::remove_dir_all(entry.path())?,
-            _ => fs::remove_file(entry.path())?,
+        let removed = match entry.file_name().to_str() {
+            Some("devices.json" | "envs.json") => Ok(()),
+            _ if entry.file_type().is_ok_and(|it| it.is_dir()) => fs::remove_dir_all(entry.path()),
+            _ => fs::remove_file(entry.path()),
+        };
+        // A new state file that the enforcer has not renamed yet is gone a moment later.
+        if !removed
+            .as_ref()
+            .is_err_and(|it| it.kind() == ErrorKind::NotFound)
+        {
+            removed?;
         }
     }
     Ok(())
