@@ -8,7 +8,8 @@
 //!
 //! 1. *In E*, by a credible claim: the process's environ names E, E exists, and the process runs as
 //!    E's user, or in a container (who may start containers is root anyway; a rootless
-//!    container is worth as much as its owner).
+//!    container is worth as much as its owner), and is not older than E, which may have the id of an environment that
+//!    ended.
 //! 2. *In E*, by membership: it is a member of E; or its nearest member ancestor is one of E, it runs as E's user, and
 //!    its own environ does not claim another environment.
 //! 3. *Outside*: it makes no claim, and none of its ancestors is a member; or its claim is refuted: there
@@ -20,6 +21,8 @@
 //!    - Its real and effective users differ.
 //!    - It claims another user's environment, whose record lists it, or an ancestor of it, all the same: that record may
 //!      have been changed by another user than its own.
+//!    - Its claim is credible, but it started before that environment was made, and neither it nor its nearest member
+//!      ancestor is a member there: it may name an ended environment that had this id.
 //!    - It claims its user's environment that was left out only because its Jupyter kernels were not found: they may run
 //!      elsewhere.
 //!    - It would be outside, and a damaged record, which was left out, names the environment that it claims, or names its
@@ -36,7 +39,8 @@ pub use unknown::{changed_user, unknown_owner};
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, Recorded, State, liveness};
+use crate::state::liveness::{self, Standing};
+use crate::state::{EnvironmentState, State};
 
 /// The words that [`Attribution`] gives as its reason.
 pub mod reason {
@@ -77,6 +81,8 @@ pub mod reason {
     pub const RECORD_DISPUTED: &str = "record_disputed";
     /// Unknown: a damaged record names the environment that it claims, it, or an ancestor of its user.
     pub const RECORD_DAMAGED: &str = "record_damaged";
+    /// Unknown: it claims an environment that was made after it started; it may mean an ended one that had this id.
+    pub const OLDER_THAN_ENVIRONMENT: &str = "older_than_environment";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";
 }
@@ -102,6 +108,20 @@ pub struct LiveEnvironment<'a> {
     pub oldest_member_started_timestamp_seconds: Option<f64>,
 }
 
+impl<'a> LiveEnvironment<'a> {
+    /// An environment of which no member is known to live.
+    #[must_use]
+    pub fn without_members(environment: &'a EnvironmentState) -> Self {
+        Self {
+            environment,
+            members: Vec::new(),
+            jobs: Vec::new(),
+            foreign: Vec::new(),
+            oldest_member_started_timestamp_seconds: None,
+        }
+    }
+}
+
 /// The environments of a state that live; the others ended without anybody clearing them away.
 ///
 /// A member is alive if its pid exists, its process has not ended, and it is the one that was recorded. If none was, it
@@ -125,35 +145,34 @@ pub(crate) fn listed_members<'a>(
     table: &ProcessTable,
 ) -> (LiveEnvironment<'a>, bool) {
     let written = state.written_timestamp_seconds;
-    let (eid, created) = (&environment.eid, environment.created_timestamp_seconds);
-    let recorded = |pid: u32| state.recorded.of(eid, created, pid);
-    let is_job = |pid: u32| state.recorded.is_job(eid, created, pid);
     let (mut members, mut jobs, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+    let mut may_live = false;
     for &pid in &environment.pids {
-        let Some(lineage) = table.living(pid) else {
-            continue;
+        let listed = liveness::Member::new(environment, pid, &state.recorded);
+        let living = match listed.standing(table, written) {
+            Standing::Lives(living) => living,
+            Standing::MayLive => {
+                may_live |= !listed.is_job();
+                continue;
+            }
+            Standing::Ended => continue,
         };
-        if liveness::is_member(recorded(pid), lineage, written) {
-            let user = table.owner(environment.uid);
-            let borne_out = lineage.uid.is_none_or(|uid| table.owner(uid) == user);
-            let list = match borne_out {
-                true if is_job(pid) => &mut jobs,
-                true => &mut members,
-                false => &mut foreign,
-            };
-            list.push(Member {
-                pid,
-                start_time_ticks: lineage.start_time_ticks,
-            });
-        }
+        let user = table.owner(environment.uid);
+        let borne_out = living.uid.is_none_or(|uid| table.owner(uid) == user);
+        let list = match borne_out {
+            true if listed.is_job() => &mut jobs,
+            true => &mut members,
+            false => &mut foreign,
+        };
+        list.push(Member {
+            pid: living.pid,
+            start_time_ticks: living.start_time_ticks,
+        });
     }
-    let hidden = |&pid: &u32| {
-        table.hidden.contains(&pid) && liveness::may_be_member(recorded(pid)) && !is_job(pid)
-    };
     let lives = !members.is_empty()
         || !foreign.is_empty()
         || !environment.kernel_ids.is_empty()
-        || environment.pids.iter().any(hidden);
+        || may_live;
     let started = members.iter().filter_map(|member: &Member| {
         let lineage = table.lineage.get(&member.pid)?;
         Some(lineage.start_timestamp_seconds)
@@ -174,11 +193,19 @@ pub(crate) fn listed_members<'a>(
 pub struct Attributor<'a> {
     table: &'a ProcessTable,
     state_is_whole: bool,
-    users: HashMap<&'a str, u32>,
+    claimed: HashMap<&'a str, Claimed>,
     state: &'a State,
     members: HashMap<u32, Membership<'a>>,
     /// Processes that records list though they run as other users, with the environments of these records.
     foreign: HashSet<(u32, &'a str)>,
+}
+
+/// An environment that processes may claim.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    user: u32,
+    /// When it was made, Unix time.
+    created: Option<f64>,
 }
 
 /// A member's environment and its user.
@@ -217,13 +244,14 @@ impl<'a> Attributor<'a> {
         state_is_fresh: bool,
         table: &'a ProcessTable,
     ) -> Self {
-        let mut users = HashMap::with_capacity(environments.len());
+        let mut claimed = HashMap::with_capacity(environments.len());
         let mut members = HashMap::with_capacity(environments.len());
         let mut foreign = HashSet::new();
         for live in environments {
             let eid = live.environment.eid.as_str();
             let user = table.owner(live.environment.uid);
-            users.insert(eid, user);
+            let created = live.environment.created_timestamp_seconds;
+            claimed.insert(eid, Claimed { user, created });
             for member in live.members.iter().chain(&live.jobs) {
                 let lineage = table.lineage.get(&member.pid);
                 members.entry(member.pid).or_insert(Membership {
@@ -238,7 +266,7 @@ impl<'a> Attributor<'a> {
             table,
             state,
             state_is_whole: state_is_fresh && !state.incomplete,
-            users,
+            claimed,
             members,
             foreign,
         }
@@ -252,13 +280,47 @@ impl<'a> Attributor<'a> {
             Some(ProcessRead::Unreadable) => return unknown(reason::UNREADABLE),
             Some(ProcessRead::Vanished) | None => return unknown(reason::VANISHED),
         };
+        self.judge(pid, facts)
+    }
+
+    /// Whether a process is in none of the environments that hold a device by `holds`. One whose claim could not be learned is
+    /// so if it is so whatever it claims, as where its user has no such environment: users cannot read what processes of
+    /// other users claim.
+    #[must_use]
+    pub fn is_without(&self, pid: u32, holds: impl Fn(&str) -> bool) -> bool {
+        let Some(ProcessRead::Present(facts)) = self.table.processes.get(&pid) else {
+            return false;
+        };
+        let is_without = |facts: &_| match self.judge(pid, facts) {
+            Attribution::Outside { .. } => true,
+            Attribution::Environment { eid } => !holds(&eid),
+            Attribution::Unknown { .. } => false,
+        };
+        if !matches!(facts.claim, Claim::Missing(_)) {
+            return is_without(facts);
+        }
+        let may_live = self.state.kernels_not_found.keys().map(String::as_str);
+        let claims = self.claimed.keys().copied().chain(may_live);
+        let claims = claims.map(|eid| Claim::Named(eid.to_owned()));
+        // A damaged record may be of any environment that it could claim.
+        self.state.left_out.is_empty()
+            && claims.chain([Claim::Absent]).all(|claim| {
+                is_without(&ProcessFacts {
+                    claim,
+                    ..facts.clone()
+                })
+            })
+    }
+
+    fn judge(&self, pid: u32, facts: &ProcessFacts) -> Attribution {
         if let Claim::Named(eid) = &facts.claim
-            && self
-                .users
-                .get(eid.as_str())
-                .is_some_and(|&user| self.is_credible(facts, user))
+            && let Some(&Claimed { user, created }) = self.claimed.get(eid.as_str())
+            && self.is_credible(facts, user)
         {
-            return inside(eid);
+            return match self.is_older(pid, created) && !self.is_in(pid, facts, eid) {
+                true => unknown(reason::OLDER_THAN_ENVIRONMENT),
+                false => inside(eid),
+            };
         }
         let user = self.table.user(facts);
         if facts
@@ -302,7 +364,7 @@ impl<'a> Attributor<'a> {
         claimed: &str,
         descent: &Descent<'_>,
     ) -> Attribution {
-        let exists = self.users.contains_key(claimed);
+        let exists = self.claimed.contains_key(claimed);
         match descent {
             // The state names the process itself, after its environ was made.
             Descent::Member { eid, itself: true } => inside(eid),
@@ -398,6 +460,24 @@ impl<'a> Attributor<'a> {
         })
     }
 
+    /// Whether a process started before an environment was made.
+    fn is_older(&self, pid: u32, created: Option<f64>) -> bool {
+        let written = self.state.written_timestamp_seconds;
+        // A time to come is no time of making.
+        let created = created.filter(|&at| written.is_none_or(|written| at <= written));
+        let started = self.table.lineage.get(&pid);
+        let started = started.map(|it| it.start_timestamp_seconds);
+        started
+            .zip(created)
+            .is_some_and(|(started, created)| started < created - liveness::START_TOLERANCE_SECONDS)
+    }
+
+    /// Whether the state shows a process in an environment, whatever the process claims.
+    fn is_in(&self, pid: u32, facts: &ProcessFacts, eid: &str) -> bool {
+        let descent = self.descent(pid, facts, self.table.user(facts));
+        matches!(descent, Descent::Member { eid: of, .. } if of == eid)
+    }
+
     /// Whether a process may claim an environment of this user.
     fn is_credible(&self, facts: &ProcessFacts, user: u32) -> bool {
         self.table.user(facts) == Some(user)
@@ -441,7 +521,7 @@ impl<'a> Attributor<'a> {
             let mut users = left_out.uids_of(*ancestor).map(|uid| self.table.owner(uid));
             may_be_members
                 && users.any(|it| is_or_unknown(user, it) && is_or_unknown(of_user, it))
-                && liveness::is_member(Recorded::Unknown, lineage, written)
+                && liveness::is_older(lineage, written)
         };
         self.ancestors(pid)
             .flatten()

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::format_span;
+use crate::outside::OutsideUse;
 use crate::text::moment;
 
 /// Version of its JSON form: fields may be added, never renamed or removed.
@@ -28,8 +29,26 @@ pub const DONE_FILE: &str = "done.json";
 /// read, a Unix time as text. The kernel says whose the datagram is.
 pub const READ_SOCKET: &str = "read.sock";
 
+/// In the directory: a file for each user whom a warning has not reached. It is a new one with each further warning.
+const UNREAD: &str = "unread-";
+
+/// The name of a user's file of this kind.
+#[must_use]
+pub fn unread_file(uid: u32) -> String {
+    format!("{UNREAD}{uid}")
+}
+
+/// The user whose file it is; none: it is another file.
+#[must_use]
+pub fn unread_uid(name: &str) -> Option<u32> {
+    name.strip_prefix(UNREAD)?.parse().ok()
+}
+
 /// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
 const MISSED_INTERVALS: f64 = 3.0;
+
+/// What a cycle may take beside its interval, however short that is, before its findings count as old.
+const SHORT_CYCLE_SECONDS: f64 = 3.0;
 
 /// A machine under load may be late by this much, however short the interval.
 const LATE_SECONDS: f64 = 30.0;
@@ -61,6 +80,8 @@ pub struct Enforcement {
     pub waivers: Vec<EnforcementWaiver>,
     /// Why nothing is done until `reset`, if the breaker has tripped.
     pub breaker: Option<String>,
+    /// Since when the breaker is open, Unix time.
+    pub breaker_since_seconds: Option<f64>,
     /// Sources that show nothing, or not all: what they would show breaks no rule here, and is not acted upon.
     pub blind: Vec<Blind>,
     /// Hosts without fresh facts, where nothing is done.
@@ -69,8 +90,14 @@ pub struct Enforcement {
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Devices of which a rule judges nothing.
+    pub not_judged: Vec<NotJudged>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehindContext>,
+    /// Processes of this machine that compute on a device which their environment does not hold, or outside of environments,
+    /// without root's and those under `never`.
+    /// Absent while they are not known.
+    pub outside: Option<Vec<OutsideUse>>,
     /// Records of environments that were changed otherwise than by their users; those with the first names, if they are many.
     pub disputed_records: Vec<DisputedRecord>,
     /// How many such records there are in all.
@@ -129,6 +156,16 @@ impl Enforcement {
         drop(sent);
     }
 
+    /// Whether what rules require is done.
+    #[must_use]
+    pub fn stance(&self) -> Stance {
+        match (self.mode.as_str(), &self.breaker) {
+            ("enforce", None) => Stance::Enforces,
+            ("enforce", Some(_)) => Stance::Stopped,
+            _ => Stance::OnlySays,
+        }
+    }
+
     /// Whether the enforcer should have told more by now: it has ended, or hangs. One that had a single cycle to do
     /// is done.
     #[must_use]
@@ -136,6 +173,13 @@ impl Enforcement {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
         self.interval_seconds > 0.0
             && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
+    }
+
+    /// Whether cycles have not followed each other in time, so that what was found may not hold any more.
+    fn is_late(&self, now_seconds: f64) -> bool {
+        let age_seconds = now_seconds - self.updated_timestamp_seconds;
+        self.interval_seconds > 0.0
+            && age_seconds > self.interval_seconds * MISSED_INTERVALS + SHORT_CYCLE_SECONDS
     }
 
     /// Why it is not known whether more breaks a rule than [`Enforcement::violations`], in one clause; nothing if it is known.
@@ -146,6 +190,12 @@ impl Enforcement {
             let span = format_span(now_seconds - self.updated_timestamp_seconds);
             return Some(format!(
                 "the enforcer has ended or hangs, and its last cycle was {span} ago"
+            ));
+        }
+        if self.is_late(now_seconds) {
+            let span = format_span(now_seconds - self.updated_timestamp_seconds);
+            return Some(format!(
+                "the enforcer is late, and its last cycle was {span} ago"
             ));
         }
         let listed = |names: Vec<String>| {
@@ -197,6 +247,20 @@ pub struct EnforcementWaiver {
     pub until_seconds: f64,
     /// Why.
     pub reason: String,
+}
+
+/// Devices of which a rule judges nothing, since the driver does not measure what it looks at.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotJudged {
+    /// Name of the rule.
+    pub rule: String,
+    /// Host.
+    pub hostname: String,
+    /// GPUs.
+    pub gpus: Vec<u32>,
+    /// What is not measured, in one clause.
+    pub why: String,
 }
 
 /// A context that a detach left behind on a device, by a process that works on another one.
@@ -303,6 +367,10 @@ pub struct HeldViolation {
     pub stage: String,
     /// When the next step is due, or the last was taken, Unix time.
     pub at_seconds: Option<f64>,
+    /// When SIGKILL follows the SIGTERM that was sent, Unix time; absent if nothing follows.
+    pub kill_seconds: Option<f64>,
+    /// The last warning, if it has not reached all its recipients.
+    pub undelivered: Option<UndeliveredWarning>,
     /// Why it is held, or why what is due was not done.
     pub why: Option<String>,
     /// What was found: `uses 3 devices`.
@@ -315,6 +383,22 @@ pub struct HeldViolation {
     pub targets: Vec<String>,
 }
 
+/// A warning that has not reached all its recipients.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UndeliveredWarning {
+    /// Which warning it is, from 1.
+    pub number: u64,
+    /// How many there are.
+    pub of: u64,
+    /// Why it is not delivered.
+    pub why: String,
+    /// Whether what follows waits for it.
+    pub is_waited_for: bool,
+    /// For how long the action waits after the delivery; absent if none follows.
+    pub wait_seconds: Option<f64>,
+}
+
 impl HeldViolation {
     /// Whether a user breaks the rule, or loses a process by it.
     #[must_use]
@@ -325,40 +409,30 @@ impl HeldViolation {
 
     /// What comes of it, in one clause.
     #[must_use]
-    pub fn outlook(&self, mode: &str, now_seconds: f64, zone: &TimeZone) -> String {
-        let really = mode == "enforce";
-        let at = |seconds: f64| {
-            let span = format_span((seconds - now_seconds).abs());
-            if seconds >= now_seconds {
-                format!("at {} (in {span})", moment(seconds, zone))
-            } else {
-                format!("at {} ({span} ago)", moment(seconds, zone))
-            }
-        };
-        let targets = match &self.targets[..] {
-            [] => String::new(),
-            targets => format!(": {}", targets.join("; ")),
-        };
-        let (passive, infinitive) = match self.action.as_str() {
-            "detach" => ("taken", "be taken"),
-            "terminate" | "kill" => ("ended", "be ended"),
-            "warn" => ("warned of", "be warned of"),
-            _ => ("reported", "be reported"),
-        };
+    pub fn outlook(&self, stance: Stance, now_seconds: f64, zone: &TimeZone) -> String {
+        let at = |seconds: f64| at(seconds, now_seconds, zone);
+        let targets = self.targets_after_colon();
+        let reports = self.action == "report";
         let due = |when: String| {
-            if really {
-                format!("{when} it is {passive}{targets}")
-            } else {
-                format!("{when} it would {infinitive}{targets}")
+            let (passive, infinitive) = self.done_words();
+            match stance {
+                Stance::Enforces => format!("{when} it is {passive}{targets}"),
+                Stance::Stopped => NOTHING_UNTIL_RESET.to_owned(),
+                Stance::OnlySays => format!("{when} it would {infinitive}{targets}"),
             }
         };
         match (self.stage.as_str(), self.at_seconds) {
             ("held", _) => format!("held: {}", self.why.as_deref().unwrap_or("see the log")),
-            // Its next cycle is about to come, or late.
-            ("pending", Some(until)) if until < now_seconds => {
-                "nothing follows if it is over by now".to_owned()
+            ("pending" | "warned" | "due", _) if stance == Stance::Stopped && !reports => {
+                NOTHING_UNTIL_RESET.to_owned()
             }
+            // Its next cycle is about to come, or late.
+            ("pending", Some(until)) if until < now_seconds => match reports {
+                true => "it is reported in the next cycle, unless it is over".to_owned(),
+                false => "the next step comes in the next cycle, unless it is over".to_owned(),
+            },
             ("warned", Some(end)) if end < now_seconds => due("at the next chance".to_owned()),
+            ("pending", Some(until)) if reports => format!("{} it is reported", at(until)),
             ("pending", Some(until)) => format!(
                 "nothing follows if it is over {}",
                 at(until).replacen("at ", "by ", 1)
@@ -366,11 +440,93 @@ impl HeldViolation {
             ("warned", Some(end)) => due(at(end)),
             ("due", _) if self.why.is_some() => due("at the next chance".to_owned()),
             ("due", _) => due("now".to_owned()),
-            ("acted", Some(when)) if really => format!("was {passive} {}{targets}", at(when)),
-            ("acted", Some(when)) => format!("would have been {passive} {}{targets}", at(when)),
+            ("acted", Some(when)) if stance == Stance::OnlySays && !reports => {
+                let (_, infinitive) = self.done_words();
+                let been = infinitive.replacen("be ", "been ", 1);
+                format!("would have {been} {}{targets}", at(when))
+            }
+            ("acted", Some(when)) => match self.signal() {
+                Some(signal) => {
+                    let follows = match self.kill_seconds {
+                        Some(kill) => format!("SIGKILL follows {}", at(kill)),
+                        None => "nothing more follows".to_owned(),
+                    };
+                    let there = self.targets.join("; ");
+                    format!(
+                        "{signal} was sent {}; still there: {there}; {follows}",
+                        at(when)
+                    )
+                }
+                None => self.done(now_seconds, zone),
+            },
             (stage, _) => stage.to_owned(),
         }
     }
+
+    /// What was done, in one clause.
+    #[must_use]
+    pub fn done(&self, now_seconds: f64, zone: &TimeZone) -> String {
+        let when = at(self.at_seconds.unwrap_or_default(), now_seconds, zone);
+        let targets = self.targets_after_colon();
+        match self.signal() {
+            Some(signal) => format!("{signal} was sent {when}{targets}"),
+            None if self.action == "warn" && self.undelivered.is_some() => {
+                format!("the warning of {} was not delivered", &when[3..])
+            }
+            None => format!("was {} {when}{targets}", self.done_words().0),
+        }
+    }
+
+    /// The signal that was sent last, where the action is one.
+    fn signal(&self) -> Option<&'static str> {
+        match self.action.as_str() {
+            "kill" if self.kill_seconds.is_none() => Some("SIGKILL"),
+            "kill" | "terminate" => Some("SIGTERM"),
+            _ => None,
+        }
+    }
+
+    /// What an action does, as a participle and as an infinitive.
+    fn done_words(&self) -> (&'static str, &'static str) {
+        match self.action.as_str() {
+            "detach" => ("taken", "be taken"),
+            "terminate" | "kill" => ("ended", "be ended"),
+            "warn" => ("warned of", "be warned of"),
+            _ => ("reported", "be reported"),
+        }
+    }
+
+    /// What would be ended or taken. A report does nothing to it.
+    fn targets_after_colon(&self) -> String {
+        match &self.targets[..] {
+            [] => String::new(),
+            _ if matches!(self.action.as_str(), "report" | "warn") => String::new(),
+            targets => format!(": {}", targets.join("; ")),
+        }
+    }
+}
+
+/// What is done while the breaker is open.
+const NOTHING_UNTIL_RESET: &str = "nothing, until an administrator closes the breaker";
+
+fn at(seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
+    let span = format_span((seconds - now_seconds).abs());
+    if seconds >= now_seconds {
+        format!("at {} (in {span})", moment(seconds, zone))
+    } else {
+        format!("at {} ({span} ago)", moment(seconds, zone))
+    }
+}
+
+/// Whether what rules require is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// It is.
+    Enforces,
+    /// It would be, if the breaker were not open.
+    Stopped,
+    /// It is only said.
+    OnlySays,
 }
 
 #[cfg(test)]
@@ -419,6 +575,12 @@ mod tests {
             known.as_deref(),
             Some("the enforcer has ended or hangs, and its last cycle was 3m25s ago")
         );
+        let known = of(|it| it.updated_timestamp_seconds = 965.0);
+        assert_eq!(
+            known.as_deref(),
+            Some("the enforcer is late, and its last cycle was 40s ago")
+        );
+        assert_eq!(of(|it| it.updated_timestamp_seconds = 975.0), None);
         let blind = |source: &str| Blind {
             hostname: "gpu01".to_owned(),
             source: source.to_owned(),
@@ -443,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_a_violation_is_said_for_each_stage_and_mode() {
+    fn what_comes_of_a_violation_is_said_for_each_stage_and_stance() {
         let violation = |stage: &str, at_seconds| HeldViolation {
             action: "detach".to_owned(),
             stage: stage.to_owned(),
@@ -452,59 +614,109 @@ mod tests {
             targets: vec!["device 0 of environment e1".to_owned()],
             ..HeldViolation::default()
         };
-        for (mode, stage, at_seconds, expected) in [
+        for (stance, stage, at_seconds, expected) in [
             (
-                "enforce",
+                Stance::Enforces,
                 "pending",
                 Some(-1.0),
-                "nothing follows if it is over by now",
+                "the next step comes in the next cycle, unless it is over",
             ),
             (
-                "dry-run",
+                Stance::OnlySays,
                 "warned",
                 Some(-1.0),
                 "at the next chance it would be taken: device 0 of environment e1",
             ),
             (
-                "enforce",
+                Stance::Enforces,
                 "pending",
                 Some(60.0),
                 "nothing follows if it is over by 1970-01-01 00:01 (in 1m)",
             ),
             (
-                "enforce",
+                Stance::Enforces,
                 "warned",
                 Some(60.0),
                 "at 1970-01-01 00:01 (in 1m) it is taken: device 0 of environment e1",
             ),
             (
-                "dry-run",
+                Stance::OnlySays,
                 "warned",
                 Some(60.0),
                 "at 1970-01-01 00:01 (in 1m) it would be taken: device 0 of environment e1",
             ),
             (
-                "enforce",
+                Stance::Enforces,
                 "due",
                 None,
                 "now it is taken: device 0 of environment e1",
             ),
             (
-                "enforce",
+                Stance::Enforces,
                 "acted",
                 Some(-60.0),
                 "was taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
             ),
             (
-                "dry-run",
+                Stance::OnlySays,
                 "acted",
                 Some(-60.0),
                 "would have been taken at 1969-12-31 23:59 (1m ago): device 0 of environment e1",
             ),
-            ("enforce", "held", None, "held: paused"),
+            (Stance::Enforces, "held", None, "held: paused"),
+            (
+                Stance::Stopped,
+                "warned",
+                Some(60.0),
+                "nothing, until an administrator closes the breaker",
+            ),
         ] {
-            let outlook = violation(stage, at_seconds).outlook(mode, 0.0, &TimeZone::UTC);
+            let outlook = violation(stage, at_seconds).outlook(stance, 0.0, &TimeZone::UTC);
             assert_eq!(outlook, expected);
         }
+    }
+    #[test]
+    fn a_signal_that_was_sent_is_no_end_and_a_report_has_one_time() {
+        let violation = |action: &str, kill_seconds| HeldViolation {
+            action: action.to_owned(),
+            stage: "acted".to_owned(),
+            at_seconds: Some(-60.0),
+            kill_seconds,
+            targets: vec!["process 7".to_owned()],
+            ..HeldViolation::default()
+        };
+        let of = |action, kill_seconds| {
+            let it = violation(action, kill_seconds);
+            it.outlook(Stance::Enforces, 0.0, &TimeZone::UTC)
+        };
+        let sent = "was sent at 1969-12-31 23:59 (1m ago); still there: process 7;";
+        assert_eq!(
+            of("terminate", None),
+            format!("SIGTERM {sent} nothing more follows")
+        );
+        assert_eq!(
+            of("kill", Some(30.0)),
+            format!("SIGTERM {sent} SIGKILL follows at 1970-01-01 00:00 (in 30s)")
+        );
+        assert_eq!(
+            of("kill", None),
+            format!("SIGKILL {sent} nothing more follows")
+        );
+        assert_eq!(
+            of("report", None),
+            "was reported at 1969-12-31 23:59 (1m ago)"
+        );
+        assert_eq!(
+            violation("terminate", None).done(0.0, &TimeZone::UTC),
+            "SIGTERM was sent at 1969-12-31 23:59 (1m ago): process 7"
+        );
+        let unread = HeldViolation {
+            undelivered: Some(UndeliveredWarning::default()),
+            ..violation("warn", None)
+        };
+        assert_eq!(
+            unread.outlook(Stance::Enforces, 0.0, &TimeZone::UTC),
+            "the warning of 1969-12-31 23:59 (1m ago) was not delivered"
+        );
     }
 }

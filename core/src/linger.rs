@@ -1,7 +1,7 @@
 //! How an environment goes on whose last shell ended: one rule, for commands, exporter and enforcer.
 //!
 //! It goes on while one of its processes has a context on a device that it holds, or had one within the linger time. Which
-//! processes are its own, [`belonging`] decides. Processes without a context, such as agents, editors and servers of
+//! processes are its own, `belonging` decides. Processes without a context, such as agents, editors and servers of
 //! terminal multiplexers, keep no device.
 
 use std::time::Duration;
@@ -20,14 +20,16 @@ pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
 const MOST_ANCESTORS: usize = 1024;
 
 /// `GENV_LINGER`; 15 minutes where that is no duration.
-pub(crate) fn linger_seconds() -> f64 {
+#[must_use]
+pub fn linger_seconds() -> f64 {
     let set = std::env::var("GENV_LINGER").ok();
     let linger = set.and_then(|text| parse_duration(&text).ok());
     linger.unwrap_or(LINGER).as_secs_f64()
 }
 
 /// Whether a context that was seen then keeps an environment now, both Unix time. One of the future was not seen.
-pub(crate) fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
+#[must_use]
+pub fn lingers(seen_seconds: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
     seen_seconds.is_some_and(|seen| {
         (-START_TOLERANCE_SECONDS..=linger_seconds).contains(&(now_seconds - seen))
     })

@@ -15,7 +15,7 @@ const HOST: &str = "host";
 /// The collectors that rules need.
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 
-/// Stand for devices of which the processes are not known, and for records of the state that are damaged, where the collector
+/// Stand for devices that are not shown or of which the processes are not known, and for records of the state that are damaged, where the collector
 /// itself works.
 const DEVICES: &str = "devices";
 const RECORDS: &str = "records";
@@ -130,8 +130,12 @@ fn works(snapshot: &Snapshot, collector: &str) -> bool {
     status.is_some_and(|status| status.success && status.current)
 }
 
-/// Devices that answer, and of which not all processes are known.
+/// Devices that the driver does not show, or that answer and of which not all processes are known.
 pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
+    let error = snapshot.collectors.get("gpu").filter(|it| it.success);
+    if let Some(missing) = error.and_then(|it| it.error.as_deref()) {
+        return Some(shortened(missing, MOST_CHARACTERS));
+    }
     let unknown: Vec<u32> = answering(snapshot)
         .filter(|gpu| !snapshot.processes_known(*gpu))
         .collect();
@@ -165,6 +169,7 @@ pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
         let mut of_host = blind.iter().filter(|it| it.hostname == host.hostname);
         of_host.any(|it| match it.source.as_str() {
             RECORDS => false,
+            // Also where no device answers.
             DEVICES => host.snapshot.as_deref().is_some_and(|snapshot| {
                 answering(snapshot).all(|gpu| !snapshot.processes_known(gpu))
             }),
@@ -275,6 +280,22 @@ mod tests {
             [look(false), look(true), look(true), look(false)],
             [0, 0, 1, 0]
         );
+    }
+
+    #[test]
+    fn devices_that_the_driver_does_not_show_are_blind() {
+        for (shown, is_nothing) in [(0, true), (1, false)] {
+            let mut host = host(true, None);
+            let snapshot = Arc::make_mut(host.snapshot.as_mut().unwrap());
+            snapshot.devices = Lab::new(1, shown).hosts.remove(0).devices;
+            let gpu = snapshot.collectors.get_mut("gpu").unwrap();
+            gpu.error = Some("the driver does not show GPU 1".to_owned());
+            let hosts = [host];
+            let blind = Sight::default().look(&hosts, |_| false, 1.0);
+            let found: Vec<_> = blind.iter().map(|it| (&*it.source, &*it.why)).collect();
+            assert_eq!(found, [("devices", "the driver does not show GPU 1")]);
+            assert_eq!(sees_nothing(&hosts, &blind), is_nothing);
+        }
     }
 
     #[test]

@@ -93,7 +93,9 @@ pub(crate) fn waive(flags: &WaiveFlags) -> anyhow::Result<()> {
     };
     let until = end_moment(waiver.until_seconds, &local_time_zone());
     change(&path, |control| control.waive(waiver))?;
-    if !flags.duration.is_zero() && !NameService.has_user(&flags.user) {
+    let is_uid = flags.user.strip_prefix("uid:");
+    let is_uid = is_uid.is_some_and(|uid| uid.parse::<u32>().is_ok());
+    if !flags.duration.is_zero() && !is_uid && !NameService.has_user(&flags.user) {
         let user = harmless(&flags.user);
         tell(&format!(
             "this machine knows no user '{user}'; the exemption is kept all the same"

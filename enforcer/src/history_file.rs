@@ -125,6 +125,7 @@ mod tests {
             allowed: String::new(),
             remedy: String::new(),
             targets: Vec::new(),
+            unconfirmed: false,
         }
     }
 

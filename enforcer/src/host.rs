@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use genv_core::collect::{self, CollectOptions, HostSources};
-use genv_core::model::{HostSnapshot, Publication};
+use genv_core::model::{DeviceIndex, HostSnapshot, Publication};
 use genv_core::proc::ProcReader;
 use genv_core::sources::SourceOptions;
 use genv_core::state::{StateDirectory, directory_path};
@@ -78,7 +78,16 @@ pub(crate) fn executor_called(
         state_directory: directory.to_owned(),
     };
     let own = own_sources(sources)?;
+    let (of_uuids, called) = (Arc::clone(&latest), hostname.clone());
     let evidence = Evidence {
+        gpu_uuid: Box::new(move |gpu| {
+            let publication = of_uuids.get();
+            let mut hosts = publication.hosts.iter();
+            let host = hosts.find(|host| host.hostname == called)?;
+            let mut devices = host.snapshot.as_ref()?.devices.iter();
+            let device = devices.find(|it| it.index == DeviceIndex::gpu(gpu));
+            device.filter(|it| it.up).map(|it| it.uuid.clone())
+        }),
         gpu_use: Box::new(move || {
             let publication = latest.get();
             let mut hosts = publication.hosts.iter();
@@ -105,6 +114,7 @@ pub(crate) fn asking_executor(
     let genv_directory = directory_path(None);
     let evidence = Evidence {
         gpu_use: Box::new(|| Err("steps are carried out by other hosts".to_owned())),
+        gpu_uuid: Box::new(|_| None),
         processes: Box::new(ProcReader::new()),
         state: Box::new(StateDirectory::new(&genv_directory)),
     };

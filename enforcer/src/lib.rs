@@ -46,6 +46,7 @@ mod run;
 pub mod status;
 pub mod tell;
 mod told;
+mod unread;
 
 use flags::{Command, CommandLine};
 
@@ -61,6 +62,7 @@ pub(crate) struct Silent;
 
 /// The program.
 pub fn run() -> ExitCode {
+    genv_web::allocator::keep_little();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(answer) => {

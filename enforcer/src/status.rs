@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 
 use genv_core::duration::format_span;
 use genv_core::enforcement::{
-    Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext,
+    Enforcement, EnforcementWaiver, FrozenViolation, HeldViolation, LeftBehindContext, NotJudged,
+    Stance, UndeliveredWarning,
 };
 use genv_core::text::{end_moment, moment};
 use jiff::tz::TimeZone;
 
 use crate::config::Waiver;
 use crate::plan::words;
-use crate::plan::{Frozen, LeftBehind, Stage, Violation};
+use crate::plan::{Frozen, LeftBehind, Plan, Stage, Violation};
 
 /// A violation as it is published.
 #[must_use]
@@ -21,7 +22,7 @@ pub fn held(violation: &Violation) -> HeldViolation {
         Stage::Pending { until_seconds } => (Some(*until_seconds), None),
         Stage::Warned { end_seconds, .. } => (Some(*end_seconds), None),
         Stage::Due => (None, None),
-        Stage::Acted { at_seconds } => (Some(*at_seconds), None),
+        Stage::Acted { at_seconds, .. } => (Some(*at_seconds), None),
         Stage::Held { why } => (None, Some(why.clone())),
     };
     HeldViolation {
@@ -38,12 +39,30 @@ pub fn held(violation: &Violation) -> HeldViolation {
         since_seconds: violation.since_seconds,
         stage: words::stage(&violation.stage).to_owned(),
         at_seconds,
+        kill_seconds: match violation.stage {
+            Stage::Acted { kill_seconds, .. } => kill_seconds,
+            _ => None,
+        },
+        undelivered: None,
         why,
         found: violation.found.clone(),
         allowed: violation.allowed.clone(),
         remedy: violation.remedy.clone(),
         targets: violation.targets.iter().map(words::target).collect(),
     }
+}
+
+/// What rules do not judge as it is published.
+#[must_use]
+pub fn not_judged(plan: &Plan) -> Vec<NotJudged> {
+    let all = plan.not_judged.iter();
+    let all = all.map(|((rule, hostname), gpus)| NotJudged {
+        rule: rule.clone(),
+        hostname: hostname.clone(),
+        gpus: gpus.iter().copied().collect(),
+        why: words::not_measured(gpus.iter().copied()),
+    });
+    all.collect()
 }
 
 /// A context that was left behind as it is published.
@@ -102,10 +121,10 @@ fn describe(
     zone: &TimeZone,
 ) -> std::fmt::Result {
     let ago = |seconds: f64| format!("{} ago", format_span(now_seconds - seconds));
-    let mode = match status.mode.as_str() {
-        "dry-run" => "dry-run: says what it would do",
-        "enforce" => "enforce",
-        other => other,
+    let mode = match (status.mode.as_str(), status.stance()) {
+        ("dry-run", _) => "dry-run: says what it would do",
+        ("enforce", Stance::Stopped) => "enforce, but the breaker is open: nothing is done",
+        (other, _) => other,
     };
     writeln!(out, "Mode       {mode}")?;
     write!(out, "Last cycle {}", ago(status.updated_timestamp_seconds))?;
@@ -140,7 +159,7 @@ fn describe(
             genv_core::text::harmless(&blind.why)
         )?;
     }
-    describe_troubles(out, status)?;
+    describe_troubles(out, status, now_seconds, zone)?;
     for waiver in &status.waivers {
         let rules = match &waiver.rules[..] {
             [] => "all rules".to_owned(),
@@ -159,7 +178,12 @@ fn describe(
     }
     for violation in &status.violations {
         writeln!(out)?;
-        out.push_str(&violation_text(violation, &status.mode, now_seconds, zone));
+        out.push_str(&violation_text(
+            violation,
+            status.stance(),
+            now_seconds,
+            zone,
+        ));
     }
     for violation in &status.frozen {
         writeln!(out)?;
@@ -178,6 +202,7 @@ fn conclusion(status: &Enforcement, now_seconds: f64) -> Option<String> {
     }
     let unknown: u64 = status.unknown_processes.values().sum();
     (is_empty && status.frozen.is_empty()).then(|| match unknown {
+        0 if !status.not_judged.is_empty() => "Nobody is known to break a rule.".to_owned(),
         0 => "Nobody breaks a rule.".to_owned(),
         1 => "Nobody is known to break a rule. Of 1 unknown process it cannot be told.".to_owned(),
         unknown => format!(
@@ -207,11 +232,21 @@ fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -
 }
 
 /// Why less is done than the rules say.
-fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result {
+fn describe_troubles(
+    out: &mut String,
+    status: &Enforcement,
+    now_seconds: f64,
+    zone: &TimeZone,
+) -> std::fmt::Result {
     if let Some(why) = &status.breaker {
+        let since = status.breaker_since_seconds.map(|since| {
+            let ago = format_span(now_seconds - since);
+            format!(" since {} ({ago} ago)", moment(since, zone))
+        });
         writeln!(
             out,
-            "Breaker    open: {}; nothing is done until 'genv-enforcer reset'",
+            "Breaker    open{}: {}; nothing is done until 'genv-enforcer reset'",
+            since.unwrap_or_default(),
             genv_core::text::harmless(why)
         )?;
     }
@@ -223,6 +258,15 @@ fn describe_troubles(out: &mut String, status: &Enforcement) -> std::fmt::Result
             out,
             "Missing    {}: no fresh facts, nothing is done there",
             words::name(hostname)
+        )?;
+    }
+    for it in &status.not_judged {
+        writeln!(
+            out,
+            "Not judged by {} on {}: {}",
+            words::name(&it.rule),
+            words::name(&it.hostname),
+            genv_core::text::harmless(&it.why)
         )?;
     }
     for context in &status.left_behind {
@@ -282,7 +326,7 @@ fn of_users(counts: &BTreeMap<String, u64>) -> String {
 /// Who breaks which rule by what, since when, what follows, and why it does not.
 fn violation_text(
     violation: &HeldViolation,
-    mode: &str,
+    stance: Stance,
     now_seconds: f64,
     zone: &TimeZone,
 ) -> String {
@@ -301,14 +345,22 @@ fn violation_text(
             ),
         ),
     ];
-    let outlook = || violation.outlook(mode, now_seconds, zone);
+    let outlook = || violation.outlook(stance, now_seconds, zone);
     match violation.stage.as_str() {
         "held" => lines.push(("Next", "nothing, as long as this holds".to_owned())),
-        "acted" if mode == "enforce" => lines.push(("Done", outlook())),
-        "acted" => lines.push(("Dry run", outlook())),
+        "acted" if stance == Stance::OnlySays => lines.push(("Dry run", outlook())),
+        "acted" => lines.push(("Done", outlook())),
         _ => lines.push(("Next", outlook())),
     }
     lines.extend(violation.why.clone().map(|why| ("Why not", why)));
+    let undelivered = violation.undelivered.as_ref();
+    lines.extend(undelivered.filter(|it| !it.is_waited_for).map(|it| {
+        let UndeliveredWarning {
+            number, of, why, ..
+        } = it;
+        let unread = format!("{number} of {of} is not delivered, and is not waited for: {why}");
+        ("Warning", unread)
+    }));
     let mut text = format!(
         "{} breaks rule {}{host}: {}\n",
         words::name(&violation.username),

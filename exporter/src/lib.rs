@@ -18,7 +18,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-mod allocator;
 pub mod endpoints;
 pub mod families;
 mod flags;
@@ -40,7 +39,7 @@ const WORKER_THREADS: usize = 2;
 
 /// The program: reads the command line, and serves until a signal ends it, or does what else it was told.
 pub fn run() -> ExitCode {
-    allocator::keep_little();
+    genv_web::allocator::keep_little();
     let task = match Task::parse(std::env::args_os()) {
         Ok(task) => task,
         Err(answer) => {

@@ -65,6 +65,12 @@ impl Running {
         self.child.id()
     }
 
+    /// Ends it.
+    pub(crate) fn kill(mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+
     /// Waits for its end, and hands on the signals that others send to this program meanwhile.
     ///
     /// Those that a terminal sends reach the command without it: they go to everyone at work there.
@@ -100,14 +106,21 @@ impl Running {
     }
 }
 
-/// Success, or the exit code that tells how a command ended: 128 + n for signal n.
-pub(crate) fn handed_on(status: ExitStatus) -> anyhow::Result<()> {
+/// The exit code that tells how a command ended: 128 + n for signal n.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = match (status.code(), status.signal()) {
-        (Some(0), _) => return Ok(()),
         (Some(code), _) => code,
         (None, signal) => 128 + signal.unwrap_or_default(),
     };
-    Err(Failure::Silent(u8::try_from(code).unwrap_or(1)).into())
+    u8::try_from(code).unwrap_or(1)
+}
+
+/// Success, or the command's exit code.
+pub(crate) fn handed_on(code: u8) -> anyhow::Result<()> {
+    match code {
+        0 => Ok(()),
+        code => Err(Failure::Silent(code).into()),
+    }
 }
 
 fn cannot_run(command: &Command, error: &io::Error) -> Failure {

@@ -2,10 +2,12 @@
 
 use genv_core::sources::SourceError;
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, LockError, StoreError};
+use genv_core::state::{ChangeError, LockError, StoreError, Waiting};
 
 use crate::machine::NoSample;
+use crate::queue::who_waits;
 use crate::shell::ResumeError;
+use crate::users;
 
 /// The codes, for people.
 pub(crate) const EXIT_CODES: &str = "\
@@ -30,6 +32,28 @@ pub(crate) enum Failure {
         /// The environment.
         eid: String,
     },
+    /// The environment is another user's. The name is looked up when this is printed: it is found while the state is locked.
+    #[error("cannot {task}: environment {} belongs to the user {}. 'genv activate' with another id, or with none, \
+             starts one of your own", .eid.escape_debug(), users::shown(*.uid))]
+    OfAnother {
+        /// What it was to do.
+        task: String,
+        /// The environment.
+        eid: String,
+        /// Its user.
+        uid: u32,
+    },
+    /// Only this user and root may do it from outside of an environment. The name is looked up when this is printed.
+    #[error("cannot {task} of the user {}: that is for them and for root. Ask them, or run it with sudo", users::shown(*.uid))]
+    ForAnother {
+        /// What it was to do.
+        task: String,
+        /// The user.
+        uid: u32,
+    },
+    /// Others wait for devices, first come first. Their names are looked up when this is printed.
+    #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", who_waits(.0))]
+    OthersWait(Vec<Waiting>),
     /// There are not the devices that are needed.
     #[error("{0}")]
     NotEnoughDevices(String),
@@ -55,7 +79,8 @@ impl Failure {
         match self {
             Self::Usage(_) => USAGE,
             Self::NotActive(_) | Self::Ended { .. } => 3,
-            Self::NotEnoughDevices(_) => NOT_ENOUGH,
+            Self::OfAnother { .. } | Self::ForAnother { .. } => FAILED,
+            Self::NotEnoughDevices(_) | Self::OthersWait(_) => NOT_ENOUGH,
             Self::NotInTime(_) => NOT_IN_TIME,
             Self::CannotRun(_) => 126,
             Self::NotFound(_) => 127,

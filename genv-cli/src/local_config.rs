@@ -17,6 +17,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::users;
+
 /// The folder's name.
 const FOLDER: &str = ".genv";
 
@@ -235,7 +237,7 @@ impl Place {
             return Err(self.error("it is not a file", CORRECT));
         }
         if !trusts(rustix::process::geteuid().as_raw(), found.st_uid) {
-            let why = format!("it belongs to the user with id {}", found.st_uid);
+            let why = format!("it belongs to the user {}", users::shown(found.st_uid));
             return Err(self.error(
                 why,
                 "Make a .genv of your own, in the working directory or in your home directory",

@@ -7,17 +7,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use genv_core::attribute::{Attributor, live_environments};
-use genv_core::collect::seems_used;
+use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
+use genv_core::collect::seems_unused;
 use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
-use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource};
+use genv_core::model::Attribution;
+use genv_core::outside::OutsideUse;
+use genv_core::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, own_uid};
 use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::state::allocate::DeviceUsage;
 use genv_core::state::{
     Contexts, EditableState, Inventory, ProcessId, State, StateError, StateStore, StoreError,
-    directory_path,
+    Waiting, directory_path,
 };
+
+use crate::outside::{self, OutsideUses};
 
 /// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
 pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
@@ -129,6 +133,11 @@ impl Machine {
         read
     }
 
+    /// Who waits in the queue for devices, by a state that was read, first come first.
+    pub(crate) fn waiting(&mut self, state: &State) -> Vec<Waiting> {
+        self.store.waiting(state)
+    }
+
     /// Changes the state under its lock, and tells people which damaged file it kept aside. If the change fails nothing is
     /// written. Ask GPUs before.
     ///
@@ -159,7 +168,7 @@ impl Machine {
         self.gpus()?.sample(patience)
     }
 
-    /// What GPUs tell for an environment that is to be attached: which they are, and who uses them.
+    /// What is known for an environment that is to be attached: which GPUs there are, and who uses them.
     ///
     /// What they are is waited for only if the state does not know it.
     ///
@@ -172,18 +181,77 @@ impl Machine {
         } else {
             USAGE_PATIENCE
         };
+        let published = self.published();
         let gpus = self.gpus()?;
-        match gpus.sample(patience) {
-            Ok(sample) => Ok(Survey {
-                usage: usage(&sample, state, eid, gpus.processes.as_mut()),
-                inventory: Some(Inventory::of(&sample)),
+        let sample = match gpus.sample(patience) {
+            Ok(sample) => Ok(sample),
+            Err(error) if unknown => return Err(error),
+            Err(error) => Err(error),
+        };
+        let processes = gpus.processes.as_mut();
+        let is_published = published.is_some();
+        let uses = outside_uses(published, sample.as_ref().ok(), state, processes);
+        let environment = state.environments.iter().find(|it| it.eid == eid);
+        let user = environment.map_or_else(own_uid, |it| it.uid);
+        let outside = outside::of_others(uses, user, state, processes);
+        match sample {
+            Ok(sample) => {
+                let known = contexts(&sample);
+                let gpus = sample.devices.iter().map(|it| it.index.gpu);
+                Ok(Survey {
+                    usage: DeviceUsage {
+                        outside,
+                        ..usage(&sample, state, eid, processes)
+                    },
+                    unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
+                    silence: None,
+                    inventory: Some(Inventory::of(&sample)),
+                    models: models(&sample),
+                })
+            }
+            Err(error) => Ok(Survey {
+                usage: DeviceUsage {
+                    outside,
+                    ..DeviceUsage::default()
+                },
+                unknown: match is_published {
+                    true => BTreeSet::new(),
+                    false => state.devices.iter().map(|it| it.index).collect(),
+                },
+                silence: Some(error.to_string()),
+                inventory: None,
+                models: BTreeMap::new(),
             }),
-            Err(error) if unknown => Err(error),
-            Err(_) => Ok(Survey::default()),
         }
     }
 
-    /// Processes of an environment that have a context on a device that it holds. The GPUs may take so long to answer.
+    /// Which processes of all users but root use devices outside of environments, as far as that is known within
+    /// [`USAGE_PATIENCE`].
+    pub(crate) fn outside_uses(&mut self, state: &State) -> OutsideUses {
+        let published = self.published();
+        let Ok(gpus) = self.gpus() else {
+            return OutsideUses::new();
+        };
+        let sample = gpus.sample(USAGE_PATIENCE).ok();
+        outside_uses(published, sample.as_ref(), state, gpus.processes.as_mut())
+    }
+
+    /// As [`Machine::outside_uses`], of those that keep the caller from a device.
+    pub(crate) fn uses_of_others(&mut self, state: &State) -> OutsideUses {
+        let uses = self.outside_uses(state);
+        match self.gpus() {
+            Ok(gpus) => outside::of_others(uses, own_uid(), state, gpus.processes.as_mut()),
+            Err(_) => uses,
+        }
+    }
+
+    /// What the enforcer published of this machine's GPUs; of invented ones it knows nothing.
+    fn published(&self) -> Option<Vec<OutsideUse>> {
+        (!self.is_simulated()).then(outside::published).flatten()
+    }
+
+    /// Processes of an environment that have a context on a device that it holds, and those of its user that may be. The GPUs
+    /// may take so long to answer.
     ///
     /// # Errors
     /// They do not answer, or not of all these devices.
@@ -213,15 +281,28 @@ impl Machine {
             processes: jobs.keys().copied().collect(),
             members: members.copied().collect(),
         });
-        let live = live_environments(state, &table);
+        let mut live = live_environments(state, &table);
+        // Its processes are in it for as long as it is listed, though its last shell may have ended.
+        if !live.iter().any(|live| live.environment.eid == eid) {
+            let mut environments = state.environments.iter();
+            let listed = environments.find(|it| it.eid == eid);
+            live.extend(listed.map(LiveEnvironment::without_members));
+        }
         let attributor = Attributor::new(state, &live, true, &table);
+        let environment = state.environments.iter().find(|it| it.eid == eid);
+        let user = environment.map(|it| table.owner(it.uid));
         let job = |(pid, devices): (u32, BTreeSet<u32>)| {
             let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
                 return None;
             };
             let start_time_ticks = facts.start_time_ticks;
-            let own = attributor.attribute(pid).eid() == Some(eid);
-            own.then(|| Job {
+            let attribution = attributor.attribute(pid);
+            let is_own = attribution.eid() == Some(eid);
+            let is_unclear = matches!(attribution, Attribution::Unknown { .. })
+                && matches!(facts.claim, Claim::Missing(_))
+                && table.user(facts) == user;
+            (is_own || is_unclear).then(|| Job {
+                is_unclear,
                 process: ProcessId {
                     pid,
                     start_time_ticks,
@@ -242,10 +323,12 @@ impl Machine {
     }
 }
 
-/// A process of an environment that works on its devices.
+/// A process of an environment, or of its user, that works on the environment's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) process: ProcessId,
+    /// Whether it does not show its environment, as one that overwrote its variables.
+    pub(crate) is_unclear: bool,
     pub(crate) comm: String,
     pub(crate) devices: Vec<u32>,
 }
@@ -255,6 +338,12 @@ pub(crate) struct Job {
 pub(crate) struct Survey {
     pub(crate) inventory: Option<Inventory>,
     pub(crate) usage: DeviceUsage,
+    /// Devices of which it is not known who uses them.
+    pub(crate) unknown: BTreeSet<u32>,
+    /// Why they told nothing at all.
+    pub(crate) silence: Option<String>,
+    /// The models of the whole GPUs, where they are known.
+    pub(crate) models: BTreeMap<u32, String>,
 }
 
 impl Gpus {
@@ -331,15 +420,40 @@ fn contexts(sample: &GpuSample) -> Contexts {
         let pids = device.processes.iter().flatten().map(|process| process.pid);
         contexts.entry(device.index.gpu).or_default().extend(pids);
     }
-    // Where the contexts of a part of a GPU are not known, those of the whole are not. A device that is in use and lists no
-    // process contradicts itself.
+    // Where the contexts of a part of a GPU are not known, those of the whole are not; nor where no other answer confirms
+    // that no process uses the device.
     let is_unused = |gpu| contexts.get(gpu).is_none_or(BTreeSet::is_empty);
     let unknown = sample.devices.iter().filter(|it| {
-        it.lost || !it.processes_known() || is_unused(&it.index.gpu) && seems_used(&it.measurements)
+        it.lost
+            || !it.processes_known()
+            || is_unused(&it.index.gpu) && !seems_unused(&it.measurements)
     });
     let unknown: BTreeSet<u32> = unknown.map(|it| it.index.gpu).collect();
     contexts.retain(|gpu, _| !unknown.contains(gpu));
     contexts
+}
+
+fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
+    let whole = sample.devices.iter().filter(|it| it.index.mig.is_none());
+    let named = whole.filter_map(|it| Some((it.index.gpu, it.name.clone()?)));
+    named.collect()
+}
+
+/// By what the enforcer published lately; without it, by what GPUs told.
+fn outside_uses(
+    published: Option<Vec<OutsideUse>>,
+    sample: Option<&GpuSample>,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+) -> OutsideUses {
+    match (published, sample) {
+        (Some(published), sample) => {
+            let contexts = sample.map(contexts);
+            outside::remaining(published, contexts.as_ref(), state, processes)
+        }
+        (None, Some(sample)) => outside::judged(sample, state, processes),
+        (None, None) => OutsideUses::new(),
+    }
 }
 
 /// Who uses which device, as seen from an environment.
@@ -368,6 +482,7 @@ fn usage(
         busy: rows.iter().map(|(gpu, _)| *gpu).collect(),
         own: BTreeSet::new(),
         lost: lost.collect(),
+        outside: OutsideUses::new(),
     };
     let attached = !state.attached(eid).is_empty();
     if attached && !rows.is_empty() {

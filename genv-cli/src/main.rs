@@ -1,22 +1,26 @@
 //! The program `genv`.
 
 mod ago;
+mod announce;
 mod child;
 mod commands;
 mod completion;
 mod doctor;
 mod failure;
 mod handover;
+mod jobs;
 mod local_config;
 mod local_snapshot;
 mod machine;
 mod output;
+mod outside;
 mod own_environment;
 mod queue;
 mod run;
 mod serve;
 mod shell;
 mod source_flags;
+mod users;
 mod values;
 
 use std::process::ExitCode;

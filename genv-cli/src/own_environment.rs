@@ -9,6 +9,7 @@ use genv_core::state::{Configuration, EditableState, EnvironmentState, ProcessId
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
+use crate::users;
 
 /// The environment that this program's variables name; it may have ended.
 pub(crate) fn claimed() -> Option<String> {
@@ -48,13 +49,12 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
     if environment.uid == own_uid() {
         return Ok(());
     }
-    let owner = environment.username.as_deref().unwrap_or("no known name");
-    anyhow::bail!(
-        "cannot {task}: environment {} belongs to another user ({}, uid {}). 'genv activate' with another id, or with none, starts one of your own",
-        environment.eid.escape_debug(),
-        owner.escape_debug(),
-        environment.uid
-    )
+    Err(Failure::OfAnother {
+        task: task.to_owned(),
+        eid: environment.eid.clone(),
+        uid: environment.uid,
+    }
+    .into())
 }
 
 /// Sees to it that the caller may do something for this user from outside of an environment, as the user and root may.
@@ -62,12 +62,11 @@ pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow:
 /// # Errors
 /// The caller is another user.
 pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
-    let caller = own_uid();
-    anyhow::ensure!(
-        caller == 0 || caller == uid,
-        "cannot {task} of the user with uid {uid}: that is for them and for root. Ask them, or run it with sudo"
-    );
-    Ok(())
+    if [0, uid].contains(&own_uid()) {
+        return Ok(());
+    }
+    let task = task.to_owned();
+    Err(Failure::ForAnother { task, uid }.into())
 }
 
 /// As [`check_may_change`], of an environment, if it is there. One whose record was lost belongs to the users of its
@@ -142,11 +141,12 @@ pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
     };
     let owner = owner.map_or_else(
         || "its users cannot be told, or differ".to_owned(),
-        |uid| format!("it runs as uid {uid}"),
+        |uid| format!("it runs as user {}", users::shown(uid)),
     );
     anyhow::bail!(
-        "cannot add process {pid}: {owner}, and an environment has processes of its own user (uid {caller}). Name one of \
-         yours, or run it with sudo"
+        "cannot add process {pid}: {owner}, and an environment has processes of its own user, {}. Name one of \
+         yours, or run it with sudo",
+        users::shown(caller)
     )
 }
 
@@ -175,6 +175,11 @@ impl Shown {
             configuration: configuration(environment),
             devices: state.attached(&environment.eid),
         }
+    }
+
+    /// Its id.
+    pub(crate) fn eid(&self) -> &str {
+        &self.eid
     }
 
     /// As shell and child processes are told of it.

@@ -3,20 +3,22 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use std::{io, process, thread};
+use std::{env, io, process, thread};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
-use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
+use genv_core::outside::OutsideUse;
+use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _, username};
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, EditableState, StoreError};
+use genv_core::state::{ChangeError, EditableState, StoreError, Waiting};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey, tell};
+use crate::output::harmless;
 use crate::shell::{self, Caller};
 
 /// How often those who wait look again. Nothing is locked in between.
@@ -39,8 +41,21 @@ pub(crate) struct Asking<'a> {
     pub(crate) caller: Option<&'a Caller>,
     /// Whether devices of others may be shared: then nobody waits.
     pub(crate) over_subscribe: bool,
+    /// Whether devices may be taken that other users' processes use and do not hold.
+    pub(crate) force: ForceFlag,
     pub(crate) wait: WaitFlag,
 }
+
+/// Whether use by those who do not hold a device is heeded.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct ForceFlag {
+    /// Take devices that other users' processes use and do not hold too, with a warning.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Set to 1 it has devices handed out as by genv 1.x, whoever uses them.
+const ATTACH_USED: &str = "GENV_ATTACH_USED";
 
 /// One attempt: changes the state such that the environment has its devices.
 pub(crate) trait Attempt<T>:
@@ -73,7 +88,10 @@ pub(crate) fn obtain<T>(
 
 /// What came of an attempt.
 enum Outcome<T> {
-    Done(T),
+    /// With these devices more than before.
+    Done(T, Vec<u32>),
+    /// It is the next in the queue now, and has to know who uses the devices.
+    Next,
     /// It is in the queue, behind so many, because of this.
     Waits(usize, anyhow::Error),
 }
@@ -82,7 +100,7 @@ enum Outcome<T> {
 struct Place<'a> {
     pid: u32,
     asking: Asking<'a>,
-    waited: Option<Waiting>,
+    waited: Option<Person>,
 }
 
 impl Place<'_> {
@@ -97,14 +115,25 @@ impl Place<'_> {
         let mut ahead = 0;
         loop {
             // Whoever is not the next to get devices need not know who uses them.
-            let survey = if ahead == 0 {
-                survey(machine, self.asking.eid)?
-            } else {
-                Survey::default()
+            let survey = match ahead {
+                0 => Some(survey(machine, self.asking.eid)?),
+                _ => None,
             };
-            let outcome = machine.update(|state| self.attempt(state, &survey, attempt))?;
-            let refusal = match outcome {
-                Outcome::Done(value) => return Ok(value),
+            let heeded = survey
+                .as_ref()
+                .map(|survey| self.asking.force.heeded(survey));
+            let outcome = machine.update(|state| self.attempt(state, heeded.as_ref(), attempt));
+            let refusal = match outcome? {
+                Outcome::Done(value, more) => {
+                    if let Some(survey) = &survey {
+                        note(survey, &more);
+                    }
+                    return Ok(value);
+                }
+                Outcome::Next => {
+                    ahead = 0;
+                    continue;
+                }
                 Outcome::Waits(now_ahead, refusal) => {
                     ahead = now_ahead;
                     refusal
@@ -112,9 +141,9 @@ impl Place<'_> {
             };
             let waiting = match &mut self.waited {
                 Some(waiting) => waiting,
-                None => self.waited.insert(Waiting::new().context("cannot wait")?),
+                None => self.waited.insert(Person::new().context("cannot wait")?),
             };
-            waiting.show(ahead);
+            waiting.show(ahead, in_the_way(&refusal));
             let patience = self.asking.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
@@ -138,34 +167,32 @@ impl Place<'_> {
     fn attempt<T>(
         &self,
         state: &mut EditableState,
-        survey: &Survey,
+        survey: Option<&Survey>,
         attempt: &mut impl Attempt<T>,
     ) -> anyhow::Result<Outcome<T>> {
         let eid = self.asking.eid;
+        let is_surveyed = survey.is_some();
+        let survey = &survey.cloned().unwrap_or_default();
         if let Some(inventory) = &survey.inventory {
             state.merge_inventory(inventory);
         }
         let ahead = state.queue_position(self.pid);
-        let ahead = ahead.unwrap_or_else(|| state.queue_length());
+        let ahead = ahead.unwrap_or_else(|| state.queue().len());
+        if ahead == 0 && !is_surveyed {
+            return Ok(Outcome::Next);
+        }
         let before = state.clone();
         let had = state.attached(eid);
         let refusal: anyhow::Error = match attempt(state, survey) {
             Ok(value) => {
-                let more = state.attached(eid).iter().any(|index| !had.contains(index));
-                if !more || ahead == 0 || self.asking.over_subscribe {
+                let mut more = state.attached(eid);
+                more.retain(|index| !had.contains(index));
+                if more.is_empty() || ahead == 0 || self.asking.over_subscribe {
                     self.asking.caller.map_or(Ok(()), Caller::check)?;
                     state.leave_queue(self.pid);
-                    return Ok(Outcome::Done(value));
+                    return Ok(Outcome::Done(value, more));
                 }
-                let who = if ahead == 1 {
-                    "one waits"
-                } else {
-                    "others wait"
-                };
-                Failure::NotEnoughDevices(format!(
-                    "cannot attach devices now: {who} in the queue for them. '--wait' waits too, '-o' shares"
-                ))
-                .into()
+                Failure::OthersWait(state.queue()[..ahead].to_vec()).into()
             }
             Err(error) if is_refusal(&error) => {
                 if !comes_free(&before, eid, survey, attempt) {
@@ -197,6 +224,19 @@ impl Place<'_> {
     }
 }
 
+/// Those who wait as the beginning of a sentence, the first with name and process.
+pub(crate) fn who_waits(waiting: &[Waiting]) -> String {
+    let first = waiting.first().map_or_else(
+        || "another process".to_owned(),
+        |it| format!("{} (process {})", harmless(&username(it.uid)), it.pid),
+    );
+    match waiting.len() {
+        0 | 1 => format!("{first} waits"),
+        2 => format!("{first} and 1 other wait"),
+        all => format!("{first} and {} others wait", all - 1),
+    }
+}
+
 /// Asks the GPUs what an attachment needs to know.
 fn survey(machine: &mut Machine, eid: &str) -> anyhow::Result<Survey> {
     // A damaged state is repaired by the change that follows.
@@ -220,7 +260,66 @@ fn is_refusal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
 }
 
-/// Whether the attempt would succeed if nobody else had devices.
+/// The processes because of which devices are refused that they do not hold.
+fn in_the_way(refusal: &anyhow::Error) -> &[OutsideUse] {
+    let refusal = match refusal.downcast_ref() {
+        Some(ChangeError::Allocate(refusal)) => Some(refusal),
+        _ => refusal.downcast_ref::<AllocateError>(),
+    };
+    refusal.map_or(&[], AllocateError::outside)
+}
+
+impl ForceFlag {
+    /// What of a survey decides which devices there are.
+    fn heeded(self, survey: &Survey) -> Survey {
+        let mut heeded = survey.clone();
+        if self.force || attaches_used() {
+            heeded.usage.outside.clear();
+        }
+        heeded
+    }
+}
+
+fn attaches_used() -> bool {
+    env::var_os(ATTACH_USED).is_some_and(|value| value == "1")
+}
+
+/// Warns of use by those who do not hold them on devices that were handed out all the same, or of which it is not known.
+fn note(survey: &Survey, handed_out: &[u32]) {
+    if attaches_used() {
+        return;
+    }
+    for index in handed_out {
+        if let Some(first) = survey
+            .usage
+            .outside
+            .get(index)
+            .and_then(|uses| uses.first())
+        {
+            tell(&format!(
+                "device {index} is used by {first}, which does not hold it: its memory and its time are shared with that process. \
+                 'genv who {index}' tells more"
+            ));
+        }
+    }
+    let unknown: Vec<String> = handed_out
+        .iter()
+        .filter(|index| survey.unknown.contains(index))
+        .map(u32::to_string)
+        .collect();
+    if !unknown.is_empty() {
+        let why = match &survey.silence {
+            Some(why) => harmless(why),
+            None => "the driver does not tell which processes use it".to_owned(),
+        };
+        let unknown = unknown.join(", ");
+        tell(&format!(
+            "it is not known whether other users use device {unknown}, which was attached all the same: {why}"
+        ));
+    }
+}
+
+/// Whether the attempt would succeed if nobody else had or used devices.
 fn comes_free<T>(
     state: &EditableState,
     eid: &str,
@@ -232,17 +331,20 @@ fn comes_free<T>(
         // It names no index that could be wrong.
         let _ = alone.detach(&other.eid, None);
     }
-    attempt(&mut alone, survey).is_ok()
+    let mut unused = survey.clone();
+    unused.usage.outside.clear();
+    attempt(&mut alone, &unused).is_ok()
 }
 
 /// A person who waits, at a terminal or not.
-struct Waiting {
+struct Person {
     signals: Receiver<i32>,
-    shown: Option<usize>,
+    /// The place, and the processes that are waited for.
+    shown: Option<(usize, Vec<u32>)>,
     terminal: bool,
 }
 
-impl Waiting {
+impl Person {
     fn new() -> io::Result<Self> {
         let mut caught = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         if !shell::is_function_waiting() {
@@ -270,16 +372,30 @@ impl Waiting {
         self.signals.recv_timeout(time).ok()
     }
 
-    /// Tells the place in the queue: on a terminal in a line that is kept up to date, else once.
-    fn show(&mut self, ahead: usize) {
-        if self.shown == Some(ahead) || (self.shown.is_some() && !self.terminal) {
-            return;
+    /// Tells the place in the queue, and which processes are waited for: on a terminal in a line that is kept up to date, else
+    /// once, and again when other processes are in the way.
+    fn show(&mut self, ahead: usize, uses: &[OutsideUse]) {
+        let pids: Vec<u32> = uses.iter().map(|it| it.pid).collect();
+        if let Some((shown_ahead, shown)) = &self.shown {
+            let is_same = *shown_ahead == ahead || !self.terminal;
+            if is_same && (*shown == pids || pids.is_empty()) {
+                return;
+            }
         }
-        self.shown = Some(ahead);
+        self.shown = Some((ahead, pids));
         let place = match ahead {
             0 => "next in the queue".to_owned(),
             1 => "one before you".to_owned(),
             ahead => format!("{ahead} before you"),
+        };
+        let whom = match uses {
+            [] => String::new(),
+            [first] => format!(", device {} waits for {first}", first.gpu),
+            [first, rest @ ..] => format!(
+                ", device {} waits for {first} and {} more",
+                first.gpu,
+                rest.len()
+            ),
         };
         let (begin, end) = if self.terminal {
             ("\r\x1b[K", "")
@@ -289,7 +405,7 @@ impl Waiting {
         // Nobody is left to tell if printing fails.
         let _ = write!(
             io::stderr(),
-            "{begin}genv: waiting for devices: {place}. Ctrl-C leaves the queue{end}"
+            "{begin}genv: waiting for devices: {place}{whom}. Ctrl-C leaves the queue{end}"
         );
     }
 
@@ -300,7 +416,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Person {
     fn drop(&mut self) {
         self.clear();
     }

@@ -116,13 +116,7 @@ fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
     if !live.iter().any(|live| live.environment.eid == eid) {
         let mut environments = state.environments.iter();
         let own = environments.find(|environment| environment.eid == eid);
-        live.extend(own.map(|environment| LiveEnvironment {
-            environment,
-            members: Vec::new(),
-            jobs: Vec::new(),
-            foreign: Vec::new(),
-            oldest_member_started_timestamp_seconds: None,
-        }));
+        live.extend(own.map(LiveEnvironment::without_members));
     }
     let attributor = Attributor::new(state, &live, true, &table);
     let own = |pid: &u32| attributor.attribute(*pid).eid() == Some(eid);

@@ -1,9 +1,9 @@
 //! The examples of help texts succeed. Those about other hosts are run where there are some.
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::documentation::Line;
 use genv_tests::documentation::examples::Examples;
 use genv_tests::documentation::passing::NOT_RUN;
+use genv_tests::documentation::{Line, with_port_here};
 use genv_tests::shell::Shell;
 
 use crate::lab::Lab;
@@ -33,7 +33,7 @@ const ENDLESS: &str = "genv snapshot --follow --interval=1s | ";
 
 /// A line as it is typed here.
 fn typed(line: &Line) -> String {
-    let mut typed = line.text.clone();
+    let mut typed = with_port_here(&line.text);
     for (example, here) in INSTEAD {
         typed = typed.replace(example, here);
     }

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::repository;
-use genv_tests::documentation::{Page, Place};
+use genv_tests::documentation::{EXPORTER_PORT, PORT_HERE, Page, Place};
 use genv_tests::machine::put;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::output;
-use genv_tests::process::program;
+use genv_tests::process::{program, write_script};
 use genv_tests::session::Session;
 use genv_tests::shell::{Shell, installed};
 use genv_tests::tools;
@@ -38,9 +38,10 @@ impl Lab {
         };
         let shims = lab.at("lib/genv/shims");
         fs::create_dir_all(lab.project())?;
-        for name in ["genv", "genv-exporter", "genv-enforcer"] {
+        for name in ["genv", "genv-enforcer"] {
             put(&program(name)?, &lab.at("bin").join(name))?;
         }
+        put_exporter(&lab.at("bin/genv-exporter"))?;
         for name in ["nvidia-smi", "docker"] {
             put(&program("genv-shim")?, &shims.join(name))?;
         }
@@ -137,6 +138,21 @@ impl Lab {
         }
         Ok(())
     }
+}
+
+/// Puts genv-exporter here, with [`PORT_HERE`] in the place of the port on which it listens by default.
+fn put_exporter(to: &Path) -> Result<()> {
+    let program = program("genv-exporter")?;
+    if *PORT_HERE == EXPORTER_PORT {
+        return put(&program, to);
+    }
+    let program = program.display();
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *\" publish \"* | *--web.listen-address* | *--web.systemd-socket*) ;;\n\
+         *) set -- \"$@\" --web.listen-address=127.0.0.1:{} ;; esac\nexec {program} \"$@\"\n",
+        *PORT_HERE
+    );
+    write_script(to, &script)
 }
 
 /// The rules and their tests that a section of docs/enforcement.md has: its first two blocks of YAML.

@@ -6,15 +6,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::docker::repository;
-use genv_tests::documentation::{Page, Place};
+use genv_tests::documentation::{EXPORTER_PORT, PORT_HERE, Page, Place};
 use genv_tests::http;
 use genv_tests::metrics::Scrape;
 use genv_tests::patience::{ended, until};
 use genv_tests::process::{program, signal, write_script};
 use rustix::process::Signal;
-
-/// Where pages say that it serves.
-const PORT: u16 = 9820;
 
 /// What cargo is asked to build. It takes minutes; the same program is built already, without optimization.
 const BUILD: &str = "build --release --locked --package genv-exporter --manifest-path";
@@ -24,7 +21,8 @@ fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
     let _alone = crate::alone();
     let pages = Page::all()?;
     let mut lines = pages.iter().flat_map(|page| page.typed(Place::Source));
-    let url = format!("http://127.0.0.1:{PORT}/metrics");
+    let port = *PORT_HERE;
+    let url = format!("http://127.0.0.1:{port}/metrics");
     let documented = lines.any(|it| it.text.starts_with("scripts/run ") && it.text.contains(&url));
     ensure!(documented, "no page says that scripts/run serves {url}");
 
@@ -43,15 +41,19 @@ fn scripts_run_serves_on_the_address_that_readme_tells() -> Result<()> {
         .env("PATH", format!("{}:{path}", folder.path().display()))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
+    // README's own first command may hold the port meanwhile.
+    if port != EXPORTER_PORT {
+        run.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+    }
     let mut run = run.spawn()?;
     let serves = until("it serves", || {
         ensure!(
             run.try_wait()?.is_none(),
-            "it has ended: is the port {PORT} taken?"
+            "it has ended: is the port {port} taken?"
         );
-        Ok(http::get(PORT, "/-/ready").is_ok_and(|answer| answer.status == 200))
+        Ok(http::get(port, "/-/ready").is_ok_and(|answer| answer.status == 200))
     });
-    let scrape = serves.and_then(|()| Scrape::parse(&http::get(PORT, "/metrics")?.text()?));
+    let scrape = serves.and_then(|()| Scrape::parse(&http::get(port, "/metrics")?.text()?));
     // It may have ended by itself.
     let _ = signal(run.id(), Signal::INT);
     let status = ended(&mut run)?;

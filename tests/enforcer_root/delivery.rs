@@ -12,6 +12,8 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::program;
 use genv_tests::root::{FIRST_UID, require_root};
+use genv_tests::shell::{Account, Shell};
+use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
 use super::stage::ANYTHING;
 
@@ -80,7 +82,10 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     ensure!(is_alive(process.pid()));
 
     let read = why(&enforcer, NOHUP)?;
-    ensure!(read.contains("is not delivered"), "{read}");
+    ensure!(
+        read.contains("warning 1 of 1 is delivered to you") && !read.contains("not delivered"),
+        "{read}"
+    );
     let status = enforcer.wait_for_status("it is warned of", |status| {
         status["violations"][0]["stage"] == "warned"
     })?;
@@ -94,7 +99,7 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     ensure!(read.contains("Nothing is held against"), "{read}");
     let ended = format!("process {}", process.pid());
     ensure!(
-        read.contains("was ended at") && read.contains(&ended),
+        read.contains("SIGTERM was sent at") && read.contains(&ended),
         "{read}"
     );
     ensure!(!why(&enforcer, NOHUP + 1)?.contains(&ended));
@@ -111,6 +116,59 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
 }
 
 #[test]
+fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Result<()> {
+    require_root();
+    let uid = NOHUP + 3;
+    let process = sleeper_of(uid, &ANYTHING)?;
+    let setup = Setup::new(&used_by(&[]), &config(", undelivered: hold"))?;
+    fs::set_permissions(setup.folder(), fs::Permissions::from_mode(0o755))?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(1)?;
+
+    // The user sees the enforcer's directory where it is on every machine.
+    let account = Account::new()?;
+    let script = format!(
+        "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/genv-enforcer && mount --bind {} /var/lib/genv-enforcer && \
+         chown -R {uid}:{uid} {} && chmod 755 {} && exec setpriv --reuid {uid} --regid {uid} --clear-groups bash --noprofile -i",
+        enforcer.setup().state_directory().display(),
+        account.home().display(),
+        account.state().parent().unwrap_or(Path::new("/")).display(),
+    );
+    start_up(&account, Shell::Bash, "chmod g-w $(tty)", "")?;
+    let mut command = account.command("unshare")?;
+    command
+        .args(["--mount", "sh", "-c", &script])
+        .env("GENV_TMPDIR", account.home().join("state"));
+    let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+    terminal.wait(PROMPT)?;
+    terminal.run("genv activate --gpus 1")?;
+    for _ in 0..3 {
+        terminal.wait(PROMPT)?;
+        terminal.type_line("")?;
+    }
+    enforcer
+        .setup()
+        .rewrite_scenario(&used_by(&[process.pid()]))?;
+    enforcer.wait_for_status("it waits for delivery", |status| {
+        status["violations"][0]["stage"] == "held"
+    })?;
+    ensure!(is_alive(process.pid()));
+    terminal.wait(PROMPT)?;
+    terminal.type_line("")?;
+    let shown = terminal.wait("'genv why' tells how to comply")?;
+    ensure!(
+        shown.contains("genv: non-env-processes: process")
+            && shown.contains("with this text warning 1 of 1 is delivered to you"),
+        "{shown}"
+    );
+    enforcer.wait_for_status("it is warned of", |status| {
+        status["violations"][0]["stage"] == "warned"
+    })?;
+    ends(process.pid())?;
+    Ok(())
+}
+
+#[test]
 fn a_file_that_does_not_say_acts_and_check_warns_of_it() -> Result<()> {
     require_root();
     let process = sleeper_of(NOHUP + 2, &ANYTHING)?;
@@ -121,5 +179,33 @@ fn a_file_that_does_not_say_acts_and_check_warns_of_it() -> Result<()> {
     let enforcer = setup.start()?;
     ends(process.pid())?;
     ensure!(enforcer.log().contains("warnings that may reach nobody"));
+    Ok(())
+}
+
+#[test]
+fn a_warning_that_reached_nobody_is_no_warning_that_was_given() -> Result<()> {
+    require_root();
+    let process = sleeper_of(NOHUP, &ANYTHING)?;
+    let config = config(", undelivered: act").replace("[1s]", "[1h]");
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    enforcer.wait_for_status("it is warned of", |status| {
+        status["violations"][0]["stage"] == "warned"
+    })?;
+    let counted = |result: &str| -> Result<f64> {
+        let labels = [("rule", "non-env-processes"), ("result", result)];
+        let scrape = enforcer.scrape()?;
+        let all = scrape.all("genv_enforcer_warnings_total", &labels);
+        Ok(all.iter().map(|(_, value)| value).sum())
+    };
+    patience::until("it is counted", || Ok(counted("failed")? == 1.0))?;
+    assert_eq!(counted("done")?, 0.0);
+    let status = enforcer.setup().said(&["status"])?;
+    let part = "Warning  1 of 1 is not delivered, and is not waited for: no terminal";
+    ensure!(status.contains(part), "{status}");
+    let log = enforcer.log();
+    for part in ["a warning is not delivered", "result=\"failed\""] {
+        ensure!(log.contains(part), "{log}");
+    }
+    ensure!(!log.contains("a user is warned"), "{log}");
     Ok(())
 }

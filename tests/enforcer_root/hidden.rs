@@ -1,6 +1,7 @@
 //! Processes of real users that were started without environment variables: they hide idleness, and rules find them.
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::changed_user::ChangedUser;
 use genv_tests::enforcer::{Enforcer, Setup, enforcing, is_alive, sleeper_of};
 use genv_tests::patience::until;
 use genv_tests::root::{apart, own_mounts, require_root, subordinate_uids, users};
@@ -36,21 +37,27 @@ fn found(status: &Value) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_process_without_environment_variables_hides_the_idleness_of_its_own_user_alone() -> Result<()>
-{
+fn an_unknown_process_hides_the_idleness_of_its_own_user_alone() -> Result<()> {
     require_root();
     apart(|| {
         own_mounts();
         let folder = tempfile::tempdir()?;
         users(folder.path(), &["alice", "bob"], &[])?;
         subordinate_uids(folder.path(), "alice:700000:1000\n")?;
-        for (uid, owner) in [(ALICE, "alice"), (BOB, "bob"), (BELOW, "alice")] {
+        // Bob starts a setuid program of root's, too.
+        for (uid, owner) in [(ALICE, "alice"), (BOB, "bob"), (BELOW, "alice"), (0, "bob")] {
             let member = sleeper_of(ALICE, &ANYTHING)?;
-            let hiding = sleeper_of(uid, &[])?;
+            let (sleeper, setuid);
+            let hiding = if uid == 0 {
+                setuid = ChangedUser::with_real_user(BOB, 0, BOB, &ANYTHING)?;
+                setuid.child()
+            } else {
+                sleeper = sleeper_of(uid, &[])?;
+                sleeper.pid()
+            };
             let scenario = format!(
                 "version: 1\nhosts:\n- devices: [{{count: 2}}]\n  processes:\n  \
-                 - {{pid: {}, devices: [{{index: 0, memory: 1mi, utilization: 0}}]}}\n",
-                hiding.pid()
+                 - {{pid: {hiding}, devices: [{{index: 0, memory: 1mi, utilization: 0}}]}}\n"
             );
             let setup = Setup::new(&scenario, &enforcing(RULES))?;
             let environment = Environment::new("E", ALICE, member.pid(), &[0]);
@@ -77,7 +84,7 @@ fn a_process_without_environment_variables_hides_the_idleness_of_its_own_user_al
                 let status = enforcer.status()?;
                 ensure!(found(&status) == [of_user], "{status:#}");
             }
-            ensure!(is_alive(hiding.pid()), "an unknown process was ended");
+            ensure!(is_alive(hiding), "an unknown process was ended");
             let said = enforcer.setup().said(&["status"])?;
             let line = said.lines().find(|line| line.starts_with("Unknown"));
             let line = line.context("status does not count it")?;

@@ -8,12 +8,15 @@ mod delivery;
 mod hidden;
 mod identity;
 mod notifier;
+mod outlived;
 mod pacing;
 mod policy;
 mod protected;
 mod recycled;
+mod roots_name;
 mod rotated;
 mod stage;
+mod unread;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

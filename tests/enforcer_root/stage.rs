@@ -81,6 +81,7 @@ impl Stage {
         };
         let evidence = Evidence {
             gpu_use,
+            gpu_uuid: Box::new(|_| None),
             processes: Box::new(ProcReader::new()),
             state: Box::new(StateDirectory::new(self.genv())),
         };

@@ -64,6 +64,34 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
     Ok(())
 }
 
+/// Ends its first thread; the other one sleeps on.
+const FIRST_THREAD_ENDS: &str = "import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1000000,)).start()
+ctypes.CDLL(None).pthread_exit(None)";
+
+#[test]
+fn a_process_of_which_only_the_first_thread_ended_is_judged_as_before() -> Result<()> {
+    let mut command = Command::new("python3");
+    command
+        .args(["-c", FIRST_THREAD_ENDS])
+        .env("PATH", "/usr/bin");
+    let process = Sleeper::spawn(as_victim(&mut command))?;
+    let stat = format!("/proc/{}/stat", process.pid());
+    until("its first thread ends", || {
+        Ok(fs::read_to_string(&stat)?.contains(") Z "))
+    })?;
+    let config = ends_outsiders("enforce", AT_ONCE);
+    let enforcer = Setup::new(&used_by(&[process.pid()]), &config)?.start()?;
+    let _ = enforcer.wait_for_metrics("it was ended", |scrape| count(scrape, "done") == 1.0)?;
+    until("it ends", || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        Ok(stat
+            .split_whitespace()
+            .nth(19)
+            .is_none_or(|threads| threads == "1"))
+    })
+}
+
 #[test]
 fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<()> {
     let process = sleeper(&[])?;
@@ -98,8 +126,8 @@ fn a_process_outside_is_warned_of_then_ended_and_counted_from_zero() -> Result<(
     let results: Vec<_> = audit.iter().map(|line| &line["result"]).collect();
     assert_eq!(results, ["intended", "done"]);
     let log = enforcer.log();
-    let warned = log.find("a user is warned");
-    let ended = log.find("an action is taken");
+    let warned = log.find("event=\"warning\"");
+    let ended = log.find("event=\"action\"");
     ensure!(warned.is_some() && warned < ended, "{log}");
     Ok(())
 }

@@ -138,7 +138,8 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     let status = enforcer.status()?;
     let why = status["breaker"].as_str().unwrap_or_default();
     ensure!(why.contains("by the rule non-env-processes"), "{status:#}");
-    assert_eq!(status["mode"], "dry-run");
+    assert_eq!(status["mode"], "enforce");
+    ensure!(status["breaker_since_seconds"].is_number(), "{status:#}");
     let refused: Vec<_> = enforcer
         .audit()?
         .into_iter()
@@ -157,12 +158,16 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
     assert_eq!(said("event=\"breaker\"").len(), 1, "{log}");
     let faults = said("event=\"fault\"");
     ensure!(faults.is_empty(), "{faults:?}");
-    ensure!(
-        enforcer
-            .setup()
-            .said(&["status"])?
-            .contains("nothing is done until")
-    );
+    let said = enforcer.setup().said(&["status"])?;
+    for part in [
+        "Mode       enforce, but the breaker is open: nothing is done",
+        "Breaker    open since ",
+        "nothing, until an administrator closes the breaker",
+    ] {
+        ensure!(said.contains(part), "{part}: {said}");
+    }
+    let log = enforcer.log();
+    ensure!(!log.contains("mode=\"dry-run\""), "{log}");
     let said = enforcer.setup().said(&["reset"])?;
     ensure!(said.contains("closed again"), "{said}");
     let said = enforcer.setup().said(&["reset"])?;
@@ -170,6 +175,11 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
         said.contains("closed again") || said.contains("was not open"),
         "{said}"
     );
+    // Who resets it accepts what is due.
+    for pid in pids {
+        ends(pid)?;
+    }
+    enforcer.wait_for_status("it stays closed", |it| it["breaker"].is_null())?;
     Ok(())
 }
 

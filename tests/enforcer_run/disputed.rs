@@ -93,7 +93,18 @@ impl Lab {
         );
         let said = self.enforcer.setup().said(&["status"])?;
         ensure!(said.contains("Disputed"), "{said}");
+        let said = self.why()?;
+        ensure!(said.contains("is disputed") && said.contains(why), "{said}");
         Ok(())
+    }
+
+    /// What `genv why` prints about the victim.
+    fn why(&self) -> Result<String> {
+        let user = format!("--user=uid:{}", victim());
+        let setup = self.enforcer.setup();
+        let folder = format!("--state-directory={}", setup.state_directory().display());
+        let output = setup.program("genv", &["why", &user, &folder])?.output()?;
+        Ok(String::from_utf8(output.stdout)?)
     }
 }
 
@@ -168,12 +179,20 @@ fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_cou
 }
 
 #[test]
-fn a_record_that_another_removes_ends_nothing_while_its_member_lives() -> Result<()> {
+fn a_record_that_another_removes_ends_nothing_while_a_process_of_it_lives() -> Result<()> {
     let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
     state::write(&lab.genv_directory(), 2, &[])?;
-    lab.is_spared("it was removed while members of it live")?;
-    drop(lab.member);
-    ends(lab.process.pid())
+    lab.is_spared("it was removed while processes of it live")?;
+    // The process keeps it as its shell did.
+    let Lab {
+        enforcer,
+        member,
+        process,
+    } = lab;
+    drop(member);
+    enforcer.wait_for_cycles(5)?;
+    ensure!(is_alive(process.pid()), "{}", enforcer.log());
+    Ok(())
 }
 
 #[test]
@@ -213,7 +232,7 @@ fn a_process_of_a_removed_record_leaves_its_device_to_no_other_of_its_user() -> 
     state::write(&folder, 2, &[])?;
     enforcer.wait_for_status("the records are gone", |status| {
         let disputed = status["disputed_records"].to_string();
-        disputed.contains("it was removed while members of it live")
+        disputed.contains("it was removed while processes of it live")
     })?;
     enforcer.wait_for_cycles(3)?;
     records(&[0])?;
@@ -234,7 +253,7 @@ fn a_record_that_is_given_to_another_user_stays_its_own() -> Result<()> {
     change(&lab.genv_directory(), "envs", |envs| {
         envs[0]["uid"] = (victim() + 1).into();
     })?;
-    lab.is_spared("its members are of")
+    lab.is_spared("its processes are of")
 }
 
 #[test]

@@ -2,15 +2,19 @@
 //! processes.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, as_victim, ends, ends_outsiders, sleeper, victim};
+use genv_tests::lease::lease;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::{Running, Sleeper};
 use genv_tests::state::{self, Environment};
 use serde_json::Value;
+
+use crate::taking_both;
 
 #[test]
 fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
@@ -24,16 +28,9 @@ fn who_shares_the_lock_with_others_is_named_too() -> Result<()> {
 
 fn holds_the_lock(how: &str) -> Result<()> {
     let outsider = sleeper(&[])?;
-    let member = sleeper(&[])?;
-    let setup = Setup::new(
-        &used_by(&[]),
-        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n\
-         - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n",
-    )?;
+    let (setup, _member) =
+        taking_both("- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n")?;
     let genv = setup.genv_directory();
-    let own = Environment::new("e1", victim(), member.pid(), &[0, 1]);
-    state::write(&genv, 2, &[own])?;
     let lock = genv.join("genv.lock");
     fs::write(&lock, "")?;
     for (path, mode) in [(setup.folder(), 0o755), (lock.as_path(), 0o666)] {
@@ -66,7 +63,8 @@ fn holds_the_lock(how: &str) -> Result<()> {
         .rewrite_scenario(&used_by(&[outsider.pid()]))?;
     ends(outsider.pid())?;
     enforcer.wait_for_cycles(20)?;
-    ensure!(threads()? <= before + 1, "a thread waits for each attempt");
+    // Some read for a moment.
+    ensure!(threads()? <= before + 5, "a thread waits for each attempt");
     let scrape = enforcer.scrape()?;
     assert_eq!(scrape.value("genv_enforcer_state_lock_held", &[])?, 1.0);
     assert_eq!(
@@ -96,6 +94,38 @@ fn holds_the_lock(how: &str) -> Result<()> {
     enforcer.wait_for_metrics("the lock is not held", |scrape| {
         scrape.value("genv_enforcer_state_lock_held", &[]).ok() == Some(0.0)
     })?;
+    Ok(())
+}
+
+#[test]
+fn what_is_no_lock_stops_no_detach() -> Result<()> {
+    stops_no_detach(|lock| Ok(fs::create_dir_all(lock.join("x"))?))
+}
+
+#[test]
+fn a_lease_on_the_lock_stops_no_detach() -> Result<()> {
+    stops_no_detach(lease)
+}
+
+/// Whether devices are taken whatever is in the place of `genv.lock`.
+fn stops_no_detach<T>(plant: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
+    let (setup, _member) = taking_both("")?;
+    let genv = setup.genv_directory();
+    let _planted = plant(&genv.join("genv.lock"))?;
+    let enforcer = setup.start()?;
+    until("the devices are taken", || {
+        let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
+        let devices = devices["devices"].as_array().context("no devices")?;
+        Ok(devices
+            .iter()
+            .all(|it| it["attachments"] == serde_json::json!([])))
+    })
+    .with_context(|| enforcer.log())?;
+    ensure!(
+        enforcer.log().contains("genv.lock is no lock"),
+        "{}",
+        enforcer.log()
+    );
     Ok(())
 }
 
@@ -164,10 +194,11 @@ fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() 
         all.is_some_and(|it| it.iter().any(|it| it["rule"] == "(too many)"))
     })?;
     assert_eq!(status["violations"].as_array().map(Vec::len), Some(101));
-    enforcer.wait_for_cycles(2)?;
-    let scrape = enforcer.scrape()?;
-    let of_rule = scrape.all("genv_enforcer_violations", &[("rule", "non-env-processes")]);
-    assert_eq!(of_rule.iter().map(|it| it.1).sum::<f64>(), 150.0);
+    // A cycle to which a busy machine gave no answer of the driver in time counts none.
+    enforcer.wait_for_metrics("all are counted", |scrape| {
+        let of_rule = scrape.all("genv_enforcer_violations", &[("rule", "non-env-processes")]);
+        of_rule.iter().map(|it| it.1).sum::<f64>() == 150.0
+    })?;
     let log = enforcer.log();
     // Half of the lines say that a rule is broken, and half what would be done.
     let lines = log.matches("rule=\"non-env-processes\"").count();

@@ -1,4 +1,5 @@
-//! A process that works on one device keeps it when another one is taken.
+//! A process that works on one device keeps it when another one is taken, and one that only the driver's list shows on a
+//! device uses none.
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, ends, enforcing, is_alive, sleeper, victim};
@@ -67,4 +68,37 @@ hosts:
         "{text}"
     );
     Ok(())
+}
+
+#[test]
+fn a_process_that_is_listed_with_no_memory_and_no_utilization_goes_on_and_is_shown() -> Result<()> {
+    let (member, job) = (sleeper(&[])?, sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?);
+    let scenario = |memory: &str| {
+        format!(
+            "version: 1
+hosts:
+- devices: [{{count: 2}}]
+  processes:
+  - {{pid: {}, devices: [{{index: 0, memory: 8gi, utilization: 0}}, {{index: 1, memory: {memory}, utilization: 0}}]}}
+",
+            job.pid()
+        )
+    };
+    let rules = "- {kind: env-devices, action: terminate, for: 0s, warn: []}\n";
+    let setup = Setup::new(&scenario("0"), &enforcing(rules))?;
+    let environment = Environment::new("e1", victim(), member.pid(), &[0]);
+    state::write(&setup.genv_directory(), 2, &[environment])?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(5)?;
+    ensure!(is_alive(job.pid()), "{}", enforcer.log());
+    let text = enforcer
+        .setup()
+        .said(&["explain", &job.pid().to_string()])?;
+    ensure!(
+        text.contains("device 1 with 0 MiB (listed by the driver, not used)"),
+        "{text}"
+    );
+    ensure!(text.contains("\nSafe: no rule ends it"), "{text}");
+    enforcer.setup().rewrite_scenario(&scenario("1mi"))?;
+    ends(job.pid())
 }

@@ -147,8 +147,15 @@ fn processes_that_wait_for_their_turn_go_on_where_they_work_on_another_device_by
     let setup = lab.enforcer.setup();
     let environment = Environment::new("E", victim(), lab.member.pid(), &[1]);
     state::write(&setup.genv_directory(), 2, &[environment])?;
-    let works = "memory: 1gi}, {index: 1, memory: 1gi, utilization: 0.05}]";
-    let works = used_by(&lab.pids).replace("memory: 1gi}]", works);
+    // All that are left are busy together: more than 5 % each, and no more than the whole device.
+    let left = || -> Vec<u32> {
+        let pids = lab.pids.iter().copied();
+        pids.filter(|pid| is_alive(*pid)).collect()
+    };
+    // With the device, six of the user's.
+    until("five have ended", || Ok(left().len() == JOB - 5))?;
+    let works = "memory: 1gi}, {index: 1, memory: 1gi, utilization: 0.06}]";
+    let works = used_by(&left()).replace("memory: 1gi}]", works);
     setup.rewrite_scenario(&works)?;
     lab.ends_six_at_most()
 }

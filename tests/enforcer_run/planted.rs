@@ -2,15 +2,17 @@
 //! without end.
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper, victim};
+use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, sleeper, victim};
+use genv_tests::lease::lease;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::state::{self, Environment};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::Value;
 
 /// Everything that may have a name.
 const KINDS: [&str; 7] = [
@@ -94,10 +96,41 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
     ends(process.pid())
 }
 
+#[test]
+fn who_has_a_lease_on_a_state_file_is_named_and_the_next_change_repairs_it() -> Result<()> {
+    let setup = Setup::new(
+        &used_by(&[]),
+        &enforcing("- {kind: env-devices, action: report}"),
+    )?;
+    let genv = setup.genv_directory();
+    let member = sleeper(&[])?;
+    state::write(
+        &genv,
+        2,
+        &[Environment::new("mine", victim(), member.pid(), &[1])],
+    )?;
+    let enforcer = setup.start()?;
+    let blind = |status: &Value| status["blind"].to_string();
+    for name in ["envs.json", "devices.json"] {
+        let holder = lease(&genv.join(name))?;
+        let stat = fs::metadata(format!("/proc/{}", holder.id()))?;
+        let user = genv_core::proc::username(stat.uid());
+        let named = format!("{name}: user {user} has a lease on it");
+        enforcer.wait_for_status("the user is named", |status| blind(status).contains(&named))?;
+        let mut command = enforcer
+            .setup()
+            .program("genv", &["exec", "--gpus=1", "--", "true"])?;
+        let done = genv_tests::patience::output(&mut command)?;
+        ensure!(done.status.success(), "{name}: {done:?}");
+        enforcer.wait_for_status("it sees again", |status| !blind(status).contains("lease"))?;
+    }
+    Ok(())
+}
+
 /// An `envs.json` of so many records of a user after those that are in it.
 fn crowd(genv: &Path, records: usize, name: &str, uid: u32) -> Result<u64> {
     let path = genv.join("envs.json");
-    let mut document: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+    let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
     let envs = document["envs"].as_array_mut().context("no records")?;
     envs.extend((0..records).map(|number| {
         serde_json::json!({"eid": format!("crowd-{number}"), "uid": uid, "creation": "20/11/2026 12:00:00",
@@ -112,6 +145,21 @@ fn crowd(genv: &Path, records: usize, name: &str, uid: u32) -> Result<u64> {
 
 #[test]
 fn a_user_with_a_file_of_records_hides_no_violation_of_another() -> Result<()> {
+    hides_no_violation(4_000, 1_000, 4_200_000)
+}
+
+#[test]
+fn a_user_with_tens_of_thousands_of_records_hides_no_violation_of_another() -> Result<()> {
+    hides_no_violation(80_000, 60, 10 << 20)
+}
+
+#[test]
+fn a_user_with_one_record_of_30_mebibytes_hides_no_violation_of_another() -> Result<()> {
+    hides_no_violation(1, 30 << 20, 30 << 20)
+}
+
+/// Whether the enforcer ends an outsider while another user has so many records with names of this size.
+fn hides_no_violation(records: usize, name_bytes: usize, least_bytes: u64) -> Result<()> {
     let member = sleeper(&[])?;
     let outside = sleeper(&[])?;
     let setup = Setup::new(
@@ -124,13 +172,8 @@ fn a_user_with_a_file_of_records_hides_no_violation_of_another() -> Result<()> {
     let environments = [Environment::new("mine", victim(), member.pid(), &[1])];
     state::write(&genv, 2, &environments)?;
     let enforcer = setup.start()?;
-    let of_another = victim() + 1;
-
-    let size_bytes = crowd(&genv, 4_000, &"n".repeat(1_000), of_another)?;
-    ensure!(
-        size_bytes > 4_200_000 && size_bytes < 8 << 20,
-        "{size_bytes}"
-    );
+    let size_bytes = crowd(&genv, records, &"n".repeat(name_bytes), victim() + 1)?;
+    ensure!(size_bytes > least_bytes, "{size_bytes}");
     enforcer
         .setup()
         .rewrite_scenario(&used_by(&[outside.pid()]))?;

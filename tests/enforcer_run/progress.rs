@@ -1,11 +1,13 @@
 //! Violations that come and go, or are hidden for moments, under a running daemon.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Setup, ends, is_alive, sleeper, victim};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use genv_tests::enforcer::{Setup, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
+use genv_tests::patience::until;
 use genv_tests::state::{self, Environment};
 use serde_json::{Value, json};
 
@@ -144,6 +146,54 @@ fn a_device_whose_entry_is_damaged_again_and_again_is_taken_all_the_same() -> Re
         "{named}"
     );
     ensure!(!named.contains("Nobody breaks a rule"), "{named}");
+    Ok(())
+}
+
+#[test]
+fn a_device_whose_old_record_is_restored_before_every_look_is_taken_all_the_same() -> Result<()> {
+    for rule in [
+        "kind: idle, over: 1s",
+        "kind: max-devices-per-user, limit: 0, for: 0s",
+    ] {
+        let member = sleeper(&[])?;
+        let rules = format!("- {{{rule}, action: detach, warn: []}}\n");
+        let setup = Setup::new(&used_by(&[]), &enforcing(&rules))?;
+        let environment = Environment::new("E", victim(), member.pid(), &[0]);
+        state::write(&setup.genv_directory(), 2, &[environment])?;
+        let devices = setup.genv_directory().join("devices.json");
+        let whole = fs::read_to_string(&devices)?;
+        let enforcer = setup.start()?;
+        let is_over = AtomicBool::new(false);
+        let restore = || -> Result<()> {
+            while !is_over.load(Ordering::Relaxed) {
+                if is_taken(&devices)? {
+                    write_whole(&devices, &whole)?;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        };
+        let taken = || -> Result<usize> {
+            let audit = enforcer.audit()?.into_iter();
+            let done = audit.filter(|line| line["action"] == "detach" && line["result"] == "done");
+            Ok(done.count())
+        };
+        std::thread::scope(|scope| -> Result<()> {
+            let writer = scope.spawn(restore);
+            let is_taken_again = until("it is taken again and again", || Ok(taken()? >= 4));
+            // Another user may have written the record.
+            let is_disputed = enforcer.wait_for_status("it is disputed", |status| {
+                let why = status["disputed_records"][0]["why"].as_str();
+                why.is_some_and(|why| why.starts_with("device 0 came to it"))
+            });
+            is_over.store(true, Ordering::Relaxed);
+            let written = writer.join().map_err(|_| anyhow!("the writer ended"))?;
+            is_taken_again.with_context(|| format!("{rule}: {}", enforcer.log()))?;
+            is_disputed?;
+            written
+        })?;
+        until("it is taken for good", || is_taken(&devices))?;
+    }
     Ok(())
 }
 

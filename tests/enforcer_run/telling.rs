@@ -99,9 +99,9 @@ impl InTerminal {
     }
 }
 
-/// What the first line of a notice holds.
+/// What the first lines of a notice hold.
 fn about(pid: u32) -> String {
-    format!("(process {pid})")
+    format!("process {pid} ")
 }
 
 impl Drop for InTerminal {
@@ -144,13 +144,21 @@ fn many_notices_are_one_text() -> Result<()> {
     pids.push(terminal.pid);
     let config = ends_outsiders("enforce", "for: 0s, warn: [1s], undelivered: hold");
     let _enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
-    let warned = terminal.read_up_to("* and 5 more: genv why")?;
-    let about_these = pids.iter().filter(|pid| warned.contains(&about(**pid)));
-    assert_eq!(about_these.count(), 3, "{warned}");
+    // On a slow machine a process may be seen a cycle later, and have a text of its own.
+    let named = |text: &str| {
+        pids.iter()
+            .filter(|pid| text.contains(&about(**pid)))
+            .count()
+    };
+    let mut warned = String::new();
+    while named(&warned) == 0 {
+        warned = terminal.read_up_to(" more: genv why")?;
+    }
+    assert_eq!(named(&warned), 3, "{warned}");
     for pid in &pids {
         ends(*pid)?;
     }
-    terminal.read_up_to("* and 5 more: genv why")?;
+    terminal.read_up_to(" more: genv why")?;
     Ok(())
 }
 

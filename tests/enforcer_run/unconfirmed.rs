@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper, victim};
+use genv_tests::enforcer::{Enforcer, Setup, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::state::{self, Environment};
@@ -62,6 +63,39 @@ fn a_device_that_another_adds_is_taken_back_and_nothing_ends() -> Result<()> {
     lab.enforcer.wait_for_cycles(3)?;
     ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
     ensure!(attached(&folder, 0)? == ["e1"], "{}", lab.enforcer.log());
+    Ok(())
+}
+
+#[test]
+fn taking_back_what_another_adds_delays_no_violation() -> Result<()> {
+    let member = sleeper(&[])?;
+    let rules = "- {kind: max-devices-per-user, limit: 1, action: detach, for: 0s, warn: []}\n\
+                 - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
+    // Three acts against one user in a minute.
+    let config = enforcing(rules).replace("users: 1}", "users: 1, signals_per_minute: 4}");
+    let setup = Setup::new(&used_by(&[]), &config)?;
+    let folder = setup.genv_directory();
+    state::write(&folder, 2, &[environment(&member)])?;
+    let enforcer = setup.start()?;
+    enforcer.wait_for_cycles(2)?;
+    let began = Instant::now();
+    for _ in 0..4 {
+        attach(&folder, "e1", 1, None)?;
+        is_taken_back(&folder, 1)?;
+        // Seen without it, it is attached anew.
+        enforcer.wait_for_cycles(2)?;
+    }
+    let outsider = sleeper(&[])?;
+    enforcer
+        .setup()
+        .rewrite_scenario(&used_by(&[outsider.pid()]))?;
+    ends(outsider.pid())?;
+    let took = began.elapsed();
+    ensure!(
+        took < Duration::from_secs(45),
+        "{took:?}: {}",
+        enforcer.log()
+    );
     Ok(())
 }
 

@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use genv_tests::enforcer::{Setup, ends_outsiders, sleeper, victim};
+use genv_tests::enforcer::{Setup, ends_outsiders, sleeper};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{PATIENCE, until};
 use genv_tests::process::Running;
-use genv_tests::state::{self, Environment};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::ioctl_fionread;
+
+use crate::taking_both;
 
 /// Within this time a manager expects a beat.
 const WATCHDOG: Duration = Duration::from_secs(2);
@@ -86,16 +87,8 @@ const MANY: usize = 9;
 
 #[test]
 fn a_driver_that_hangs_and_a_held_lock_let_the_watchdog_be_fed() -> Result<()> {
-    let member = sleeper(&[])?;
-    let healthy = used_by(&[]);
-    let setup = Setup::new(
-        &healthy,
-        "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
-         rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n",
-    )?;
+    let (setup, _member) = taking_both("")?;
     let genv = setup.genv_directory();
-    let own = Environment::new("e1", victim(), member.pid(), &[0, 1]);
-    state::write(&genv, 2, &[own])?;
     let lock = File::create(genv.join("genv.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     let (manager, setup) = Manager::of(setup)?;
@@ -108,7 +101,7 @@ fn a_driver_that_hangs_and_a_held_lock_let_the_watchdog_be_fed() -> Result<()> {
     manager.hears("WATCHDOG=1", MANY)?;
     enforcer
         .setup()
-        .rewrite_scenario(&format!("{healthy}  faults: [{{hang: all}}]\n"))?;
+        .rewrite_scenario(&format!("{}  faults: [{{hang: all}}]\n", used_by(&[])))?;
     enforcer.wait_for_status("it is blind", |status| {
         status["blind"][0]["source"] == "gpu"
     })?;

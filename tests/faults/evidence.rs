@@ -233,6 +233,9 @@ fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() -> Result<()> {
             "nvmlDeviceGetMigDeviceHandleByIndex",
             "error: invalid_argument",
         ),
+        // As if it had none.
+        ("nvmlDeviceGetMigDeviceHandleByIndex", "error: not_found"),
+        ("nvmlDeviceGetMaxMigDeviceCount", "number: 0"),
         (
             "nvmlDeviceGetComputeRunningProcesses",
             "error: no_permission",

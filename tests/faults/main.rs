@@ -4,6 +4,7 @@ mod devices;
 mod driver;
 mod evidence;
 mod matrix;
+mod moved;
 mod readings;
 mod utilization;
 mod wrong_answers;

@@ -12,7 +12,7 @@ use genv_tests::patience;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
-use crate::wrong_answers::{OF_THE_HOST, of_devices};
+use crate::wrong_answers::{of_devices, of_the_host};
 
 /// Two devices for each fault: of each pair the first is held by an environment and kept busy by its process, the
 /// second used by a process outside of any environment.
@@ -298,12 +298,41 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.plans_nothing()
 }
 
+/// A list of processes that is right for half a second of four.
+const MOSTLY_EMPTY: &str = "{wrong: nvmlDeviceGetComputeRunningProcesses, count: 0, \
+                            during: {every: 4s, from: 500ms, until: 4s}}";
+
+#[test]
+fn nobody_is_idle_by_a_list_that_is_mostly_empty() -> Result<()> {
+    let stage = Stage::new(vec![MOSTLY_EMPTY.to_owned()])?;
+    stage.works()?;
+    stage.play("", true, BUSY)?;
+    let labels = [("index", "0"), ("state", "unmeasured")];
+    let seconds = |scrape: &Scrape| scrape.value("genv_user_device_seconds_total", &labels);
+    let before = seconds(&stage.exporter.scrape()?)?;
+    loop {
+        let scrape = stage.exporter.next_collection("gpu")?;
+        for (_, ratio) in scrape.all("genv_environment_utilization_ratio", &[]) {
+            ensure!(ratio == BUSY, "used at {ratio}");
+        }
+        let idle = scrape.all("genv_user_device_seconds_total", &[("state", "idle")]);
+        ensure!(idle.iter().all(|(_, seconds)| *seconds == 0.0), "{idle:?}");
+        if seconds(&scrape)? > before + 6.0 {
+            break;
+        }
+    }
+    stage.plans_nothing()?;
+    stage.play("", false, BUSY)?;
+    stage.works()?;
+    Ok(())
+}
+
 #[test]
 fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothing_is_done()
 -> Result<()> {
     let stage = Stage::new(vec![String::new()])?;
     stage.works()?;
-    for fault in OF_THE_HOST {
+    for fault in &of_the_host() {
         stage.play(fault, false, BUSY)?;
         let success = [("collector", "gpu")];
         let two_more = || {
@@ -311,16 +340,18 @@ fn whatever_a_driver_does_as_a_whole_no_device_is_free_no_holder_idle_and_nothin
             stage.exporter.next_collection("processes")
         };
         let scrape = two_more()?;
-        stage.is_honest(&scrape).context(*fault)?;
-        stage.commands_are_honest(&[0, 1]).context(*fault)?;
-        stage.plans_nothing().context(*fault)?;
+        stage.is_honest(&scrape).with_context(|| fault.clone())?;
+        stage
+            .commands_are_honest(&[0, 1])
+            .with_context(|| fault.clone())?;
+        stage.plans_nothing().with_context(|| fault.clone())?;
         scrape
             .value("genv_collector_success", &success)
-            .context(*fault)?;
+            .with_context(|| fault.clone())?;
         stage.play("", false, BUSY)?;
         stage
-            .is_honest(&stage.works().context(*fault)?)
-            .context(*fault)?;
+            .is_honest(&stage.works().with_context(|| fault.clone())?)
+            .with_context(|| fault.clone())?;
     }
     stage.plans_nothing()?;
 

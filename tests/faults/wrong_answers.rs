@@ -60,8 +60,8 @@ const NUMBERS: &[u64] = &[u64::MAX, u64::MAX - 1, 0xFFFF_FFFF, 255, 200, 101];
 
 const COUNTS: &[u32] = &[4_000_000_000, 129, 70_000];
 
-/// What goes wrong with the whole driver.
-pub(crate) const OF_THE_HOST: &[&str] = &[
+/// What goes wrong with the whole driver, besides a call that hangs.
+const OF_THE_HOST: &[&str] = &[
     "{init: driver_not_loaded}, {reload: 1}",
     "{init: unknown}, {reload: 1}",
     "{wrong: nvmlDeviceGetCount, error: unknown}",
@@ -72,9 +72,6 @@ pub(crate) const OF_THE_HOST: &[&str] = &[
     "{wrong: nvmlDeviceGetHandleByIndex, error: unknown}, {reload: 2}",
     "{wrong: nvmlDeviceGetHandleByIndex, error: no_permission}, {reload: 3}",
     "{wrong: nvmlDeviceGetUtilizationRates, error: lib_rm_version_mismatch}",
-    "{hang: nvmlDeviceGetComputeRunningProcesses}",
-    "{hang: nvmlDeviceGetMemoryInfo}",
-    "{hang: all}",
     "{wrong: nvmlSystemGetDriverVersion, text: empty}, {reload: 4}",
     "{wrong: nvmlSystemGetDriverVersion, text: not_utf8}, {reload: 5}",
     "{wrong: nvmlSystemGetDriverVersion, text: unterminated}, {reload: 6}",
@@ -87,11 +84,30 @@ pub(crate) const OF_THE_HOST: &[&str] = &[
     "{wrong: nvmlEventSetWait, error: uninitialized}",
     "{wrong: nvmlEventSetWait, number: 18446744073709551615}",
     "{wrong: nvmlEventSetWait, number: 4294967295}",
-    "{hang: nvmlEventSetCreate}, {reload: 11}",
-    "{hang: nvmlDeviceRegisterEvents}, {reload: 12}",
-    "{hang: nvmlEventSetWait}",
-    "{hang: nvmlEventSetWait}, {reload: 13}",
+    "{wrong: nvmlEventSetCreate, error: insufficient_size}, {reload: 14}",
+    "{wrong: nvmlDeviceRegisterEvents, error: uninitialized}, {reload: 15}",
+    "{wrong: nvmlDeviceGetSupportedEventTypes, number: 18446744073709551615}, {reload: 16}",
+    "{wrong: nvmlEventSetFree, error: unknown}, {reload: 18}",
 ];
+
+/// Calls about the whole driver, and all of them together.
+const OTHER_CALLS: &[&str] = &[
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlSystemGetDriverVersion",
+    "nvmlEventSetCreate",
+    "nvmlEventSetWait",
+    "nvmlEventSetFree",
+    "all",
+];
+
+/// All faults of the whole driver. A call that hangs holds up all others; some are made in a new session only.
+pub(crate) fn of_the_host() -> Vec<String> {
+    let calls = CALLS.iter().chain(OTHER_CALLS).zip(100..);
+    let hangs = calls.map(|(call, session)| format!("{{hang: {call}}}, {{reload: {session}}}"));
+    let wrong = OF_THE_HOST.iter().map(|fault| (*fault).to_owned());
+    wrong.chain(hangs).collect()
+}
 
 /// All faults of single devices.
 pub(crate) fn of_devices() -> Vec<String> {

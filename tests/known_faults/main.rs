@@ -21,6 +21,7 @@
 //! | `[N/A]`, a failing driver, a non-UTF-8 environ, damaged state end the monitor | `faults/driver.rs`, `attribution.rs` |
 //! | the shim misaligns and loses lines | `shims/output.rs` |
 
+mod crowded;
 mod enforcement;
 mod names;
 mod state_files;

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use genv_tests::enforcer::sleeper_of;
 use genv_tests::patience::{output, until};
-use genv_tests::process::{Orphan, Running, Sleeper, copy_program};
+use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
@@ -173,8 +174,8 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
             .stderr(Stdio::null());
         let job = Running::spawn(&mut job)?;
         let mut command = 0;
-        // The files are written one after the other.
-        until("the job has its devices", || {
+        // The files are written one after the other. At last genv leaves the environment to its command.
+        until("the job alone has its devices", || {
             let read =
                 |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();
             let child = genv_tests::process::children(job.id()).pop();
@@ -182,7 +183,8 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
             let member = format!("\"pid\": {command},");
             Ok(read("genv-members.json").contains(&member)
                 && read("envs.json").contains(&command.to_string())
-                && read("devices.json").contains("\"e1\""))
+                && read("devices.json").contains("\"e1\"")
+                && read(&format!("genv-confirmed-{}.json", uid())).contains("\"left\""))
         })?;
         let _command = Orphan(command);
         lose(&account.state().join("envs.json"))?;
@@ -272,15 +274,19 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
     const OWNER: u32 = FIRST_UID;
     let everybodys = || fs::Permissions::from_mode(0o777);
     // Root may, so somebody else runs it then, from where everybody may.
-    let folder = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()?;
+    let folder = shared_folder()?;
     let genv = folder.path().join("genv");
-    copy_program("genv", &genv)?;
     let state = folder.path().join("state");
-    let member = Sleeper::start(&[])?;
+    let (own, theirs) = (Sleeper::start(&[])?, sleeper_of(OWNER, &[])?);
+    let member = |owner: u32| {
+        if owner == uid() {
+            own.pid()
+        } else {
+            theirs.pid()
+        }
+    };
     let write = |owner| {
-        let environment = Environment::new("e1", owner, member.pid(), &[0]);
+        let environment = Environment::new("e1", owner, member(owner), &[0]);
         state::write(&state, 4, &[environment])?;
         Ok::<_, anyhow::Error>(fs::set_permissions(&state, everybodys())?)
     };
@@ -288,8 +294,8 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
         let read = |name| fs::read_to_string(state.join(name));
         Ok([read("envs.json")?, read("devices.json")?])
     };
-    let run = |line: &str, user: Option<u32>| -> Result<Output> {
-        let line = line.replace("PID", &member.pid().to_string());
+    let run = |line: &str, owner: u32, user: Option<u32>| -> Result<Output> {
+        let line = line.replace("PID", &member(owner).to_string());
         let mut command = Command::new(&genv);
         command.args(line.split(' ')).current_dir("/");
         command.env("GENV_TMPDIR", &state).env("GENV_DEVICES", "4");
@@ -312,11 +318,11 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
         "envs activate --eid e1 --uid 54322 --pid PID",
         "envs activate --eid e2 --uid 54321 --pid PID",
     ] {
-        let refused = run(line, Some(OWNER + 1))?;
+        let refused = run(line, OWNER, Some(OWNER + 1))?;
         let said = String::from_utf8(refused.stderr)?;
         ensure!(refused.status.code() == Some(1), "{line}: {said}");
         ensure!(
-            said.contains("the user with uid 54321: that is for them and for root"),
+            said.contains("the user 54321: that is for them and for root"),
             "{said}"
         );
         ensure!(said.lines().count() == 1, "{said}");
@@ -335,13 +341,13 @@ fn nobody_changes_another_users_environment_from_outside() -> Result<()> {
             "devices --reset",
             "envs deactivate --pid PID",
         ] {
-            let done = run(line, user)?;
+            let done = run(line, owner, user)?;
             ensure!(done.status.success(), "{line}: {done:?}");
         }
     }
     if uid() == 0 {
         write(OWNER)?;
-        ensure!(run("devices detach --eid e1", None)?.stdout == b"\n");
+        ensure!(run("devices detach --eid e1", OWNER, None)?.stdout == b"\n");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{output, until};
-use genv_tests::process::{Orphan, Running, Sleeper, copy_program};
+use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
 use genv_tests::root::FIRST_UID;
 use rustix::process::getuid;
 
@@ -24,15 +24,12 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new() -> Result<Self> {
-        let all = |mode| fs::Permissions::from_mode(mode);
-        let folder = tempfile::Builder::new().permissions(all(0o755)).tempdir()?;
-        copy_program("genv", &folder.path().join("genv"))?;
         let own = getuid().as_raw();
         let user = if own == 0 { FIRST_UID } else { own };
-        let machine = Self { folder, user };
-        fs::create_dir(machine.state())?;
-        fs::set_permissions(machine.state(), all(0o777))?;
-        Ok(machine)
+        Ok(Self {
+            folder: shared_folder()?,
+            user,
+        })
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -136,14 +133,14 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     let Some(other) = found else {
         return Ok(());
     };
-    let words = format!("cannot add process {other}: it runs as uid ");
+    let words = format!("cannot add process {other}: it runs as user ");
     machine.refuses(user, &add(other), &words)?;
     let new = format!("genv envs activate --eid e2 --uid {user} --pid {other}");
     machine.refuses(user, &new, &words)?;
     // The shell function names the shell's pid by a variable, which anybody can set.
     let call = |command: &str| {
         format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {other} script'; {command}"
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='2 bash {other} script'; {command}"
         )
     };
     machine.refuses(user, &call("genv activate --id e1"), &words)?;
@@ -157,7 +154,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     if is_root() {
         // A command of another user does not take the process out either.
         let leave = format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='1 bash {} script'; \
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='2 bash {} script'; \
              GENV_ENVIRONMENT_ID=e1 genv deactivate",
             own.pid()
         );

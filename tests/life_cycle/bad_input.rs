@@ -1,6 +1,7 @@
 //! What cannot be done is refused in one line, with the right exit code, and changes nothing.
 
 use anyhow::{Result, ensure};
+use genv_tests::enforcer::process_of_another;
 use genv_tests::shell::{Account, Shell};
 
 /// Calls, and the exit codes that they must have; in an environment with device 0 of two.
@@ -70,8 +71,8 @@ const REFUSED_OUTSIDE: [(&str, i32); 17] = [
 fn all_are_refused(prepare: &[&str], calls: &[(&str, i32)]) -> Result<()> {
     const STATE: &str = "cat $GENV_TMPDIR/*.json";
     let account = Account::new()?;
-    // Another user's environment, which lives as long as the first process.
-    let theirs = genv_tests::state::Environment::new("theirs", 54_321, 1, &[1]);
+    let (other, member, _process) = process_of_another()?;
+    let theirs = genv_tests::state::Environment::new("theirs", other, member, &[1]);
     genv_tests::state::write(&account.state(), 2, &[theirs])?;
     let mut lines = vec![Shell::Bash.setup().to_owned()];
     lines.extend(prepare.iter().map(|line| (*line).to_owned()));

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// A machine with four devices, of which these processes use the first.
-fn driver(account: &Account, pids: &[u32]) -> Result<()> {
+pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
     let lines = pids.iter().map(|pid| {
         format!("  - {{pid: {pid}, devices: [{{index: 0, memory: 1gi, utilization: 0.9}}]}}\n")
     });
@@ -28,7 +28,7 @@ fn driver(account: &Account, pids: &[u32]) -> Result<()> {
     Ok(fs::rename(account.home().join("driver.new"), path)?)
 }
 
-fn bash(account: &Account, script: &str) -> Result<Command> {
+pub(crate) fn bash(account: &Account, script: &str) -> Result<Command> {
     let mut command = account.command("bash")?;
     command.args(["--norc", "--noprofile", "-c", script]);
     command.env("GENV_SCENARIO", account.home().join("driver.yaml"));
@@ -36,7 +36,7 @@ fn bash(account: &Account, script: &str) -> Result<Command> {
 }
 
 /// What a line of a shell prints; fails unless it ends with this code.
-fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
+pub(crate) fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
     let done = output(&mut bash(account, script)?)?;
     let said = String::from_utf8(done.stderr)?;
     ensure!(
@@ -48,12 +48,17 @@ fn printed(account: &Account, script: &str, code: i32) -> Result<String> {
 }
 
 /// Activates an environment with a device, starts a job there, and ends the shell.
-fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
+pub(crate) fn leave_behind(account: &Account, start: &str) -> Result<Orphan> {
     leave_behind_after(account, start, "exec sleep 1000", "true")
 }
 
 /// As [`leave_behind`], of a job that runs this line; the shell runs `last` before it ends.
-fn leave_behind_after(account: &Account, start: &str, line: &str, last: &str) -> Result<Orphan> {
+pub(crate) fn leave_behind_after(
+    account: &Account,
+    start: &str,
+    line: &str,
+    last: &str,
+) -> Result<Orphan> {
     fs::write(
         account.home().join("run"),
         format!("echo $$ > ~/job; {line}\n"),
@@ -126,7 +131,23 @@ fn an_agent_without_a_context_keeps_no_device() -> Result<()> {
 
 #[test]
 fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Result<()> {
-    for last in ["genv status", "genv devices", "genv attach --count 1"] {
+    for last in [
+        "genv status",
+        "genv devices",
+        "genv devices find --eid e1",
+        "genv envs",
+        "genv envs find --pid $$",
+        "genv envs query --query eid",
+        "genv free",
+        "genv who 0",
+        "genv usage snapshot",
+        "genv attach --count 1",
+        "genv config gpus 1",
+        "genv config",
+        "genv lock true",
+        "genv exec --gpus 1 -- true",
+        "genv activate --id e1",
+    ] {
         let account = Account::new()?;
         driver(&account, &[])?;
         let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", last)?;
@@ -387,5 +408,52 @@ fn a_snapshot_has_an_environment_whose_job_outlived_its_shell() -> Result<()> {
     ensure!(!text.contains("no_such_environment"), "{found:#}");
     // Without a context it has ended, as far as one look can tell.
     ensure!(!snapshot(&[])?.to_string().contains("\"eid\":\"e1\""));
+    Ok(())
+}
+
+#[test]
+fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device() -> Result<()> {
+    let account = Account::new()?;
+    for works in [true, false] {
+        driver(&account, &[])?;
+        let _ = fs::remove_file(account.home().join("job"));
+        let _ = fs::remove_file(account.home().join("go"));
+        let line = "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $! > ~/job; \
+             until [ -e ~/go ]; do sleep 0.01; done; exit 3";
+        let script = format!("genv exec --eid e1 --gpus 1 -- sh -c '{line}'");
+        let mut command = bash(&account, &script)?;
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut exec = Running::spawn(&mut command)?;
+        let pid = || {
+            fs::read_to_string(account.home().join("job"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        until("the job runs", || Ok(pid().is_some()))?;
+        let job = Orphan(pid().context("a pid")?);
+        let working = [job.0];
+        driver(&account, if works { &working } else { &[] })?;
+        fs::write(account.home().join("go"), "")?;
+        let said = Lines::of(exec.stderr.take().context("no stderr")?);
+        let code = ended(&mut exec)?.code();
+        ensure!(code == Some(3), "{code:?}");
+        let said = said.come().collect::<Vec<_>>().join("\n");
+        let named = format!(
+            "process {} (sleep) works on device 0, which is free now",
+            job.0
+        );
+        ensure!(said.contains(&named) == works, "{said}");
+        ensure!(is_alive(job.0));
+        driver(&account, &[job.0])?;
+        ensure!(
+            printed(&account, "genv devices find --eid e1", 0)?
+                .trim()
+                .is_empty()
+        );
+        let state = fs::read_to_string(account.home().join("state/envs.json")).unwrap_or_default();
+        ensure!(!state.contains("e1"), "{state}");
+    }
     Ok(())
 }

@@ -3,9 +3,12 @@
 mod admitted;
 mod bad_input;
 mod damaged;
+mod detached;
 mod devices;
+mod hindered;
 mod jobs;
 mod members;
 mod queue;
 mod running;
 mod story;
+mod unclear;

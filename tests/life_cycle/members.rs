@@ -1,6 +1,7 @@
 //! Who is in an environment, and what happens to it when shells come and go.
 
 use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::process_of_another;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -64,10 +65,11 @@ fn a_second_shell_joins_shares_the_devices_and_leaves_the_first_alone() -> Resul
 #[test]
 fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own() -> Result<()> {
     let account = Account::new()?;
+    let (other, member, _process) = process_of_another()?;
     // The shell's pid is not known before it runs: it writes the state itself.
     let state = serde_json::json!({"envs": [{
-        "eid": "PID", "uid": 54_321, "creation": "20/11/2026 12:00:00", "username": "bob",
-        "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [1], "kernel_ids": [],
+        "eid": "PID", "uid": other, "creation": "20/11/2026 12:00:00", "username": "bob",
+        "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": [],
     }]});
     std::fs::create_dir_all(account.state())?;
     std::fs::write(account.home().join("template"), state.to_string())?;

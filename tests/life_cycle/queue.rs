@@ -13,6 +13,7 @@ use genv_tests::process::{Sleeper, signal};
 use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::members::listed;
 use crate::running::genv;
@@ -90,7 +91,8 @@ fn who_came_first_is_served_first() -> Result<()> {
     let refused = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
     ensure!(refused.status.code() == Some(4), "{refused:?}");
     let said = String::from_utf8(refused.stderr)?;
-    ensure!(said.contains("others wait in the queue"), "{said}");
+    let first = format!("(process {}) and 1 other wait", large.child.id());
+    ensure!(said.contains(&first), "{said}");
     let shares = ["exec", "-o", "--gpus=1", "--", "true"];
     let shares = output(&mut genv(&account, &shares)?)?;
     ensure!(shares.status.success(), "{shares:?}");
@@ -103,6 +105,63 @@ fn who_came_first_is_served_first() -> Result<()> {
     small.runs()?;
     small.ends()?;
     ensure!(queue_is_empty(&account)?);
+    Ok(())
+}
+
+/// Puts a process into the queue, as anybody may who can write the file.
+fn forge(account: &Account, pid: u32) -> Result<()> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit(')').next().context("no fields")?;
+    let start: u64 = fields
+        .split_whitespace()
+        .nth(19)
+        .context("no start")?
+        .parse()?;
+    let path = account.state().join("genv-members.json");
+    let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
+    Ok(std::fs::write(path, members.to_string())?)
+}
+
+#[test]
+fn an_entry_of_a_process_that_does_not_wait_counts_for_nobody() -> Result<()> {
+    let account = Account::new()?;
+    let exec = ["exec", "--gpus=1", "--", "true"];
+    ensure!(output(&mut genv(&account, &exec)?)?.status.success());
+    let sleeper = Sleeper::start(&[])?;
+    for pid in [1, sleeper.pid(), std::process::id()] {
+        forge(&account, pid)?;
+        let free = output(&mut genv(&account, &["free", "--json"])?)?;
+        let free: Value = serde_json::from_slice(&free.stdout)?;
+        ensure!(free["waiting"] == json!([]), "{free:#}");
+        ensure!(free["devices"][0]["available"] == true, "{free:#}");
+        let done = output(&mut genv(&account, &exec)?)?;
+        ensure!(done.status.success(), "{pid}: {done:?}");
+        ensure!(queue_is_empty(&account)?, "{pid}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lists_of_devices_name_who_waits_for_them() -> Result<()> {
+    let account = Account::new()?;
+    let (_holder, large, _small) = queue(&account)?;
+    let first = format!("(process {}) and 1 other wait", large.child.id());
+    for command in ["free", "devices"] {
+        let shown = output(&mut genv(&account, &[command])?)?;
+        let said = String::from_utf8(shown.stderr)?;
+        ensure!(said.contains(&first), "{command}: {said}");
+        let shown = String::from_utf8(shown.stdout)?;
+        ensure!(!shown.contains("free"), "{shown}");
+        ensure!(
+            command == "devices" || shown.contains("waited for"),
+            "{shown}"
+        );
+    }
+    let free = output(&mut genv(&account, &["free", "--json"])?)?;
+    let free: Value = serde_json::from_slice(&free.stdout)?;
+    ensure!(free["waiting"][0]["pid"] == large.child.id(), "{free:#}");
+    ensure!(free["devices"][0]["available"] == false, "{free:#}");
     Ok(())
 }
 
@@ -203,7 +262,7 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
         let (reader, writer) = pipe()?;
         drop(reader);
         let script = format!("exec genv activate --id e {flags} 9>&1 >/dev/null");
-        let caller = format!("1 bash {} script", std::process::id());
+        let caller = format!("2 bash {} script", std::process::id());
         let mut shell = account.command("bash")?;
         shell.args(["-c", &script]).env("GENV_CALLER", caller);
         let shell = shell.stdin(Stdio::null()).stdout(writer);

@@ -181,8 +181,65 @@ fn spellings_of_older_versions_are_understood() -> Result<()> {
     );
     let root = genv_tests::shell::installation()?;
     ensure!(
-        printed.ends_with(&format!("{}\n", root.display())),
+        printed.ends_with(&format!("{}/lib/genv\n", root.display())),
         "{printed}"
     );
+    Ok(())
+}
+
+#[test]
+fn exec_of_genv_1_means_the_command_that_follows() -> Result<()> {
+    let account = Account::new()?;
+    for line in [
+        "devices --format csv --timestamp",
+        "devices query --query index eids",
+        "envs ps --format csv",
+        "usage snapshot --type devices",
+        // Neither program is there.
+        "enforce",
+        "monitor",
+        "remote -host nowhere --help",
+    ] {
+        let script = format!(
+            "genv {line} >now 2>&1; echo $? >>now; genv exec {line} >then 2>&1; echo $? >>then; cmp now then && cat then"
+        );
+        let (code, printed, said) = account.script("bash", &[], &script)?;
+        ensure!(code == 0, "{line}: {said}{printed}");
+        ensure!(
+            printed.lines().count() > 1 && !printed.contains("unrecognized"),
+            "{line}: {printed}"
+        );
+    }
+    // Behind two hyphens it is a program's name.
+    let (code, _, said) = account.script("bash", &[], "genv exec -- devices")?;
+    ensure!(code == 127, "{said}");
+    Ok(())
+}
+
+#[test]
+fn root_names_a_folder_that_holds_only_links_to_this_genv_or_none() -> Result<()> {
+    let account = Account::new()?;
+    let script = "PATH=$(genv root)/bin:/usr/bin:/bin; type -p genv && genv root";
+    let (code, printed, said) = account.script("bash", &[], script)?;
+    ensure!(code == 0, "{said}");
+    let root = genv_tests::shell::installation()?.join("lib/genv");
+    let root = root.display();
+    ensure!(printed == format!("{root}/bin/genv\n{root}\n"), "{printed}");
+
+    // Where another program has a folder of this name, and where there is none.
+    for other in [
+        "mkdir -p own/lib/genv/bin && touch own/lib/genv/bin/genv;",
+        "",
+    ] {
+        let script =
+            format!("mkdir -p own/bin; {other} cp $(type -p genv) own/bin; own/bin/genv root");
+        let (code, printed, said) = account.script("bash", &[], &script)?;
+        ensure!(code == 1 && printed.is_empty(), "{printed}");
+        ensure!(
+            said.starts_with("genv: cannot tell the folder of genv's own files: "),
+            "{said}"
+        );
+        std::fs::remove_dir_all(account.home().join("own"))?;
+    }
     Ok(())
 }

@@ -7,7 +7,7 @@ use genv_tests::machine::USER;
 use genv_tests::patience::until;
 
 use crate::{
-    CONFIG, DAEMONS, DEB, boot, changed, driver_is_missed, install, left, start_daemons,
+    CONFIG, DAEMONS, DEB, boot, changed, driver_is_missed, install, left, root_is, start_daemons,
     start_member, states,
 };
 
@@ -61,6 +61,12 @@ fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()
             "{found}"
         );
     }
+    root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
+    // As pages of genv 1.x say it is removed.
+    machine.run(&["bash", "-c", "rm -rf $(genv root)"])?;
+    machine.run(&["genv", "--version"])?;
+    let output = machine.output(&["genv", "root"])?;
+    ensure!(output.status.code() == Some(1) && output.stdout.is_empty());
     Ok(())
 }
 

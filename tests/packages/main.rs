@@ -147,6 +147,29 @@ fn start_member(machine: &Machine) -> Result<u32> {
     )
 }
 
+/// `genv root` prints this folder, whose `bin` leads to all programs and shims, as start-up files of genv 0.x use it; `user`
+/// runs a command there.
+fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> Result<()> {
+    let script = format!(
+        "PATH=$({genv} root)/bin:$PATH; for name in genv genv-exporter genv-enforcer nvidia-smi docker; do
+        type -P $name && test -x $(type -P $name) || exit 1; done; genv root; genv --version"
+    );
+    let said = user(&["bash", "-c", &script])?;
+    let names = [
+        "genv",
+        "genv-exporter",
+        "genv-enforcer",
+        "nvidia-smi",
+        "docker",
+    ];
+    let paths: String = names
+        .iter()
+        .map(|name| format!("{root}/bin/{name}\n"))
+        .collect();
+    ensure!(said.starts_with(&format!("{paths}{root}\ngenv ")), "{said}");
+    Ok(())
+}
+
 /// Runs a command as [`USER`], in their home.
 fn as_user(machine: &Machine, words: &[&str]) -> Result<String> {
     let home = format!("HOME=/home/{USER}");

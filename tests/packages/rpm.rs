@@ -5,7 +5,8 @@ use genv_tests::machine::Machine;
 
 use crate::package::rpm;
 use crate::{
-    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, start_daemons, start_member,
+    CONFIG, DAEMONS, DEB, RPM, TARBALL, boot, driver_is_missed, left, root_is, start_daemons,
+    start_member,
 };
 
 #[test]
@@ -27,6 +28,7 @@ fn it_is_installed_and_removed() -> Result<()> {
     driver_is_missed(&said)?;
     let list = machine.run(&["rpm", "--verify", "--nodeps", "genv"])?;
     ensure!(list.is_empty(), "{list}");
+    root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
 
     start_daemons(&machine)?;
     machine.judge("genv-exporter", 1.5)?;

@@ -5,7 +5,7 @@ use genv_tests::machine::{Machine, SCENARIO, USER};
 use genv_tests::patience::until;
 use serde_json::Value;
 
-use crate::{TARBALL, as_user, boot, driver_is_missed};
+use crate::{TARBALL, as_user, boot, driver_is_missed, root_is};
 
 /// A machine on which it is unpacked in the user's home.
 fn unpacked() -> Result<Machine> {
@@ -62,6 +62,8 @@ fn it_needs_no_root_and_says_what_it_cannot_do() -> Result<()> {
     );
 
     let genv = format!("/home/{USER}/.local/bin/genv");
+    let root = format!("/home/{USER}/.local/lib/genv");
+    root_is(|words| as_user(&machine, words), &genv, &root)?;
     let words = [
         &genv, "exec", "--name", "training", "--", "sleep", "1000000",
     ];

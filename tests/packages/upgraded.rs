@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use genv_tests::machine::Machine;
 
 use crate::package::{OWN, Package};
-use crate::{CONFIG, DAEMONS, boot, start_daemons, start_member, states};
+use crate::{CONFIG, DAEMONS, boot, root_is, start_daemons, start_member, states};
 
 /// The processes of both daemons.
 fn pids(machine: &Machine) -> Result<Vec<u32>> {
@@ -24,6 +24,7 @@ fn keeps_configuration_and_environments(package: Package) -> Result<()> {
     let said = package.install(&machine)?;
     ensure!(!said.contains("cannot use"), "{said}");
     package.is_whole(&machine)?;
+    root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
     ensure!(machine.read(CONFIG)? == OWN, "{}", machine.read(CONFIG)?);
     let beside = machine.read(package.new_configuration())?;
     ensure!(

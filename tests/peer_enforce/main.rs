@@ -24,11 +24,11 @@ fn where_both_are_right_they_name_the_same() -> Result<()> {
     let stage = Stage::new(&simulation)?;
     let stray = outside()?;
     let good = in_environment("good")?;
-    let elsewhere = in_environment("good")?;
     let greedy_member = in_environment("greedy")?;
-    let greedy = in_environment("greedy")?;
     stage.environment("good", &good, &[0])?;
     stage.environment("greedy", &greedy_member, &[])?;
+    let elsewhere = in_environment("good")?;
+    let greedy = in_environment("greedy")?;
     stage.limit_memory("greedy", "2gi")?;
     stage
         .peer
@@ -73,9 +73,9 @@ fn a_user_with_too_many_devices_is_named_by_both_and_we_take_the_newest() -> Res
     let simulation = Simulation::new(&lab(&[]));
     let stage = Stage::new(&simulation)?;
     let member = in_environment("wide")?;
+    stage.environment("wide", &member, &[0])?;
     let old = in_environment("wide")?;
     let new = in_environment("wide")?;
-    stage.environment("wide", &member, &[0])?;
     // The state has whole seconds.
     let attached = || fs::read_to_string(stage.peer.state_directory().join("devices.json"));
     let second = |text: &str| Some(text.split_once("\"time\": \"")?.1[..19].to_owned());
@@ -204,8 +204,8 @@ fn what_was_asked_for_later_counts_with_theirs_and_what_was_reserved_with_ours()
     let simulation = Simulation::new(&lab(&[]));
     let stage = Stage::new(&simulation)?;
     let member = in_environment("raised")?;
-    let greedy = in_environment("raised")?;
     stage.environment("raised", &member, &[])?;
+    let greedy = in_environment("raised")?;
     stage.limit_memory("raised", "2gi")?;
     stage
         .peer

@@ -11,6 +11,7 @@ use genv_tests::exporter::Setup;
 use genv_tests::http::free_port;
 use genv_tests::metrics::Labels;
 use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::until;
 use genv_tests::peer::{Monitor, Peer};
 use genv_tests::process::Sleeper;
 use genv_tests::prometheus::Prometheus;
@@ -21,13 +22,19 @@ use crate::host::{Host, login};
 /// The values of each panel's queries.
 type Shown = BTreeMap<String, Vec<String>>;
 
-/// The dashboard that genv 1.4.3 wrote to the folder of its configuration.
+/// The dashboard that genv 1.4.3 writes to the folder of its configuration; its port may answer before.
 fn overview(folder: &Path) -> Result<Dashboard> {
     let path = folder.join("grafana/dashboards/overview.json");
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut json = None;
+    until("its dashboard is written", || {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        json = serde_json::from_str(&text).ok();
+        Ok(json.is_some())
+    })?;
+    let json = json.context("no dashboard")?;
     Ok(Dashboard {
         file: "overview".to_owned(),
-        json: serde_json::from_str(&text)?,
+        json,
     })
 }
 
@@ -112,11 +119,10 @@ fn its_overview_shows_the_same_of_this_machine() -> Result<()> {
 #[test]
 fn its_overview_shows_the_same_of_many_hosts() -> Result<()> {
     let names = ["gpu01", "gpu02"];
-    let used = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "7")])?;
-    let member = Sleeper::start(&[])?;
+    let member = Sleeper::start(&[("GENV_ENVIRONMENT_ID", "7")])?;
     let process = format!(
         "{{pid: {}, devices: [{{index: 0, memory: 3gi}}]}}",
-        used.pid()
+        member.pid()
     );
     let hosts = [Host::new(2, &process)?, Host::new(3, "")?];
     hosts[0].environment("7", "run", &member, "--count 2")?;

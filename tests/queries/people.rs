@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use genv_tests::process::Sleeper;
+use genv_tests::root::FIRST_UID;
 use serde_json::{Value, json};
 
 use crate::lab::{Lab, device, environment, own_environment};
@@ -12,8 +13,9 @@ fn lab() -> Result<Lab> {
     let lab = Lab::new()?;
     lab.write(
         &[
-            environment("e1", &json!("training")),
-            environment("longer-id", &json!("名前")),
+            of_user("e1", "training", 0, "alice"),
+            // A uid without a name on any machine.
+            of_user("longer-id", "名前", FIRST_UID, "root"),
         ],
         &[
             device(0, &[("e1", Some("4g")), ("longer-id", Some("10gi"))]),
@@ -22,6 +24,14 @@ fn lab() -> Result<Lab> {
         ],
     )?;
     Ok(lab)
+}
+
+/// An environment whose record has this user and this name.
+fn of_user(eid: &str, name: &str, uid: u32, username: &str) -> Value {
+    let mut environment = environment(eid, &json!(name));
+    environment["uid"] = json!(uid);
+    environment["username"] = json!(username);
+    environment
 }
 
 /// The table, with the pid of the test named.
@@ -34,18 +44,47 @@ fn table(lab: &Lab, line: &str) -> Result<String> {
 fn tables_align_and_have_no_borders() -> Result<()> {
     let lab = lab()?;
     insta::assert_snapshot!(table(&lab, "envs --timestamp")?, @r"
-    ID         USER         NAME      CREATED              DEVICES  PID(S)
-    e1         alice(1000)  training  20/11/2026 12:00:00  0,2      PID
-    longer-id  alice(1000)  名前      20/11/2026 12:00:00  0        PID
+    ID         USER     NAME      CREATED              DEVICES  PID(S)
+    e1         root(0)  training  20/11/2026 12:00:00  0,2      PID
+    longer-id  54321    名前      20/11/2026 12:00:00  0        PID
     ");
     insta::assert_snapshot!(table(&lab, "devices --timestamp")?, @r"
-    ID  ENV ID     ENV NAME  ATTACHED             USER         MEMORY
-    0   e1         training  20/11/2026 12:00:00  alice(1000)  4g of 40960mi
-    0   longer-id  名前      20/11/2026 12:00:00  alice(1000)  10gi of 40960mi
-    1                                                          40960mi
-    2   e1         training  20/11/2026 12:00:00  alice(1000)  40960mi
+    ID  ENV ID     ENV NAME  ATTACHED             USER     MEMORY
+    0   e1         training  20/11/2026 12:00:00  root(0)  4g of 40960mi
+    0   longer-id  名前      20/11/2026 12:00:00  54321    10gi of 40960mi
+    1                                                      40960mi
+    2   e1         training  20/11/2026 12:00:00  root(0)  40960mi
     ");
     ensure!(table(&lab, "devices --timestamp --no-header")?.starts_with("0  e1"));
+    Ok(())
+}
+
+#[test]
+fn people_see_the_user_of_a_uid_and_programs_the_name_of_the_record() -> Result<()> {
+    let lab = lab()?;
+    let holders = lab.ask(&["who", "0", "--no-header"])?.stdout;
+    for user in ["root(0)", "54321"] {
+        ensure!(holders.contains(&format!("\n{user} ")), "{holders}");
+    }
+    ensure!(!holders.contains("alice"), "{holders}");
+    let csv = table(&lab, "envs ps --format csv --no-header --timestamp")?;
+    ensure!(
+        csv == "e1,alice(0),training,20/11/2026 12:00:00,PID\nlonger-id,root(54321),名前,20/11/2026 12:00:00,PID\n",
+        "{csv}"
+    );
+    let names = lab.genv("envs query --query uid username")?;
+    ensure!(names == "0,alice\n54321,root\n", "{names}");
+    for (line, path) in [
+        ("envs --json", "/envs/0/username"),
+        ("who 0 --json", "/holders/0/username"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let told: Value = serde_json::from_str(&lab.ask(&words)?.stdout)?;
+        ensure!(
+            told.pointer(path) == Some(&json!("alice")),
+            "{line}: {told}"
+        );
+    }
     Ok(())
 }
 
@@ -184,7 +223,7 @@ fn what_is_free_is_told_in_the_order_of_attaching() -> Result<()> {
     let table = lab.genv("free -o --no-header")?;
     for (line, end) in table.lines().zip([
         "free",
-        "free, but used",
+        "used, not attached",
         "shared with 1 environment",
         "shared with 2 environments",
     ]) {

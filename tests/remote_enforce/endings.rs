@@ -160,7 +160,7 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
     .with_context(|| text.clone())?;
     let told = why(&one)?.context("nothing is told")?;
     for part in [
-        "was ended at",
+        "SIGTERM was sent at",
         "Told by    the enforcer on ",
         "non-env-processes on gpu01",
     ] {
@@ -170,13 +170,14 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
     let ended = text.find(has_ended);
     ensure!(warned.is_some() && warned < ended, "{text}");
     for part in [
-        "GPU rule non-env-processes on gpu01 (process 2)",
+        "GPU rule non-env-processes on gpu01: process 2 (sleep)",
         "allowed: processes in an environment",
-        "To comply: ",
     ] {
         let told = text.replace("\r\n* ", " ");
         assert_eq!(told.matches(part).count(), 2, "{part}: {text}");
     }
+    // When it is done it is too late to comply.
+    assert_eq!(text.matches("To comply: ").count(), 1, "{text}");
     Ok(())
 }
 

@@ -44,13 +44,13 @@ impl Machine {
         host: &str,
         script: &str,
     ) -> Result<Self> {
-        Self::start_many_before_enforcer(name, 1, host, script)
+        Self::start_running_before_enforcer(name, &[SLEEP], host, script)
     }
 
-    /// The same, where so many processes sleep.
-    pub(crate) fn start_many_before_enforcer(
+    /// The same, where somebody runs these commands of a shell.
+    pub(crate) fn start_running_before_enforcer(
         name: &'static str,
-        processes: u32,
+        commands: &[&str],
         host: &str,
         script: &str,
     ) -> Result<Self> {
@@ -62,7 +62,7 @@ impl Machine {
         let script = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
         write_script(&genv.with_file_name("genv-enforcer"), &script)?;
         let session = session(&folder, host, &genv)?;
-        Self::start_session(name, &vec![SLEEP; processes as usize], &session, folder)
+        Self::start_session(name, commands, &session, folder)
     }
 
     /// The same, where `genv` is this program, with these variables.

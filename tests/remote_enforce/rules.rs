@@ -123,6 +123,10 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
     Ok(())
 }
 
+/// A process that names its environment: such a machine is a pid namespace, in which nothing shows who has the pid that
+/// genv 1.x wrote.
+const IN_SEVEN: &str = "env GENV_ENVIRONMENT_ID=7 sleep 1000000";
+
 #[test]
 fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_pace() -> Result<()>
 {
@@ -134,9 +138,9 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_
         .map(|pid| format!("{{pid: {pid}, devices: [{{index: 0, memory: 1gi}}]}}"));
     let uses = uses.collect::<Vec<_>>().join(", ");
     let host = format!("{{devices: [{{}}], processes: [{uses}]}}");
-    let one = Machine::start_many_before_enforcer(
+    let one = Machine::start_running_before_enforcer(
         "gpu01",
-        JOB,
+        &[IN_SEVEN; JOB as usize],
         &host,
         "echo asked >>\"$STATE_DIRECTORY.asked\"\nexec \"$real\" \"$@\"",
     )?;
@@ -175,7 +179,7 @@ fn a_device_is_taken_from_a_job_of_many_processes_and_its_host_ends_them_at_the_
 
 #[test]
 fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it() -> Result<()> {
-    let one = Machine::start("gpu01", 1, BREAKS)?;
+    let one = Machine::start_running("gpu01", &[IN_SEVEN], BREAKS)?;
     let uid = victim();
     let environment = |gpu_memory| Environment {
         eid: "7".to_owned(),

@@ -1,7 +1,7 @@
 //! Setting genv up, whatever a user has done to the shell before.
 
 use anyhow::{Result, ensure};
-use genv_tests::shell::{Account, Shell, installed};
+use genv_tests::shell::{Account, Shell, installation, installed};
 
 /// Options under which a careless script breaks, and names of the function's own commands that a user took.
 fn habits(shell: Shell) -> Vec<String> {
@@ -253,9 +253,9 @@ fn a_function_of_another_version_is_told_how_to_go_on() -> Result<()> {
         let setup = shell.setup().replace(" | source", "");
         let older = match shell {
             Shell::Bash | Shell::Zsh => {
-                format!(r#"eval "$(genv shell --init | sed 's/"1 {shell}/"0 {shell}/')""#)
+                format!(r#"eval "$(genv shell --init | sed 's/"2 {shell}/"0 {shell}/')""#)
             }
-            Shell::Fish => format!(r#"{setup} fish | sed 's/"1 fish/"0 fish/' | source"#),
+            Shell::Fish => format!(r#"{setup} fish | sed 's/"2 fish/"0 fish/' | source"#),
         };
         // Reading it through sed hides which shell asks.
         let older = older.replace("--init |", &format!("--init {shell} |"));
@@ -272,9 +272,42 @@ fn a_function_of_another_version_is_told_how_to_go_on() -> Result<()> {
 }
 
 #[test]
+fn the_function_runs_the_program_that_it_is_of_and_falls_back_to_path() -> Result<()> {
+    let program = installation()?.join("bin/genv").display().to_string();
+    for shell in Shell::ALL {
+        let account = Account::new()?;
+        let path = |folder: &str| match shell {
+            Shell::Fish => format!("set -gx PATH {folder} $PATH"),
+            Shell::Bash | Shell::Zsh => format!("export PATH={folder}:$PATH"),
+        };
+        // A link is kept as it was called, and what comes first in PATH later, as a package of genv 1.x does, is not run.
+        let script = [
+            format!("mkdir own venv; ln -s {program} own/genv; printf '#!/bin/sh\necho older\n' >venv/genv; chmod +x venv/genv"),
+            path("$HOME/own"),
+            shell.setup().to_owned(),
+            path("$HOME/venv"),
+            "genv envs query --query eid; genv activate --id a; genv deactivate; echo own".to_owned(),
+            "rm own/genv venv/genv; genv envs query --query eid; genv activate --id a; genv deactivate; echo gone".to_owned(),
+        ];
+        let (_, stdout, stderr) = account.script(shell.name(), &[], &script.join("\n"))?;
+        ensure!(!stdout.contains("older"), "{shell}: {stdout}");
+        ensure!(
+            stdout.contains("own") && stdout.contains("gone"),
+            "{shell}: {stdout}"
+        );
+        let expected = format!(
+            "genv: {}/own/genv is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself\n",
+            account.home().display()
+        );
+        ensure!(stderr == expected, "{shell}: {stderr}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_program_below_the_function_does_not_speak_for_the_shell() -> Result<()> {
     let account = Account::new()?;
-    let script = "GENV_CALLER='1 bash 1 interactive' genv shell --reattach";
+    let script = "GENV_CALLER='2 bash 1 interactive' genv shell --reattach";
     let (code, stdout, stderr) = account.script("bash", &[], script)?;
     ensure!((code, &*stdout) == (1, ""), "{code} {stdout}");
     let expected = "genv: cannot change this shell: genv is not set up in it. Run this line, and add it to ~/.bashrc:\n\n    eval \"$(genv shell --init)\"\n";

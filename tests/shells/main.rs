@@ -1,5 +1,6 @@
 //! genv in real shells: what is set up, what a command changes, and that nothing of it stays.
 
+mod announced;
 mod completion;
 mod inherited;
 mod init;
@@ -8,3 +9,4 @@ mod quoting;
 mod scenario;
 mod scenarios;
 mod terminal;
+mod watched;

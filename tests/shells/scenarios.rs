@@ -86,7 +86,7 @@ const SCENARIOS: &[Scenario] = &[
             Run("genv activate --gpus 1"),
             Has(
                 "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT",
+                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0",
             ),
             Run("genv config name a"),
             Run("genv config name b"),
@@ -94,7 +94,7 @@ const SCENARIOS: &[Scenario] = &[
             Run("genv config --refresh"),
             Has(
                 "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT",
+                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES=0 PATH=SHIMS PROMPT SHOWN=0",
             ),
             Run("genv deactivate"),
             AsBefore,
@@ -228,7 +228,7 @@ const SCENARIOS: &[Scenario] = &[
             Has("GENV_ENVIRONMENT_NAME", "my env; $(touch executed)"),
             Has(
                 "GENV_RESTORE",
-                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=SHIMS",
+                "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=SHIMS SHOWN=0,1",
             ),
             Lacks("GENV_PREACTIVATE"),
             Lacks("GENV_PREACTIVATE_GPUS"),
@@ -306,13 +306,9 @@ const SCENARIOS: &[Scenario] = &[
         steps: &[
             Run("genv activate --id one --gpus 1"),
             Run("perl -e 'print \"[\" x 10000000' >$GENV_TMPDIR/envs.json"),
-            Fails("SETUP", 0, "envs.json is damaged: it has 10000000 bytes"),
+            Fails("SETUP", 0, "envs.json is damaged: it is not JSON"),
             Has("GENV_ENVIRONMENT_ID", "one"),
-            Fails(
-                "genv deactivate",
-                0,
-                "envs.json is damaged: it has 10000000 bytes",
-            ),
+            Fails("genv deactivate", 0, "envs.json is damaged: it is not JSON"),
             AsBefore,
         ],
     },
@@ -323,14 +319,16 @@ const SCENARIOS: &[Scenario] = &[
         steps: &[
             Run("genv activate --id one --gpus 2"),
             // As if the member had been started at another time.
-            Run("sed -i '/start_time_ticks/s/: /: 1/' $GENV_TMPDIR/genv-members.json"),
+            Run(
+                "sed -i 's/\"start_time_ticks\": */&1/' $GENV_TMPDIR/genv-members.json $GENV_TMPDIR/genv-confirmed-*.json",
+            ),
             Prints("genv envs query --query eid", ""),
             Prints("genv devices find --eid one", "\n"),
             Fails("genv config --refresh", 0, "environment one has ended"),
             AsBefore,
             // As if genv 1.4.3 had written of a process long ago.
             Run("genv activate --id one --gpus 2"),
-            Run("rm $GENV_TMPDIR/genv-members.json"),
+            Run("rm $GENV_TMPDIR/genv-members.json $GENV_TMPDIR/genv-confirmed-*.json"),
             Run("touch -d 2001-01-01 $GENV_TMPDIR/envs.json"),
             Prints("genv envs query --query eid", ""),
             Fails("genv attach --refresh", 0, "environment one has ended"),

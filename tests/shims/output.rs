@@ -11,11 +11,30 @@ fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
         output.status.success(),
         "{generation} {arguments:?}: {output:?}"
     );
+    // The summary alone reports what it leaves out.
+    let said = text(&output.stderr);
+    let is_summary = arguments.first().is_none_or(|first| *first == "-f");
     ensure!(
-        output.stderr.is_empty(),
+        said.lines()
+            .all(|line| is_summary && line.contains("used by others")),
         "{generation} {arguments:?}: {output:?}"
     );
     Ok(text(&output.stdout))
+}
+
+#[test]
+fn the_summary_reports_in_a_line_what_others_use_of_a_device() -> Result<()> {
+    let stage = Stage::new()?;
+    for generation in GENERATIONS {
+        let said = text(&stage.nvidia_smi(generation).output()?.stderr);
+        assert_eq!(
+            said,
+            "genv: 1.0 GiB of device 0 are used by others: 'genv who 0' tells more\n\
+             genv: 6.0 GiB of device 1 are used by others: 'genv who 1' tells more\n",
+            "{generation}"
+        );
+    }
+    Ok(())
 }
 
 /// Without the first line, which is the time.

@@ -14,7 +14,8 @@ use crate::metrics::Scrape;
 use crate::patience::{self, until};
 use crate::process::{self, Running};
 pub use crate::victim::{
-    as_victim, copy_of_sleep, ends, is_alive, sleeper, sleeper_of, target, terminate, victim,
+    as_victim, copy_of_sleep, ends, is_alive, process_of_another, sleeper, sleeper_of, target,
+    terminate, victim,
 };
 
 /// A configuration that enforces these rules (a YAML list), also against a single user.

@@ -1,19 +1,34 @@
 //! A small blocking HTTP client: each request on a connection of its own.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::patience::PATIENCE;
 
-/// A port of 127.0.0.1 on which nobody listens now.
+/// A port of 127.0.0.1 on which nobody listens now, and that this program gets once.
 ///
 /// # Errors
 /// There is none.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static HANDED_OUT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = HANDED_OUT.fetch_add(1, Ordering::Relaxed);
+        let place = (std::process::id().wrapping_mul(61)).wrapping_add(number) % PORTS;
+        let port = u16::try_from(FIRST_PORT + place)?;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return Ok(port),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && number < PORTS => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
+
+/// Ports that the kernel gives to no connection by itself (`ip_local_port_range`), and so to no other test meanwhile.
+const FIRST_PORT: u32 = 10_000;
+const PORTS: u32 = 20_000;
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -120,7 +135,7 @@ pub fn read_response(mut stream: impl Read) -> Result<Response> {
     if let Err(error) = stream.read_to_end(&mut bytes) {
         // A TLS server may end the connection without saying so first.
         ensure!(
-            error.kind() == std::io::ErrorKind::UnexpectedEof && !bytes.is_empty(),
+            error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty(),
             "reading an answer: {error}"
         );
     }

@@ -1,11 +1,14 @@
 //! What the kernel says of the programs under test.
 
+use std::fs;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::patience::{self, until};
 use crate::tools::build_folder;
@@ -37,6 +40,22 @@ pub fn copy_program(name: &str, to: &Path) -> Result<()> {
         .context("install, of the package coreutils")?;
     ensure!(status.success(), "install ended with {status}");
     Ok(())
+}
+
+/// A folder that every user can read, with the program `genv` and a state directory, `state`, in which every user can write.
+///
+/// # Errors
+/// genv was not built, or the folder cannot be made.
+pub fn shared_folder() -> Result<TempDir> {
+    let mode = fs::Permissions::from_mode;
+    let folder = tempfile::Builder::new()
+        .permissions(mode(0o755))
+        .tempdir()?;
+    copy_program("genv", &folder.path().join("genv"))?;
+    let state = folder.path().join("state");
+    fs::create_dir(&state)?;
+    fs::set_permissions(state, mode(0o777))?;
+    Ok(folder)
 }
 
 /// Writes a program for `sh` or another interpreter. As [`copy_program`] does it, by another process.
@@ -93,8 +112,8 @@ pub fn anonymous_bytes(pid: u32) -> Result<u64> {
 /// There is no such process.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut seconds = 0.0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let schedstat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let schedstat = fs::read_to_string(task?.path().join("schedstat"))?;
         let nanoseconds = schedstat.split(' ').next().context("no schedstat")?;
         seconds += nanoseconds.parse::<f64>()? / 1e9;
     }
@@ -123,10 +142,9 @@ pub fn tree_cpu_seconds(pid: u32) -> Result<f64> {
 /// The children of all threads of a process that have not been waited for.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
-    let listed =
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let listed = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     listed
         .flat_map(|pids| {
             let pids = pids.split_whitespace().map(str::parse);
@@ -137,14 +155,14 @@ pub fn children(pid: u32) -> Vec<u32> {
 
 /// A field of `/proc/PID/stat`, numbered as in proc(5).
 fn stat_field(pid: u32, number: usize) -> Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, after_name) = stat.rsplit_once(')').context("no name in stat")?;
     let field = after_name.split_whitespace().nth(number - 3);
     Ok(field.context("too few fields in stat")?.parse()?)
 }
 
 fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.split_whitespace().next());
     Ok(number.with_context(|| format!("no {field}"))?.parse()?)
@@ -157,7 +175,7 @@ fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
 /// # Errors
 /// There is no such process, or it ignores SIGCHLD.
 pub fn has_started_a_process(pid: u32) -> Result<bool> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(ignored.context("no SigIgn")?.trim(), 16)?;
     let child_signal = 1 << (Signal::CHILD.as_raw() - 1);
@@ -166,9 +184,9 @@ pub fn has_started_a_process(pid: u32) -> Result<bool> {
     if stat_field(pid, 11)? > 0 {
         return Ok(true);
     }
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end while the list is read.
-        let children = std::fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
         if !children.trim().is_empty() {
             return Ok(true);
         }
@@ -187,7 +205,7 @@ pub fn wait_for_lock(child: &mut Child) -> Result<()> {
         fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
     };
     until("it waits for the lock", || {
-        if std::fs::read_to_string("/proc/locks")?.lines().any(waits) {
+        if fs::read_to_string("/proc/locks")?.lines().any(waits) {
             return Ok(true);
         }
         ensure!(child.try_wait()?.is_none(), "it ended without waiting");

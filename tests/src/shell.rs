@@ -324,8 +324,8 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     Ok(variables)
 }
 
-/// Where genv is installed for all tests of one program, and for every user: `bin/genv`, and an empty folder for the
-/// shims. The shells that were fetched are in `bin` too.
+/// Where genv is installed for all tests of one program, and for every user: `bin/genv`, a link to it in `lib/genv/bin`, and an
+/// empty folder for the shims. The shells that were fetched are in `bin` too.
 ///
 /// # Errors
 /// It was not built.
@@ -336,6 +336,8 @@ pub fn installation() -> Result<&'static Path> {
         let folder = tempfile::Builder::new().permissions(everybody).tempdir()?;
         fs::create_dir_all(folder.path().join("bin"))?;
         fs::create_dir_all(folder.path().join("lib/genv/shims"))?;
+        fs::create_dir_all(folder.path().join("lib/genv/bin"))?;
+        symlink("../../../bin/genv", folder.path().join("lib/genv/bin/genv"))?;
         copy_program("genv", &folder.path().join("bin/genv"))?;
         for (tool, name) in FETCHED {
             if let Some(program) = tools::find(tool, name) {

@@ -43,6 +43,19 @@ pub fn sleeper_of(uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
     copy_of_sleep(Path::new("/bin/sleep"), uid, environment)
 }
 
+/// Another user than the one who runs the tests, and a process of that user: root's first one where the tests do not run as
+/// root.
+///
+/// # Errors
+/// It cannot be started.
+pub fn process_of_another() -> Result<(u32, u32, Option<Sleeper>)> {
+    if !geteuid().is_root() {
+        return Ok((0, 1, None));
+    }
+    let process = sleeper_of(FIRST_UID, &[])?;
+    Ok((FIRST_UID, process.pid(), Some(process)))
+}
+
 /// As [`sleeper_of`], of a copy of the program `sleep`.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use crate::boot;
 use crate::login::{ALICE, BOB, Login, Logout, contexts, logind, prepare};
 
 /// How users start jobs that outlive the login: `EID` is the environment, `JOB` the job.
-const STARTS: [(&str, Logout); 10] = [
+const STARTS: [(&str, Logout); 11] = [
     ("ACTIVATE; nohup JOB &", Logout::Lost),
     ("ACTIVATE; setsid JOB &", Logout::Exit),
     ("ACTIVATE; setsid JOB &", Logout::Lost),
@@ -32,6 +32,7 @@ const STARTS: [(&str, Logout); 10] = [
         "systemd-run --user genv exec --eid EID --gpus 1 -- JOB",
         Logout::Exit,
     ),
+    ("genv exec --detach --eid EID --gpus 1 -- JOB", Logout::Lost),
 ];
 
 /// A job that is left behind, and its environment.
@@ -230,6 +231,7 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
     prepare(&machine)?;
     contexts(&machine, 1, &[])?;
     let (nohup, tmux, scope, exec) = (STARTS[0], STARTS[4], STARTS[8], STARTS[9]);
+    let detached = STARTS[10];
     for (kill, linger, start, stays) in [
         ("no", "disable-linger", nohup, true),
         ("no", "disable-linger", scope, false),
@@ -238,6 +240,8 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
         ("yes", "enable-linger", tmux, false),
         ("yes", "enable-linger", scope, true),
         ("yes", "enable-linger", exec, true),
+        ("no", "disable-linger", detached, true),
+        ("yes", "enable-linger", detached, true),
     ] {
         logind(&machine, &format!("KillUserProcesses={kill}"))?;
         machine.run(&["loginctl", linger, ALICE])?;
@@ -271,6 +275,41 @@ fn what_logind_ends_at_the_logout_gives_its_device_back() -> Result<()> {
         })
         .with_context(|| case)?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_job_that_the_logout_would_end_is_refused() -> Result<()> {
+    let machine = boot()?;
+    prepare(&machine)?;
+    contexts(&machine, 1, &[])?;
+    logind(&machine, "KillUserProcesses=yes")?;
+    let mut login = Login::start(&machine, ALICE)?;
+    login.runs(
+        &machine,
+        "! genv exec --detach --gpus 1 -- sleep 1000000 2> /tmp/refused; genv jobs > /tmp/jobs",
+    )?;
+    let refused = machine.read("tmp/refused")?;
+    ensure!(
+        refused.starts_with("genv: cannot start a job: ")
+            && refused.contains("loginctl enable-linger"),
+        "{refused}"
+    );
+    ensure!(machine.read("tmp/jobs")?.lines().count() <= 1);
+    genv(&machine, ALICE, &["exec", "--gpus", "1", "--", "true"])?;
+    // What the message says helps; here root has to do it.
+    machine.run(&["loginctl", "enable-linger", ALICE])?;
+    login.runs(&machine, "genv exec --detach --gpus 1 -- sleep 1000000")?;
+    login.ends(Logout::Exit)?;
+    until("the session is closed", || {
+        let sessions = machine.run(&["loginctl", "--no-legend", "list-sessions"])?;
+        Ok(!sessions.contains("pts/"))
+    })?;
+    let mut login = Login::start(&machine, ALICE)?;
+    login.runs(&machine, "genv jobs --no-header > /tmp/jobs; genv stop 1")?;
+    let jobs = machine.read("tmp/jobs")?;
+    ensure!(jobs.contains("running"), "{jobs}");
+    login.runs(&machine, "genv exec --gpus 1 -- true")?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //! What users meet is what Prometheus' exporters have taught them: the flags and the configuration file of
 //! its [exporter-toolkit](https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md).
 
+pub mod allocator;
 mod basic_auth;
 pub mod build;
 mod config;

@@ -117,6 +117,7 @@ impl DeviceAccount {
     ) {
         for holder in &before.holders {
             let seconds = &mut self.users.entry(holder.user).or_default().seconds;
+            let measured = measured.filter(|now| now.uuid == before.uuid && !holder.moved);
             let busy = measured.and_then(|now| is_busy(now, holder.user, busy_above));
             // What a process did before it ended is told by nobody.
             let ended = before.use_by(holder.user).is_some()
@@ -195,8 +196,8 @@ impl DeviceAccount {
 
     /// Adds the time that begins with an observation to those who held the device then.
     fn remember_holders(&mut self, before: &ObservedDevice, elapsed_seconds: f64) {
-        let shares: f64 = before.holders.iter().map(|it| it.share_ratio).sum();
-        for holder in before.holders.iter().filter(|_| shares > 0.0) {
+        let shares: f64 = before.known_holders().map(|it| it.share_ratio).sum();
+        for holder in before.known_holders().filter(|_| shares > 0.0) {
             let seconds = self.held_since.entry(holder.user).or_default();
             *seconds += elapsed_seconds * holder.share_ratio / shares;
         }
@@ -250,7 +251,8 @@ impl DeviceAccount {
             }
             return;
         }
-        let holders = before.map_or(&[][..], |before| &before.holders);
+        let before = before.filter(|before| before.uuid == now.uuid);
+        let holders: Vec<_> = before.iter().flat_map(|it| it.known_holders()).collect();
         let shares: f64 = holders.iter().map(|holder| holder.share_ratio).sum();
         if shares > 0.0 {
             for holder in holders {
@@ -273,10 +275,10 @@ impl DeviceAccount {
         account.errors += 1;
         account.last_timestamp_seconds =
             account.last_timestamp_seconds.max(event.timestamp_seconds);
-        let held_before = before.into_iter().flat_map(|device| &device.holders);
+        let held_before = before.into_iter().flat_map(|it| it.known_holders());
         let attached_since = now
             .into_iter()
-            .flat_map(|device| &device.holders)
+            .flat_map(|it| it.known_holders())
             .filter(|holder| {
                 holder
                     .attached_timestamp_seconds

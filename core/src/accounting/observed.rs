@@ -1,7 +1,5 @@
 //! What accounting needs to know of one moment.
 
-use std::collections::BTreeSet;
-
 use super::{UserId, Users};
 use crate::attribute::{changed_user, unknown_owner};
 use crate::gpu::XidEvent;
@@ -15,8 +13,6 @@ pub(crate) struct Reading {
     pub(crate) read_seconds: Option<f64>,
     /// XID errors that happened since.
     pub(crate) xid_events: Vec<XidEvent>,
-    /// GPUs that list no process, and are in use.
-    pub(crate) suspected: BTreeSet<u32>,
 }
 
 /// One host at one moment.
@@ -41,7 +37,7 @@ pub(crate) struct ObservedDevice {
     /// Attachments.
     pub(crate) holders: Vec<Holder>,
     /// Use by each user who has a process on it, each once, and by [`UserId::NOBODY`] for processes whose user
-    /// is not known; absent if it is not known which processes there are.
+    /// is not known; absent if it is not measured what is done on it.
     pub(crate) users: Option<Vec<UserUse>>,
 }
 
@@ -52,6 +48,8 @@ pub(crate) struct Holder {
     pub(crate) share_ratio: f64,
     /// Unix time.
     pub(crate) attached_timestamp_seconds: Option<f64>,
+    /// Whether another GPU was there when it was attached.
+    pub(crate) moved: bool,
 }
 
 /// What the processes of one user do on one device.
@@ -92,12 +90,11 @@ impl Observed {
                             user,
                             share_ratio: attachment.share_ratio,
                             attached_timestamp_seconds: attachment.attached_timestamp_seconds,
+                            moved: attachment.moved,
                         })
                     })
                     .collect(),
-                users: (snapshot.processes_known(device.index.gpu)
-                    && !reading.suspected.contains(&device.index.gpu))
-                .then(Vec::new),
+                users: snapshot.use_measured(device.index.gpu).then(Vec::new),
             });
         }
 
@@ -131,6 +128,11 @@ impl Observed {
 }
 
 impl ObservedDevice {
+    /// Who is known to hold this GPU.
+    pub(super) fn known_holders(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(|holder| !holder.moved)
+    }
+
     pub(super) fn use_by(&self, user: UserId) -> Option<&UserUse> {
         self.users.as_ref()?.iter().find(|u| u.user == user)
     }

@@ -45,6 +45,7 @@ impl Case {
             user,
             share_ratio,
             attached_timestamp_seconds: None,
+            moved: false,
         });
         self
     }

@@ -11,7 +11,8 @@ use crate::state::LeftOut;
 /// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user
 /// 1000's, its member is pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is
 /// named as a member of E too, but its process started after the state was written; so is pid 500, of which
-/// the user cannot be read. Environment R is root's, its members are pids 1 and 400. The record of environment V names
+/// the user cannot be read. Environment N is user 1000's too, its member is pid 110, and it was made at second 5,000. Environment R is root's, its
+/// members are pids 1 and 400. The record of environment V names
 /// user 2000, and lists pid 1 and pid 60, which is user 1000's. Environment K is user 1000's, and
 /// no kernel of it was found; neither was one of E, which its member keeps alive. Pid 50 is a shell
 /// that is no member. The process in question is pid 999.
@@ -42,6 +43,9 @@ struct Case {
     /// The environment that lists the process itself as its member.
     #[serde(default)]
     member_of: Option<String>,
+    /// The second at which it started, where it is not 30,000.
+    #[serde(default)]
+    started: Option<u32>,
     #[serde(default)]
     stale: bool,
     /// A record was left out that names the environment D and user 1000, and lists pids 1, 70 and 300; and one that names
@@ -132,6 +136,7 @@ fn table(case: &Case) -> ProcessTable {
     };
     // Seconds at which each pid of the world started; a member started before the state was written.
     let start = |pid: u32| match pid {
+        PID if case.started.is_some() => case.started.unwrap_or_default(),
         PID if case.member_of.is_some() => 9_000,
         PID => 30_000,
         50 => 25_000,
@@ -158,7 +163,7 @@ fn table(case: &Case) -> ProcessTable {
             table.lineage.insert(child.0, started(child.0, child.1, 0));
         }
     }
-    for member in [100, 200, 60, 400, 500, 1] {
+    for member in [100, 110, 200, 60, 400, 500, 1] {
         let parent = u32::from(member != 1);
         let lineage = started(member, member, parent);
         table.lineage.entry(member).or_insert(lineage);
@@ -183,6 +188,10 @@ fn every_case_of_the_table_gets_its_answer() {
             environments: vec![
                 environment("E", 1000, &[100, 300, 500]),
                 environment("F", 2000, &[200]),
+                EnvironmentState {
+                    created_timestamp_seconds: Some(5_000.0),
+                    ..environment("N", 1000, &[110])
+                },
                 environment("R", 0, &[1, 400]),
                 environment("V", 2000, &[60, 1]),
                 environment("dead", 1000, &[]),
@@ -202,8 +211,17 @@ fn every_case_of_the_table_gets_its_answer() {
         }
         let table = table(case);
         let environments = live_environments(&state, &table);
-        let attribution =
-            Attributor::new(&state, &environments, !case.stale, &table).attribute(PID);
+        let attributor = Attributor::new(&state, &environments, !case.stale, &table);
+        let attribution = attributor.attribute(PID);
+        if case.environ.is_none() {
+            let is_outside = case.expect.starts_with("outside");
+            assert_eq!(
+                attributor.is_without(PID, |_| true),
+                is_outside,
+                "{}",
+                case.case
+            );
+        }
         let answer = match attribution {
             Attribution::Environment { eid } => format!("in {eid}"),
             Attribution::Outside { reason } => format!("outside {reason}"),
@@ -211,6 +229,79 @@ fn every_case_of_the_table_gets_its_answer() {
         };
         assert_eq!(answer, case.expect, "{}", case.case);
     }
+}
+
+/// A process whose environ cannot be read.
+fn unread(uid: u32, ancestors: &[i64]) -> Case {
+    Case {
+        case: "unread".to_owned(),
+        read: None,
+        claim: None,
+        environ: Some(reason::ENVIRON_UNREADABLE.to_owned()),
+        uid: Some(uid),
+        real_uid: None,
+        container: false,
+        container_owner: None,
+        ancestors: ancestors.to_vec(),
+        member_of: None,
+        started: None,
+        stale: false,
+        damaged: false,
+        expect: String::new(),
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_could_claim() {
+    let is_outside = |case: &Case, change: &dyn Fn(&mut State)| {
+        let mut state = State {
+            written_timestamp_seconds: Some(WRITTEN_SECONDS),
+            environments: vec![environment("E", 1000, &[100])],
+            ..State::default()
+        };
+        change(&mut state);
+        let table = table(case);
+        let live = live_environments(&state, &table);
+        Attributor::new(&state, &live, !case.stale, &table).is_without(PID, |_| true)
+    };
+    let as_it_is = |_: &mut State| {};
+    let of_carol = || unread(3000, &[50, 1]);
+    assert!(is_outside(&of_carol(), &as_it_is));
+    let stale = Case {
+        stale: true,
+        ..of_carol()
+    };
+    let contained = Case {
+        container: true,
+        ..of_carol()
+    };
+    let vanished = Case {
+        read: Some("vanished".to_owned()),
+        ..of_carol()
+    };
+    for case in [
+        unread(1000, &[50, 1]),
+        unread(3000, &[100, 1]),
+        unread(3000, &[50, 0]),
+        stale,
+        contained,
+        vanished,
+    ] {
+        assert!(!is_outside(&case, &as_it_is), "{:?}", case.ancestors);
+    }
+    // A spawner of root's may have started it.
+    let spawned = |state: &mut State| state.environments.push(environment("R", 0, &[1]));
+    assert!(!is_outside(&of_carol(), &spawned));
+    // Her environment may live by kernels, and a record that cannot be read may be hers.
+    let kernels = |state: &mut State| state.kernels_not_found = [("K".to_owned(), 3000)].into();
+    assert!(!is_outside(&of_carol(), &kernels));
+    let damaged = |state: &mut State| {
+        state.left_out = Arc::new(LeftOut {
+            eids: ["D".to_owned()].into(),
+            ..LeftOut::default()
+        });
+    };
+    assert!(!is_outside(&of_carol(), &damaged));
 }
 
 fn eids(environments: &[LiveEnvironment<'_>]) -> Vec<String> {
@@ -254,22 +345,11 @@ fn an_environment_lives_by_a_member_of_its_own_time_a_kernel_or_a_hidden_member(
 
 #[test]
 fn a_loop_of_parents_ends_as_a_broken_chain() {
-    let case = |uid| Case {
-        case: "loop".to_owned(),
-        read: None,
-        claim: None,
+    let looped = Case {
         environ: None,
-        uid,
-        real_uid: None,
-        container: false,
-        container_owner: None,
-        ancestors: vec![1],
-        member_of: None,
-        stale: false,
-        damaged: false,
-        expect: String::new(),
+        ..unread(1000, &[1])
     };
-    let mut table = table(&case(Some(1000)));
+    let mut table = table(&looped);
     table.lineage.insert(PID, started(PID, 5, 998));
     table.lineage.insert(998, started(998, 5, PID));
     let attribution = Attributor::new(&State::default(), &[], true, &table).attribute(PID);

@@ -2,7 +2,8 @@
 //!
 //! A driver lists the processes of the pid namespace that asks: from within a container without the host's namespace
 //! every device seems unused. Some drivers leave processes out for other reasons. A device that works, or holds memory
-//! that the driver itself does not need, is used by a process that is not listed: then its processes are not known.
+//! that the driver itself does not need, is used by a process that is not listed: then its processes are not known. Nor
+//! are they where neither answer was read, so that nothing confirms an empty list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +17,20 @@ const MOST_KEPT_BYTES: u64 = 1 << 30;
 /// By how much that changes without a process.
 const TOLERANCE_BYTES: u64 = 64 << 20;
 
-/// For how long answers may contradict each other, and in two samples at least: utilization is that of the last second,
-/// and a process may end between two calls.
+/// For how long, and in two samples at least, something has to show: utilization is that of the last second, a process may
+/// end between two calls, and one reading may be odd.
 const PATIENCE_SECONDS: f64 = 10.0;
+
+/// For how long the last reading stands in the place of those that fail.
+const STANDS_SECONDS: f64 = 600.0;
 
 /// What is remembered of the devices of a host.
 #[derive(Debug, Default)]
 pub(super) struct Contradictions {
     devices: BTreeMap<DeviceIndex, Watched>,
+    /// Devices of which the last sample shows use that no listed process explains.
+    unexplained: BTreeSet<DeviceIndex>,
+    session: u64,
     driver_version: Option<String>,
     /// Whether the driver ever listed a process.
     listed: bool,
@@ -33,28 +40,39 @@ pub(super) struct Contradictions {
 #[derive(Debug, Default)]
 struct Watched {
     uuid: String,
-    /// The least memory that was in use while no process was listed.
-    kept_bytes: Option<u64>,
-    /// When its answers began to contradict each other, and how many samples in a row they do.
+    kept: Kept,
+    /// When the device was last seen to work, and to hold memory, while no process was listed, unless a later reading shows
+    /// that it does not.
+    worked_seconds: Option<f64>,
+    held_seconds: Option<f64>,
+    contradiction: Lasting,
+}
+
+/// What the driver keeps of a device: the least memory that was in use while no process was listed and the device
+/// rested. An amount counts once nothing else was seen for as long as a contradiction has to last.
+#[derive(Debug, Default)]
+struct Kept {
+    bytes: Option<u64>,
+    lower: Lasting,
+    lower_bytes: u64,
+}
+
+/// Since when something shows, and in how many samples.
+#[derive(Debug, Default)]
+struct Lasting {
     since_seconds: Option<f64>,
     samples: u32,
 }
 
 impl Contradictions {
-    /// Marks the processes of devices as incomplete that contradict their lists, in a sample that was read at
-    /// `read_seconds` of a clock that never goes back. Returns all GPUs that do so now, also those that have not done
-    /// so for long enough: until that is decided, nobody is charged for leaving them idle.
-    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) -> BTreeSet<u32> {
-        let mut suspected = BTreeSet::new();
-        // Another driver may keep more.
-        if self.driver_version != sample.driver_version {
-            self.driver_version.clone_from(&sample.driver_version);
-            self.devices.clear();
-        }
+    /// Marks the processes of devices as incomplete whose lists are empty and not confirmed, or contradicted for long
+    /// enough, in a sample that was read at `read_seconds` of a clock that never goes back.
+    pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
+        self.follow_driver(sample);
+        self.unexplained.clear();
         let mut contradicted = None;
         for device in &mut sample.devices {
             if device.lost || device.mig_parent {
-                self.devices.remove(&device.index);
                 continue;
             }
             self.listed |= device.processes.iter().flatten().next().is_some();
@@ -62,37 +80,68 @@ impl Contradictions {
             if watched.contradicts(device, read_seconds) {
                 device.processes_incomplete = true;
                 contradicted.get_or_insert(device.index);
+            } else if device.processes.as_ref().is_some_and(Vec::is_empty) {
+                device.processes_incomplete |= !is_checked(&device.measurements);
             }
-            if watched.since_seconds.is_some() {
-                suspected.insert(device.index.gpu);
+            if watched.contradiction.shows() || rests_at_work(device) {
+                self.unexplained.insert(device.index);
             }
         }
-        if let Some(index) = contradicted
-            && !self.logged
-        {
-            self.logged = true;
-            let remedy = if self.listed {
-                "'nvidia-smi' and the kernel log may tell more"
-            } else {
-                "no process was ever listed, as in a container with a pid namespace of its own: \
-                 run this program in the host's (--pid=host, hostPID: true)"
-            };
-            tracing::warn!(
-                device = %index,
-                "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
-            );
+        if let Some(index) = contradicted {
+            self.log(index);
         }
-        suspected
+    }
+
+    /// Whether the last sample shows use of a device that no listed process explains. Until it is decided whether a
+    /// process is missing from the list, what is done on the device is not measured.
+    pub(super) fn is_use_unexplained(&self, index: DeviceIndex) -> bool {
+        self.unexplained.contains(&index)
+    }
+
+    /// Another driver may keep more, and so may the same one that was loaded anew.
+    fn follow_driver(&mut self, sample: &GpuSample) {
+        let version = sample.driver_version.as_ref();
+        let is_other = version.is_some_and(|it| self.driver_version.as_ref() != Some(it));
+        if is_other || self.session != sample.session {
+            for watched in self.devices.values_mut() {
+                watched.kept = Kept::default();
+            }
+        }
+        self.session = sample.session;
+        if is_other {
+            self.driver_version = version.cloned();
+        }
+    }
+
+    fn log(&mut self, index: DeviceIndex) {
+        if std::mem::replace(&mut self.logged, true) {
+            return;
+        }
+        let remedy = if self.listed {
+            "'nvidia-smi' and the kernel log may tell more"
+        } else {
+            "no process was ever listed, as in a container with a pid namespace of its own: \
+             run this program in the host's (--pid=host, hostPID: true)"
+        };
+        tracing::warn!(
+            device = %index,
+            "the driver lists no process on a device that is in use, so that its processes are not known; {remedy}"
+        );
     }
 }
 
-/// Whether a device works, or holds more memory than any driver keeps on one that no process uses. A single look cannot
-/// know more: its utilization may be that of a process that has just ended.
+/// Whether a single look confirms that no process uses a device: its utilization or its memory was read, it does not work,
+/// and it holds no more memory than any driver keeps.
 #[must_use]
-pub fn seems_used(measurements: &DeviceMeasurements) -> bool {
+pub fn seems_unused(measurements: &DeviceMeasurements) -> bool {
     let memory = measurements.memory.as_ref();
-    memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES)
-        || works(measurements)
+    let holds = memory.is_some_and(|memory| memory.used_bytes > MOST_KEPT_BYTES + TOLERANCE_BYTES);
+    is_checked(measurements) && !holds && !works(measurements)
+}
+
+/// Whether anything was read that would contradict an empty list of processes.
+fn is_checked(measurements: &DeviceMeasurements) -> bool {
+    measurements.utilization_ratio.is_some() || measurements.memory.is_some()
 }
 
 fn works(measurements: &DeviceMeasurements) -> bool {
@@ -101,41 +150,99 @@ fn works(measurements: &DeviceMeasurements) -> bool {
         .is_some_and(|ratio| ratio > UNUSED_RATIO)
 }
 
+/// Utilization that so many processes may show less together than their device does: what a device shows without any, and
+/// what drivers take from each when they round to whole percents.
+pub(super) fn rounded_ratio(processes: usize) -> f64 {
+    UNUSED_RATIO + 0.01 * processes as f64
+}
+
+/// Whether a device works while all processes that are listed on it rest.
+fn rests_at_work(device: &DeviceSample) -> bool {
+    let Some(processes) = device.processes.as_ref().filter(|it| !it.is_empty()) else {
+        return false;
+    };
+    let rounded = rounded_ratio(processes.len());
+    let mut used = Some(0.0);
+    for process in processes {
+        used = used.zip(process.utilization_ratio).map(|(a, b)| a + b);
+    }
+    let own = device.measurements.utilization_ratio;
+    own.is_some_and(|own| own > rounded) && used.is_some_and(|used| used <= rounded)
+}
+
 impl Watched {
     fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
-        if self.uuid != device.uuid {
-            *self = Self {
-                uuid: device.uuid.clone(),
-                ..Self::default()
-            };
+        // A device that could not be asked for its UUID is most likely the same.
+        if self.uuid != device.uuid && !device.uuid.is_empty() {
+            self.uuid.clone_from(&device.uuid);
+            self.kept = Kept::default();
         }
         // A list that fails now and then says nothing about those that contradict the device.
         if !device.processes_known() {
             return false;
         }
         if device.processes.as_ref().is_some_and(|it| !it.is_empty()) {
-            self.forget();
+            (self.worked_seconds, self.held_seconds) = (None, None);
+            self.contradiction.end();
+            self.kept.lower.end();
             return false;
         }
-        let works = works(&device.measurements);
-        let used_bytes = device.measurements.memory.map(|memory| memory.used_bytes);
-        let kept_bytes = self.kept_bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
-        let holds =
-            used_bytes.is_some_and(|used| used > kept_bytes.saturating_add(TOLERANCE_BYTES));
-        self.kept_bytes = match (self.kept_bytes, used_bytes) {
-            (Some(kept), Some(used)) => Some(kept.min(used)),
-            (kept, used) => kept.or(used),
-        };
-        if !works && !holds {
-            self.forget();
+        let measurements = &device.measurements;
+        if measurements.utilization_ratio.is_some() {
+            self.worked_seconds = works(measurements).then_some(read_seconds);
+        }
+        let stands = |seconds: f64| read_seconds - seconds <= STANDS_SECONDS;
+        let works = self.worked_seconds.is_some_and(stands);
+        if let Some(memory) = measurements.memory {
+            let holds = self.kept.is_exceeded(memory.used_bytes);
+            self.held_seconds = holds.then_some(read_seconds);
+            if !works {
+                self.kept.observe(memory.used_bytes, read_seconds);
+            }
+        }
+        if !works && !self.held_seconds.is_some_and(stands) {
+            self.contradiction.end();
             return false;
         }
+        self.contradiction.observe(read_seconds)
+    }
+}
+
+impl Kept {
+    fn is_exceeded(&self, used_bytes: u64) -> bool {
+        let kept_bytes = self.bytes.unwrap_or(u64::MAX).min(MOST_KEPT_BYTES);
+        used_bytes > kept_bytes + TOLERANCE_BYTES
+    }
+
+    fn observe(&mut self, used_bytes: u64, read_seconds: f64) {
+        if self.bytes.is_some_and(|kept| used_bytes >= kept) {
+            self.lower.end();
+            return;
+        }
+        if !self.lower.shows() {
+            self.lower_bytes = 0;
+        }
+        self.lower_bytes = self.lower_bytes.max(used_bytes);
+        if self.lower.observe(read_seconds) {
+            self.bytes = Some(self.lower_bytes);
+            self.lower.end();
+        }
+    }
+}
+
+impl Lasting {
+    const fn shows(&self) -> bool {
+        self.since_seconds.is_some()
+    }
+
+    /// It shows in a sample; whether it did for long enough.
+    fn observe(&mut self, read_seconds: f64) -> bool {
         let since = *self.since_seconds.get_or_insert(read_seconds);
         self.samples = self.samples.saturating_add(1);
         self.samples >= 2 && read_seconds - since >= PATIENCE_SECONDS
     }
 
-    const fn forget(&mut self) {
+    const fn end(&mut self) {
         self.since_seconds = None;
         self.samples = 0;
     }

@@ -1,11 +1,15 @@
 //! The devices of a snapshot, and which environments hold them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::contradictions::Contradictions;
 use crate::attribute::LiveEnvironment;
 use crate::gpu::{DeviceSample, GpuSample};
-use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount};
+use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount, Occupants};
 use crate::state::{DeviceState, State};
+
+/// GPUs that one message names.
+const MOST_NAMED: usize = 16;
 
 /// Every device once seen. At an index is the device that was last seen there: metrics are
 /// told apart by the index alone, so another device takes its predecessor's place.
@@ -29,6 +33,7 @@ impl Devices {
         &mut self,
         sample: Option<&GpuSample>,
         processes_wanted: bool,
+        contradictions: &Contradictions,
     ) -> Vec<Device> {
         let mut samples: BTreeMap<DeviceIndex, &DeviceSample> = BTreeMap::new();
         for device in sample.iter().flat_map(|sample| &sample.devices) {
@@ -52,6 +57,7 @@ impl Devices {
                     measurements: sample.map_or_else(Default::default, |s| s.measurements.clone()),
                     processes_measured: processes_wanted
                         && sample.is_some_and(|s| !s.mig_parent && s.processes_known()),
+                    use_unexplained: sample.is_some() && contradictions.is_use_unexplained(*index),
                     attachments: Vec::new(),
                 }
             })
@@ -80,12 +86,53 @@ impl Devices {
         }
     }
 
+    /// Whole GPUs that the driver does not show, and that it showed before or that environments hold, in one clause. A GPU
+    /// that is lost is shown.
+    pub(super) fn missing(
+        &self,
+        sample: &GpuSample,
+        state: Option<&State>,
+        live: &[LiveEnvironment<'_>],
+    ) -> Option<String> {
+        let shown: BTreeSet<u32> = sample.devices.iter().map(|it| it.index.gpu).collect();
+        let before = self.0.keys().filter(|index| index.mig.is_none());
+        let before = before.map(|index| index.gpu);
+        let lives: HashSet<&str> = live.iter().map(|it| it.environment.eid.as_str()).collect();
+        let held = state.map_or(&[][..], |it| &it.devices).iter();
+        let held = held.filter(|it| {
+            let mut attachments = it.attachments.iter();
+            attachments.any(|it| lives.contains(it.eid.as_str()))
+        });
+        let held = held.map(|it| it.index);
+        let missing: BTreeSet<u32> = before
+            .chain(held)
+            .filter(|it| !shown.contains(it))
+            .collect();
+        let named: Vec<String> = missing
+            .iter()
+            .take(MOST_NAMED)
+            .map(u32::to_string)
+            .collect();
+        let more = if missing.len() > MOST_NAMED {
+            " and others"
+        } else {
+            ""
+        };
+        (!missing.is_empty()).then(|| {
+            format!(
+                "the driver does not show GPU {}{more}, which it showed before or which an environment holds",
+                named.join(", ")
+            )
+        })
+    }
+
     /// Adds the attachments of environments that live.
     pub(super) fn attach(
         &self,
         devices: &mut [Device],
         state: &State,
         live: &[LiveEnvironment<'_>],
+        occupants: &Occupants,
     ) {
         let eids = live.iter().map(|live| live.environment.eid.as_str());
         let mut seen_at: HashMap<&str, usize> = eids.map(|eid| (eid, usize::MAX)).collect();
@@ -100,9 +147,36 @@ impl Devices {
             let total_bytes = known
                 .memory_total_bytes
                 .or(held.total_memory.map(MemoryAmount::bytes));
-            devices[position].attachments = attachments(number, held, total_bytes, &mut seen_at);
+            let device = &mut devices[position];
+            let mut attachments = attachments(number, held, total_bytes, &mut seen_at);
+            if occupants.saw_another(device) {
+                for attachment in &mut attachments {
+                    let attached_seconds = attachment.attached_timestamp_seconds;
+                    attachment.moved = occupants.was_another(device, attached_seconds);
+                }
+            }
+            device.attachments = attachments;
         }
     }
+}
+
+/// Environments that attached an index at which another GPU was then.
+pub(super) fn moved_environments<'a>(
+    state: &'a State,
+    devices: &[Device],
+    occupants: &Occupants,
+) -> HashSet<&'a str> {
+    let mut moved = HashSet::new();
+    for device in devices.iter().filter(|it| occupants.saw_another(it)) {
+        let held = state.devices.iter();
+        let held = held.filter(|held| DeviceIndex::gpu(held.index) == device.index);
+        for attachment in held.flat_map(|held| &held.attachments) {
+            if occupants.was_another(device, attachment.attached_timestamp_seconds) {
+                moved.insert(attachment.eid.as_str());
+            }
+        }
+    }
+    moved
 }
 
 /// The attachments of a device, each environment's once. `seen_at` has for each that lives the number of the device at
@@ -123,6 +197,7 @@ fn attachments(
                 memory_bytes: attachment.gpu_memory.map(MemoryAmount::bytes),
                 share_ratio: share(attachment.gpu_memory.map(MemoryAmount::bytes), total_bytes),
                 attached_timestamp_seconds: attachment.attached_timestamp_seconds,
+                moved: false,
             });
         }
     }

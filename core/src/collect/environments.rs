@@ -1,6 +1,6 @@
 //! The environments of a snapshot, and what they use of each device.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::view::Usernames;
 use crate::attribute::LiveEnvironment;
@@ -87,12 +87,19 @@ fn attach(
     for held in state.iter().flat_map(|state| &state.devices) {
         let index = DeviceIndex::gpu(held.index);
         let device = devices.iter().find(|device| device.index == index);
-        let measured = attributed && device.is_some_and(|device| device.processes_measured);
+        let measured = attributed && device.is_some_and(is_measured);
         let total_bytes = device
             .and_then(|device| device.measurements.memory)
             .map(|memory| memory.total_bytes)
             .or(held.total_memory.map(MemoryAmount::bytes));
+        let moved: HashSet<&str> = device
+            .iter()
+            .flat_map(|device| &device.attachments)
+            .filter(|it| it.moved)
+            .map(|it| it.eid.as_str())
+            .collect();
         for attachment in &held.attachments {
+            let measured = measured && !moved.contains(attachment.eid.as_str());
             let Some(position) = positions.get(attachment.eid.as_str()) else {
                 continue;
             };
@@ -123,7 +130,7 @@ fn device_of<'u>(
     let position = used.iter().position(|device| device.index == index);
     let position = position.unwrap_or_else(|| {
         let device = devices.iter().find(|device| device.index == index);
-        let measured = device.is_some_and(|device| device.processes_measured);
+        let measured = device.is_some_and(is_measured);
         used.push(EnvironmentDevice {
             index,
             attached: false,
@@ -135,6 +142,11 @@ fn device_of<'u>(
         used.len() - 1
     });
     &mut used[position]
+}
+
+/// Whether an environment of which no process is listed on a device uses nothing of it.
+const fn is_measured(device: &Device) -> bool {
+    device.processes_measured && !device.use_unexplained
 }
 
 /// A sum of which one part is unknown is unknown.

@@ -30,6 +30,10 @@ pub(super) struct Host {
     /// users are called.
     processes: Collector<ProcessQuestion, ProcessAnswer>,
     processes_wanted: bool,
+    /// A state that was read since the processes were last asked.
+    state_to_ask: Option<Held<State>>,
+    /// A state of which the processes were asked, and no answer is there yet.
+    state_asked: Option<Held<State>>,
     evidence: Evidence,
     reading: Reading,
     view: View,
@@ -77,6 +81,8 @@ impl Host {
             state: state.transpose()?,
             processes: processes?,
             processes_wanted: switches.processes,
+            state_to_ask: None,
+            state_asked: None,
             evidence: Evidence::default(),
             reading: Reading::default(),
             view: View::new(hostname, simulated, options),
@@ -104,7 +110,7 @@ impl Host {
         if let Some(state) = &mut self.state
             && let Some(late) = state.ask(())
         {
-            self.evidence.state = Some(late);
+            self.state_to_ask = Some(late);
         }
     }
 
@@ -116,18 +122,22 @@ impl Host {
             if !read.value.warnings.is_empty() {
                 state.status.error = Some(read.value.warnings.join("; "));
             }
-            self.evidence.state = Some(read);
+            self.state_to_ask = Some(read);
         }
-        if let Some(late) = self.processes.ask(question(&self.evidence)) {
-            self.evidence.processes = Some(late);
+        let late = self.processes.take(Instant::now());
+        self.keep_processes(late);
+        if self.processes.is_idle() {
+            let state = self.state_to_ask.as_ref().or(self.evidence.state.as_ref());
+            let question = question(self.evidence.gpu.as_ref(), state);
+            self.processes.ask(question);
+            self.state_asked = self.state_to_ask.take();
         }
     }
 
     /// Waits for the processes, and ends the cycle with a snapshot.
     pub(super) fn finish(&mut self, deadlines: &Deadlines) -> Snapshot {
-        if let Some(answer) = self.processes.take(deadlines.processes) {
-            self.evidence.processes = Some(answer);
-        }
+        let answer = self.processes.take(deadlines.processes);
+        self.keep_processes(answer);
         let of_this_cycle = |asked_seconds| asked_seconds >= self.cycle_started_seconds;
         self.evidence.state_is_fresh = self.state.as_ref().is_some_and(|s| s.status.success)
             && self
@@ -155,6 +165,17 @@ impl Host {
         }
     }
 
+    /// Takes an answer about processes, and with it the state of which they were asked: which members live, it tells of that
+    /// state alone.
+    fn keep_processes(&mut self, answer: Option<Held<ProcessAnswer>>) {
+        if let Some(answer) = answer {
+            self.evidence.processes = Some(answer);
+            if let Some(state) = self.state_asked.take() {
+                self.evidence.state = Some(state);
+            }
+        }
+    }
+
     fn statuses(&self) -> BTreeMap<String, CollectorStatus> {
         let gpu = self.gpu.as_ref().map(Collector::status);
         let state = self.state.as_ref().map(Collector::status);
@@ -163,9 +184,8 @@ impl Host {
     }
 }
 
-fn question(evidence: &Evidence) -> ProcessQuestion {
-    let mut processes: Vec<u32> = evidence
-        .gpu
+fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> ProcessQuestion {
+    let mut processes: Vec<u32> = gpu
         .iter()
         .flat_map(|held| &held.value.devices)
         .flat_map(|device| device.processes.iter().flatten())
@@ -173,12 +193,7 @@ fn question(evidence: &Evidence) -> ProcessQuestion {
         .collect();
     processes.sort_unstable();
     processes.dedup();
-    let environments = || {
-        evidence
-            .state
-            .iter()
-            .flat_map(|held| &held.value.environments)
-    };
+    let environments = || state.iter().flat_map(|held| &held.value.environments);
     ProcessQuestion {
         request: ProcessRequest {
             processes,
@@ -202,12 +217,12 @@ fn read_processes(source: &mut dyn ProcessSource, question: &ProcessQuestion) ->
         }
     }
     let of_processes = table.processes.values().filter_map(|read| match read {
-        ProcessRead::Present(facts) => facts.uid,
+        ProcessRead::Present(facts) => table.shown_user(facts),
         ProcessRead::Vanished | ProcessRead::Unreadable => None,
     });
+    let of_environments = question.uids.iter().map(|uid| table.owner(*uid));
     let mut usernames = HashMap::new();
-    for uid in of_processes.chain(question.uids.iter().copied()) {
-        let uid = table.owner(uid);
+    for uid in of_processes.chain(of_environments) {
         usernames.entry(uid).or_insert_with(|| source.username(uid));
     }
     ProcessAnswer { table, usernames }
@@ -231,6 +246,11 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
             worker: Worker::spawn(name, clock, answer)?,
             status: CollectorStatus::default(),
         })
+    }
+
+    /// Whether no answer is out.
+    fn is_idle(&self) -> bool {
+        self.worker.is_idle()
     }
 
     /// Takes an answer that came late, if one did, then asks, unless an answer is still out.

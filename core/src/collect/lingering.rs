@@ -32,9 +32,12 @@ impl Lingering {
         state: &'a State,
         table: &ProcessTable,
         sample: Option<&GpuSample>,
+        moved: &HashSet<&'a str>,
         now: Moment,
     ) {
-        let unclear = self.note(state, table, sample, now.seconds);
+        let mut unclear = self.note(state, table, sample, now.seconds);
+        // On which GPU they may have a context is not known.
+        unclear.extend(moved);
         let oldest = now.seconds - self.linger_seconds;
         self.last.retain(|_, (_, last)| *last >= oldest);
         if live.len() == state.environments.len() {
@@ -60,8 +63,8 @@ impl Lingering {
         );
     }
 
-    /// Notes who has a context now. Returns the environments of which that is not known, since a process of their user
-    /// does not show what it is in.
+    /// Notes who has a context now. Returns the environments of which that is not known: a process of their user does not show
+    /// what it is in, or one of their jobs lives while it is not known which processes use a device that they hold.
     fn note<'a>(
         &mut self,
         state: &'a State,
@@ -84,6 +87,13 @@ impl Lingering {
                 .collect();
             if holders.is_empty() {
                 continue;
+            }
+            if !device.processes_known() {
+                let may_work = |it: &&&EnvironmentState| {
+                    let (live, has_shell) = listed_members(state, it, table);
+                    !has_shell && !live.jobs.is_empty()
+                };
+                unclear.extend(holders.iter().filter(may_work).map(|it| it.eid.as_str()));
             }
             for process in device.processes.iter().flatten() {
                 let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
@@ -182,7 +192,14 @@ mod tests {
             seconds: now_seconds,
             timestamp_seconds: now_seconds,
         };
-        lingering.extend(&mut live, &state, &table, Some(&sample), now);
+        lingering.extend(
+            &mut live,
+            &state,
+            &table,
+            Some(&sample),
+            &HashSet::new(),
+            now,
+        );
         !live.is_empty()
     }
 

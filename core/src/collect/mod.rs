@@ -31,7 +31,7 @@ use crate::proc::ProcessSource;
 use crate::state::StateSource;
 use crate::stream::{SnapshotStream, channel};
 use clock::Clock;
-pub use contradictions::seems_used;
+pub use contradictions::seems_unused;
 pub use polled::{PolledHost, Told, ToldAt};
 pub use supervisor::Collection;
 

@@ -31,10 +31,7 @@ pub(super) fn processes<'a>(
                 Some(ProcessRead::Present(facts)) => Some(facts),
                 Some(ProcessRead::Vanished | ProcessRead::Unreadable) | None => None,
             };
-            let uid = facts
-                .and_then(|facts| facts.uid)
-                .filter(|uid| !table.ownerless.contains(uid))
-                .map(|uid| table.owner(uid));
+            let uid = facts.and_then(|facts| table.shown_user(facts));
             Process {
                 pid,
                 start_time_ticks: facts.map(|facts| facts.start_time_ticks),

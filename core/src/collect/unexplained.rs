@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::gpu::{DeviceSample, GpuSample, UNUSED_RATIO};
+use super::contradictions::rounded_ratio;
+use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::DeviceIndex;
-
-/// Drivers tell whole percents, rounded down, of each process.
-const ROUNDING_RATIO: f64 = 0.01;
 
 /// How many samples must contradict themselves.
 const SAMPLES: u32 = 2;
@@ -29,7 +27,7 @@ impl Unexplained {
             };
             let processes = device.processes.as_ref().map_or(0, Vec::len);
             let count = self.0.entry(device.index).or_default();
-            if ratio <= UNUSED_RATIO + ROUNDING_RATIO * processes as f64 {
+            if ratio <= rounded_ratio(processes) {
                 *count = count.saturating_sub(1);
                 continue;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::clock::Moment;
 use super::contradictions::Contradictions;
-use super::devices::Devices;
+use super::devices::{Devices, moved_environments};
 use super::distrusted::Distrusted;
 use super::environments::{self, LastActive};
 use super::lingering::Lingering;
@@ -19,7 +19,7 @@ use crate::accounting::{Ledger, Observed, Reading};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
-use crate::model::{CollectorStatus, SNAPSHOT_VERSION, Snapshot};
+use crate::model::{CollectorStatus, Occupants, SNAPSHOT_VERSION, Snapshot};
 use crate::proc::ProcessTable;
 use crate::state::State;
 
@@ -39,6 +39,7 @@ pub(super) struct Held<T> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
     pub(super) gpu: Option<Held<GpuSample>>,
+    /// That of which the processes were asked.
     pub(super) state: Option<Held<State>>,
     pub(super) processes: Option<Held<ProcessAnswer>>,
     /// Whether state and processes were read in this cycle, after the devices.
@@ -61,6 +62,7 @@ pub(super) struct View {
     busy_above: f64,
     collectors: Collectors,
     devices: Devices,
+    occupants: Occupants,
     usernames: Usernames,
     last_active: LastActive,
     lingering: Lingering,
@@ -84,6 +86,7 @@ impl View {
             busy_above: options.busy_above,
             collectors: options.collectors,
             devices: Devices::default(),
+            occupants: Occupants::default(),
             usernames: Usernames::default(),
             last_active: LastActive::default(),
             lingering: Lingering::new(),
@@ -102,7 +105,7 @@ impl View {
         &mut self,
         now: Moment,
         evidence: &mut Evidence,
-        mut reading: Reading,
+        reading: Reading,
         mut collectors: BTreeMap<String, CollectorStatus>,
     ) -> Snapshot {
         if let Some(gpu) = evidence
@@ -112,7 +115,7 @@ impl View {
         {
             let distrusted = self.bounds.apply(&mut gpu.value, gpu.read_seconds);
             self.distrusted.count(&distrusted);
-            reading.suspected = self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
+            self.contradictions.mark(&mut gpu.value, gpu.read_seconds);
             self.unexplained.mark(&mut gpu.value);
         }
         if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
@@ -135,6 +138,9 @@ impl View {
             .state
             .as_ref()
             .filter(|held| held.read_seconds >= oldest);
+        if let Some((held, status)) = state.zip(collectors.get_mut("state")) {
+            status.timestamp_seconds = Some(held.timestamp_seconds);
+        }
         let state = state.map(|held| &held.value);
 
         for (collector, current) in [
@@ -157,8 +163,18 @@ impl View {
             (Some(state), Some(_)) => live_environments(state, table),
             _ => Vec::new(),
         };
+        let mut devices =
+            self.devices
+                .show(sample, self.collectors.processes, &self.contradictions);
+        if let Some((sample, status)) = sample.zip(collectors.get_mut("gpu"))
+            && status.success
+        {
+            status.error = self.devices.missing(sample, state, &live);
+        }
         if let (Some(state), Some(_)) = (state, answer) {
-            self.lingering.extend(&mut live, state, table, sample, now);
+            let moved = moved_environments(state, &devices, &self.occupants);
+            self.lingering
+                .extend(&mut live, state, table, sample, &moved, now);
         }
         let no_state = State::default();
         let attributor = Attributor::new(
@@ -174,9 +190,9 @@ impl View {
             }
             _ => Vec::new(),
         };
-        let mut devices = self.devices.show(sample, self.collectors.processes);
         if let Some(state) = state {
-            self.devices.attach(&mut devices, state, &live);
+            self.devices
+                .attach(&mut devices, state, &live, &self.occupants);
         }
         let mut environments = environments::environments(
             &live,
@@ -189,6 +205,9 @@ impl View {
         );
 
         let new_sample = gpu.filter(|_| reading.read_seconds.is_some());
+        if let Some(held) = new_sample {
+            self.occupants.note(&devices, held.timestamp_seconds);
+        }
         self.last_active.update(
             &mut environments,
             new_sample.map(|held| held.timestamp_seconds),

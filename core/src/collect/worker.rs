@@ -75,9 +75,14 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         })
     }
 
+    /// Whether it can be asked.
+    pub(super) const fn is_idle(&self) -> bool {
+        matches!(self.status, Status::Idle)
+    }
+
     /// Asks, unless an answer is still out.
     pub(super) fn ask(&mut self, question: Q) {
-        if !matches!(self.status, Status::Idle) {
+        if !self.is_idle() {
             return;
         }
         self.status = match self.questions.send(question) {

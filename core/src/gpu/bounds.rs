@@ -36,6 +36,10 @@ const MOST_HERTZ: f64 = 1e11;
 /// 64 TiB: hundreds of times today's largest GPU.
 const MOST_BYTES: u64 = 1 << 46;
 
+/// By how much the processes of a device may hold more memory together than the device uses: the two are read one after the
+/// other.
+const PROCESSES_TOLERANCE_BYTES: u64 = 1 << 30;
+
 /// Minor numbers of Linux have 20 bits.
 pub(super) const MOST_MINOR: u32 = (1 << 20) - 1;
 
@@ -231,6 +235,7 @@ impl Known {
                 |ratio| RATIO.contains(&ratio),
             );
         }
+        check_processes_memory(device, out);
     }
 
     /// Whether the energy counter can show this. It rises by no more than a device can draw; it begins anew with the
@@ -270,6 +275,28 @@ fn most_watts(limit_watts: Option<f64>) -> f64 {
 /// The most that a device with this limit uses in a time.
 pub(crate) fn most_joules(limit_watts: Option<f64>, elapsed_seconds: f64) -> f64 {
     most_watts(limit_watts) * (elapsed_seconds.max(0.0) + ENERGY_UPDATE_SECONDS)
+}
+
+/// Takes out the memory of processes that hold more together than their device uses, and the whole list where a process
+/// does alone: it may not be on this device.
+fn check_processes_memory(device: &mut DeviceSample, out: &mut Out<'_>) {
+    let Some(memory) = device.measurements.memory else {
+        return;
+    };
+    let most_bytes = memory.used_bytes.saturating_add(PROCESSES_TOLERANCE_BYTES);
+    let amounts = device.processes.iter().flatten();
+    let amounts = amounts.filter_map(|it| it.memory_used_bytes);
+    let sum = amounts.clone().fold(0, u64::saturating_add);
+    if sum <= most_bytes {
+        return;
+    }
+    let is_list_wrong = amounts.clone().any(|bytes| bytes > most_bytes);
+    for process in device.processes.iter_mut().flatten() {
+        out.check_count("process_memory", &mut process.memory_used_bytes, 0);
+    }
+    if is_list_wrong {
+        device.processes = None;
+    }
 }
 
 /// Whether amounts of memory can be those of one device.

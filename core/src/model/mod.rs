@@ -9,6 +9,7 @@ mod counters;
 mod device;
 mod environment;
 mod memory;
+mod occupants;
 mod process;
 #[cfg(test)]
 mod schema;
@@ -26,6 +27,7 @@ pub use device::{
 };
 pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
+pub use occupants::Occupants;
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use snapshot::{
     CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot,

@@ -13,7 +13,7 @@ pub struct Process {
     /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if it vanished before it was read.
     #[serde(default)]
     pub start_time_ticks: Option<u64>,
-    /// Effective uid, from `/proc/PID/status`, or the user who has it as a subordinate uid (subuid(5)); absent too where users are shown by hashes of their names.
+    /// Effective uid, from `/proc/PID/status`; of a setuid program the real one, of the user who started it, unless that is root. Or the user who has it as a subordinate uid (subuid(5)); absent too where users are shown by hashes of their names.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Name of `uid`, else `uid:1234`.
@@ -89,6 +89,15 @@ pub struct ProcessDevice {
     /// Part of the time its kernels ran since the last sample, 0–1; absent where the driver does not tell.
     #[serde(default)]
     pub utilization_ratio: Option<f64>,
+}
+
+impl ProcessDevice {
+    /// Whether more than an entry in the driver's list shows that the process uses the device. A process that uses a device
+    /// holds memory of it: an entry with 0 bytes and without utilization contradicts itself.
+    #[must_use]
+    pub fn shows_use(&self) -> bool {
+        self.memory_used_bytes != Some(0) || self.utilization_ratio.is_some_and(|ratio| ratio > 0.0)
+    }
 }
 
 /// How a process uses a device: in which of NVML's lists it is.

@@ -89,6 +89,13 @@ impl Snapshot {
             }
     }
 
+    /// Whether what is done on a whole GPU is measured: all processes on it are known, and explain what it shows itself.
+    #[must_use]
+    pub fn use_measured(&self, gpu: u32) -> bool {
+        let mut devices = self.devices.iter();
+        self.processes_known(gpu) && !devices.any(|it| it.index.gpu == gpu && it.use_unexplained)
+    }
+
     /// The name of the user for whom a process runs: in an environment its user, who in a container
     /// need not be the process's; else the process's own, if it is known.
     #[must_use]
@@ -156,6 +163,14 @@ pub struct CollectorStatus {
     /// Why it failed, what is damaged or what to do; absent when all is well.
     #[serde(default)]
     pub error: Option<String>,
+}
+
+impl CollectorStatus {
+    /// When its last values were asked for, before they were read, Unix time: what happened before that, they show.
+    #[must_use]
+    pub fn asked_seconds(&self) -> Option<f64> {
+        Some(self.timestamp_seconds? - self.duration_seconds.unwrap_or_default())
+    }
 }
 
 /// One host of a publication.

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::{Claim, MissingEvidence, files};
+use super::files::{self, Content};
+use super::hanging::read_environs;
+use super::{Claim, MissingEvidence};
 
 /// The variable that names the environment of a process.
 const VARIABLE: &[u8] = b"GENV_ENVIRONMENT_ID=";
@@ -21,13 +24,14 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads `/proc/PID/environ`; of a process that ended, or may not be read, nothing is known.
+    /// Reads `/proc/PID/environ`; a process that ended, or may not be read, names nothing. Absent if it cannot be read in time.
     #[must_use]
-    pub fn by(pid: u32) -> Self {
-        let mut buffer = buffer();
-        let Ok(environ) = read_environ(pid, &mut buffer) else {
-            return Self::default();
-        };
+    pub fn by(pid: u32) -> Option<Self> {
+        let named = |_, environ: Result<&[u8], Errno>| environ.map(Self::of).unwrap_or_default();
+        read_environs(vec![pid], named).remove(&pid)
+    }
+
+    fn of(environ: &[u8]) -> Self {
         let value = |name| variable(environ, name).map(String::from_utf8_lossy);
         let visible = value(b"CUDA_VISIBLE_DEVICES=").unwrap_or_default();
         let indices = visible.split(',');
@@ -39,13 +43,42 @@ impl Named {
 }
 
 /// Room for the environ of most processes.
-pub(crate) fn buffer() -> Vec<u8> {
+pub(super) fn buffer() -> Vec<u8> {
     vec![0; 16 * 1024]
 }
 
-/// Reads `/proc/PID/environ` (proc_pid_environ(5)) into a [`buffer`]. A thread of the kernel has none, or an empty one.
-pub(crate) fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> Result<&[u8], Errno> {
-    files::read(CWD, format!("/proc/{pid}/environ"), buffer).map(|read| read.content)
+/// Reads the environ of a process into a [`buffer`], as [`read_from_directory`].
+pub(super) fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> Result<&[u8], Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty())?;
+    let (_, environ) = read_from_directory(directory.as_fd(), buffer)?;
+    Ok(environ.content)
+}
+
+/// Opens and reads the environ in the `/proc` directory of a process (proc_pid_environ(5)): that of another thread where the
+/// first one has ended. A process that ended has none; that of a thread of the kernel is empty.
+pub(super) fn read_from_directory<'a>(
+    directory: BorrowedFd<'_>,
+    buffer: &'a mut Vec<u8>,
+) -> Result<(OwnedFd, Content<'a>), Errno> {
+    let mut read = |path: String| {
+        let file = files::open(directory, path)?;
+        let Content { content, whole } = files::read_from(&file, buffer)?;
+        Ok((file, content.len(), whole))
+    };
+    let is_missing = |read: &Result<(OwnedFd, usize, bool), Errno>| {
+        matches!(read, Ok((_, 0, _)) | Err(Errno::NOENT | Errno::SRCH))
+    };
+    let mut found = read("environ".to_owned());
+    if is_missing(&found) {
+        let threads = files::threads(directory, c"task").unwrap_or_default();
+        let mut others = threads.iter().map(|it| read(format!("task/{it}/environ")));
+        let other = others.find(|it| !is_missing(it));
+        found = other.unwrap_or(found);
+    }
+    let (file, length, whole) = found?;
+    let content = &buffer[..length];
+    Ok((file, Content { content, whole }))
 }
 
 /// The claim that a whole, non-empty `/proc/PID/environ` makes (proc_pid_environ(5)).

@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::path::Arg;
 use rustix::process::{Pid, test_kill_process};
@@ -12,6 +12,9 @@ use super::{Lineage, UserNamespace};
 
 /// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
 pub(super) const MOST_READ_BYTES: usize = 1 << 20;
+
+/// How many threads of a process are looked at to find one that has not ended.
+const MOST_THREADS: usize = 16;
 
 /// Why nothing is known of a process.
 pub(super) enum Absence {
@@ -101,6 +104,16 @@ pub(super) fn read_stat<'a>(
 ) -> Result<Stat<'a>, Errno> {
     let stat = read(directory, name, buffer)?;
     Stat::parse(stat.content).ok_or(Errno::INVAL)
+}
+
+/// The first threads of a process that the kernel lists. A thread that ended is listed only if it is the process's first.
+pub(super) fn threads(directory: BorrowedFd<'_>, task: impl Arg) -> Result<Vec<String>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let task = openat(directory, task, flags, Mode::empty())?;
+    let entries = Dir::new(task)?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    let threads = names.filter(|name| name.parse::<u32>().is_ok());
+    Ok(threads.take(MOST_THREADS).collect())
 }
 
 /// What it means that a process cannot be opened.

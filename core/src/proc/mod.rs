@@ -3,18 +3,28 @@
 mod cgroup;
 mod environ;
 mod files;
+mod hanging;
 mod lineage;
 mod namespace;
+mod patient;
+mod pid_namespace;
 mod reader;
 mod stat;
 mod subordinate;
 mod usernames;
 
 pub use environ::Named;
-pub(crate) use environ::{buffer, read_environ, variable};
+pub(crate) use environ::variable;
+pub use hanging::may_read_environ;
+pub(crate) use hanging::{read_environs, read_in_time};
 pub(crate) use namespace::UserNamespace;
 pub use namespace::own_uid;
-pub use reader::ProcReader;
+pub use patient::ProcReader;
+pub(crate) use pid_namespace::PidHolder;
+pub use pid_namespace::{
+    Below, INITIAL as INITIAL_PID_NAMESPACE, in_initial_pid_namespace, own_pid_namespace,
+};
+pub use usernames::{find_username, username};
 
 use std::collections::{HashMap, HashSet};
 
@@ -66,10 +76,17 @@ pub struct ProcessTable {
     pub hidden: HashSet<u32>,
     /// Those of `lineage` that ended, and for which nobody has waited.
     pub zombies: HashSet<u32>,
+    /// Those of `processes` of which the environ could not be read in time.
+    pub unread: HashSet<u32>,
     /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
     pub owners: HashMap<u32, u32>,
     /// Uids that may be subordinate ones of users whom only a directory service knows.
     pub ownerless: HashSet<u32>,
+    /// The pid namespace of these pids, by its inode; absent where they are those of all records, as in a scenario or on
+    /// another machine.
+    pub pid_namespace: Option<u64>,
+    /// The processes of the pid namespaces below.
+    pub below: Below,
 }
 
 impl ProcessTable {
@@ -79,6 +96,55 @@ impl ProcessTable {
         self.lineage
             .get(&pid)
             .filter(|_| !self.zombies.contains(&pid))
+    }
+
+    /// The living processes that have a pid in a namespace, or in any that this table shows. It was asked for the pid.
+    pub(crate) fn holders(
+        &self,
+        pid: u32,
+        pid_namespace: Option<u64>,
+    ) -> impl Iterator<Item = PidHolder> {
+        let here = self.living(pid).map(|&lineage| PidHolder {
+            namespace: self.pid_namespace.filter(|it| *it != pid_namespace::NONE),
+            pid,
+            lineage,
+        });
+        // Asked only if the first is not enough: all processes are read for it.
+        let below = std::iter::once_with(move || match pid_namespace {
+            Some(namespace) if self.is_of(namespace) => &[],
+            Some(_) | None => self.below(pid).unwrap_or_default(),
+        });
+        let all = here.into_iter().chain(below.flatten().copied());
+        all.filter(move |it| pid_namespace.is_none_or(|wanted| self.is_in(it, wanted)))
+    }
+
+    /// Whether a holder has its pid in this namespace, as far as this program may learn that.
+    pub(crate) fn is_in(&self, holder: &PidHolder, pid_namespace: u64) -> bool {
+        match holder.namespace {
+            Some(namespace) => namespace == pid_namespace,
+            None => self.pid_namespace.is_none_or(|own| own != pid_namespace),
+        }
+    }
+
+    /// Whether the living processes that have a pid in a namespace, or in any, are all among its [holders](Self::holders).
+    pub(crate) fn shows(&self, pid: u32, pid_namespace: Option<u64>) -> bool {
+        let is_own = pid_namespace.is_some_and(|it| self.is_of(it));
+        !self.hidden.contains(&pid) && (is_own || self.below(pid).is_some())
+    }
+
+    /// Whether the pids of this table are those of this namespace.
+    pub(crate) fn is_of(&self, pid_namespace: u64) -> bool {
+        let own = self.pid_namespace;
+        own.is_none_or(|own| own == pid_namespace && own != pid_namespace::NONE)
+    }
+
+    /// The holders of a pid in namespaces below; none if this program does not see all processes.
+    fn below(&self, pid: u32) -> Option<&[PidHolder]> {
+        match self.pid_namespace {
+            None => Some(&[]),
+            Some(INITIAL_PID_NAMESPACE) => self.below.holders(pid),
+            Some(_) => None,
+        }
     }
 
     /// The user to whom a uid of this table belongs: itself, or the one who has it as a subordinate uid (subuid(5)).
@@ -94,6 +160,17 @@ impl ProcessTable {
         let id = facts.container_id.as_ref().filter(|id| !id.is_empty())?;
         let is_anybodys = facts.uid == Some(0) && facts.container_owner.is_none();
         is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
+    }
+
+    /// The user whose a process is shown to be: its effective one, or the one who started it, if that is neither the effective
+    /// one nor root (setuid programs). Absent if that could not be read, or if nobody here knows whose uid it has.
+    #[must_use]
+    pub fn shown_user(&self, facts: &ProcessFacts) -> Option<u32> {
+        let uid = facts.uid.filter(|uid| !self.ownerless.contains(uid))?;
+        let starter = facts
+            .real_uid
+            .filter(|real| ![0, uid].contains(real) && !self.ownerless.contains(real));
+        Some(self.owner(starter.unwrap_or(uid)))
     }
 
     /// The user for whom a process runs; absent if that could not be read, if nobody here knows whose uid it has, or if its real and effective uids belong to

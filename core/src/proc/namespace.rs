@@ -107,6 +107,11 @@ impl UserNamespace {
         }
     }
 
+    /// Whether uids of this namespace mean other users than those who share the state.
+    pub(crate) const fn translates(&self) -> bool {
+        self.translates
+    }
+
     /// The user by whom a uid of this namespace is known to those who share the state; none if it is not mapped.
     pub(crate) fn user(&self, uid: u32) -> Option<u32> {
         match &self.map {

@@ -1,9 +1,10 @@
-//! The kernel's own process table.
+//! The kernel's own process table, read on the caller's thread.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
@@ -12,13 +13,14 @@ use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cgroup::{self, Container};
-use super::files::{Absence, Content, Root, absence, open, read, read_from, read_stat};
+use super::files::{Absence, Content, Root, absence, read, read_from, read_stat};
+use super::hanging::{ReadGuard, Watch};
 use super::lineage::Lineages;
 use super::subordinate::Subordinates;
 use super::usernames::Usernames;
 use super::{
     Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource,
-    ProcessTable, UserNamespace, environ, stat,
+    ProcessTable, UserNamespace, environ, own_pid_namespace, stat,
 };
 
 /// In how many cycles the `stat` of each process is read once, which costs as much as all else of it: the longest
@@ -32,17 +34,16 @@ const MOST_OPEN: usize = 4096;
 const BTIME_TOLERANCE_SECONDS: f64 = 2.0;
 
 /// Where the kernel shows its processes.
-const PROC: &str = "/proc";
+pub(super) const PROC: &str = "/proc";
 
 /// Reads `/proc`.
 ///
 /// All files of one process are opened relative to its directory, which stays that process's: if it
 /// ends in between, reading fails, whoever has its pid by then. They stay open from one cycle to the
-/// next, of as many processes as the limit of open files allows. Reading the environ takes
-/// the process's memory lock, and can hang as long as the process's own page faults do: whoever must
-/// not wait asks from a thread of its own.
+/// next, of as many processes as the limit of open files allows. Reading an environ can hang: it runs
+/// by a [`Watch`].
 #[derive(Debug)]
-pub struct ProcReader {
+pub(super) struct DirectReader {
     root: PathBuf,
     /// Whether `root` shows the processes of this kernel, rather than files that look like it.
     live: bool,
@@ -62,6 +63,7 @@ pub struct ProcReader {
     subordinates: Subordinates,
     /// The container that this program itself runs in.
     own_container_id: Option<String>,
+    watch: Option<Arc<Watch>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,22 +108,9 @@ fn most_open() -> usize {
     })
 }
 
-impl Default for ProcReader {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ProcReader {
-    /// A reader of the running kernel's `/proc`.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::with_root(PROC)
-    }
-
-    /// A reader of another directory that is laid out like `/proc`.
-    #[must_use]
-    pub fn with_root(root: impl Into<PathBuf>) -> Self {
+impl DirectReader {
+    /// A reader of `/proc`, or of another directory that is laid out like it.
+    pub(super) fn with_root(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
         #[expect(
             clippy::cast_precision_loss,
@@ -149,7 +138,13 @@ impl ProcReader {
             usernames: Usernames::default(),
             subordinates: Subordinates::default(),
             own_container_id: live.then(own_container_id).flatten(),
+            watch: None,
         }
+    }
+
+    /// Reads from now on as this watch allows.
+    pub(super) fn follow(&mut self, watch: &Arc<Watch>) {
+        self.watch = Some(Arc::clone(watch));
     }
 
     /// Reads a process, and adds its lineage to the table.
@@ -173,7 +168,7 @@ impl ProcReader {
 
         let found = fstat(directory).map_err(|errno| absence(self.live, pid, errno))?;
         if let Some((lineage, identity)) = self.remembered(root, pid, &found) {
-            let (claim, environ) = self.claim(directory)?;
+            let (claim, environ) = self.claim(directory, pid, table)?;
             self.keep_open(pid, opened, environ);
             table.lineage.insert(pid, lineage);
             return Ok(facts(lineage, identity, claim));
@@ -181,17 +176,17 @@ impl ProcReader {
         let stat = read_stat(directory, c"stat", &mut self.buffer)
             .map_err(|errno| absence(self.live, pid, errno))?;
         let comm = String::from_utf8_lossy(stat.comm).into_owned();
-        let (zombie, ended) = (stat.is_zombie(), stat.has_ended());
+        let ended = stat.has_ended();
         let owner = self.live.then_some(found.st_uid);
         let mut lineage = root.lineage(stat.start_time_ticks, stat.parent, owner);
         let identity = self.identity(directory, pid, lineage, found.st_uid, comm)?;
         if !self.live {
             lineage.uid = identity.uids.map(|uids| uids.effective);
         }
-        let (claim, environ) = if zombie {
+        let (claim, environ) = if ended {
             (Claim::Missing(MissingEvidence::Zombie), None)
         } else {
-            self.claim(directory)?
+            self.claim(directory, pid, table)?
         };
         self.keep_open(pid, opened, environ);
         self.lineages.note(pid, found.st_ino, lineage, ended, table);
@@ -203,7 +198,9 @@ impl ProcReader {
         let open = self.open.get(&pid)?;
         let found = fstat(&open.directory).ok()?;
         let (lineage, identity) = self.remembered(root, pid, &found)?;
+        let reading = Reading::begin(self.watch.as_ref(), pid)?;
         let environ = read_from(&open.environ, &mut self.buffer).ok()?;
+        drop(reading);
         let claim = (!environ.content.is_empty()).then(|| claim(&environ))?;
         Some((lineage, facts(lineage, identity, claim)))
     }
@@ -272,23 +269,30 @@ impl ProcReader {
     }
 
     /// What a process claims, and its environ, if it can be read.
-    fn claim(&mut self, directory: BorrowedFd<'_>) -> Result<(Claim, Option<OwnedFd>), Absence> {
-        let read = open(directory, c"environ")
-            .and_then(|file| read_from(&file, &mut self.buffer).map(|environ| (file, environ)));
-        match read {
-            Ok((_, environ)) if environ.content.is_empty() => {
-                // So it is, too, if the process ended after it was found alive.
-                let stat = read_stat(directory, c"stat", &mut self.buffer)?;
-                let missing = if stat.is_zombie() {
-                    MissingEvidence::Zombie
-                } else {
-                    MissingEvidence::EnvironEmpty
-                };
-                Ok((Claim::Missing(missing), None))
-            }
-            Ok((file, environ)) => Ok((claim(&environ), Some(file))),
-            Err(Errno::NOENT | Errno::SRCH) => Err(Absence::Vanished),
-            Err(_) => Ok((Claim::Missing(MissingEvidence::EnvironUnreadable), None)),
+    fn claim(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        pid: u32,
+        table: &mut ProcessTable,
+    ) -> Result<(Claim, Option<OwnedFd>), Absence> {
+        let Some(reading) = Reading::begin(self.watch.as_ref(), pid) else {
+            table.unread.insert(pid);
+            return Ok((Claim::Missing(MissingEvidence::EnvironUnreadable), None));
+        };
+        let environ = environ::read_from_directory(directory, &mut self.buffer);
+        drop(reading);
+        let missing = match environ {
+            Ok((_, environ)) if environ.content.is_empty() => None,
+            Ok((file, environ)) => return Ok((claim(&environ), Some(file))),
+            Err(errno @ (Errno::NOENT | Errno::SRCH)) => Some(errno),
+            Err(_) => return Ok((Claim::Missing(MissingEvidence::EnvironUnreadable), None)),
+        };
+        // The process ended, or is about to.
+        let stat = read_stat(directory, c"stat", &mut self.buffer)?;
+        match missing {
+            _ if stat.has_ended() => Ok((Claim::Missing(MissingEvidence::Zombie), None)),
+            None => Ok((Claim::Missing(MissingEvidence::EnvironEmpty), None)),
+            Some(errno) => Err(Absence::from(errno)),
         }
     }
 
@@ -365,10 +369,13 @@ impl ProcReader {
     }
 }
 
-impl ProcessSource for ProcReader {
+impl ProcessSource for DirectReader {
     /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        let mut table = ProcessTable::default();
+        let mut table = ProcessTable {
+            pid_namespace: self.live.then(own_pid_namespace),
+            ..ProcessTable::default()
+        };
         table.processes.reserve(request.processes.len());
         table
             .lineage
@@ -408,7 +415,7 @@ impl ProcessSource for ProcReader {
     fn can_act(&mut self, pid: u32) -> bool {
         let path = self.root.join(format!("{pid}/stat"));
         match read_stat(CWD, path, &mut self.buffer) {
-            Ok(stat) => !stat.is_zombie() && !stat.is_stopped(),
+            Ok(stat) => !stat.has_ended() && !stat.is_stopped(),
             Err(errno) => matches!(absence(self.live, pid, errno), Absence::Hidden),
         }
     }
@@ -427,6 +434,22 @@ impl ProcessSource for ProcReader {
 
     fn username(&mut self, uid: u32) -> String {
         self.usernames.username(uid)
+    }
+}
+
+/// The time of a read, by the watch if there is one.
+struct Reading<'a> {
+    _guard: Option<ReadGuard<'a>>,
+}
+
+impl<'a> Reading<'a> {
+    /// Nothing if the process is not to be read.
+    fn begin(watch: Option<&'a Arc<Watch>>, pid: u32) -> Option<Self> {
+        let guard = match watch {
+            Some(watch) => Some(watch.begin(pid)?),
+            None => None,
+        };
+        Some(Self { _guard: guard })
     }
 }
 

@@ -94,6 +94,17 @@ pub(super) fn uids(content: &[u8]) -> Option<Uids> {
     })
 }
 
+/// The pid of a process in its own namespace, where that is below this one: the last number of the line `NSpid:` of
+/// `/proc/PID/status`.
+pub(super) fn inner_pid(content: &[u8]) -> Option<u32> {
+    let numbers = line(content, b"NSpid:")?.trim_ascii();
+    let last = numbers.rsplit(|byte| byte.is_ascii_whitespace()).next()?;
+    number(last)?
+        .try_into()
+        .ok()
+        .filter(|_| last.len() < numbers.len())
+}
+
 /// The boot time, Unix seconds: the line `btime` of `/proc/stat` (proc_stat(5)).
 pub(super) fn boot_time_seconds(content: &[u8]) -> Option<u64> {
     number(line(content, b"btime ")?.trim_ascii())

@@ -13,6 +13,28 @@ const NO_NAME_LIFETIME: Duration = Duration::from_secs(30);
 /// Users remembered at once; whoever starts processes as more uids than this is not a person.
 const MOST_USERS: usize = 4096;
 
+/// What a user is called: the passwd name, else `uid:1234`. May wait for the network.
+#[must_use]
+pub fn username(uid: u32) -> String {
+    Usernames::default().username(uid)
+}
+
+/// The passwd name of a user, if there is one that is not empty and UTF-8. May wait for the network.
+#[must_use]
+pub fn find_username(uid: u32) -> Option<String> {
+    usable(look_up(uid))
+}
+
+/// Asks the name service (getpwuid_r(3)).
+fn look_up(uid: u32) -> Option<OsString> {
+    uzers::get_user_by_uid(uid).map(|user| user.name().to_owned())
+}
+
+fn usable(name: Option<OsString>) -> Option<String> {
+    let name = name.and_then(|name| name.into_string().ok());
+    name.filter(|name| !name.is_empty())
+}
+
 /// Usernames by uid, from the name service switch, remembered for a while.
 #[derive(Debug, Default)]
 pub(super) struct Usernames {
@@ -30,14 +52,11 @@ impl Usernames {
     ///
     /// May ask the name service (getpwuid_r(3)), and so wait for the network.
     pub(super) fn username(&mut self, uid: u32) -> String {
-        self.username_at(uid, Instant::now(), |uid| {
-            uzers::get_user_by_uid(uid).map(|user| user.name().to_owned())
-        })
+        self.username_at(uid, Instant::now(), look_up)
     }
 
     /// Whether there is a user of this uid by name.
     pub(super) fn is_named(&mut self, uid: u32) -> bool {
-        let look_up = |uid| uzers::get_user_by_uid(uid).map(|user| user.name().to_owned());
         self.name(uid, Instant::now(), look_up).is_some()
     }
 
@@ -61,9 +80,7 @@ impl Usernames {
         if let Some(known) = known.filter(|known| now < known.until) {
             return known.name.clone();
         }
-        let found = look_up(uid)
-            .and_then(|name| name.into_string().ok())
-            .filter(|name| !name.is_empty());
+        let found = usable(look_up(uid));
         let lifetime = if found.is_some() {
             NAME_LIFETIME
         } else {

@@ -1,17 +1,23 @@
 //! Which devices an environment gets. Pure: no file, no GPU, no clock.
 //!
 //! Without a memory amount a device must have no attachment. With one, what other attachments leave of its
-//! memory must suffice; an attachment without an amount takes all of it. Among devices that are available, those on
+//! memory must suffice; an attachment without an amount takes all of it. A device that a process of another user uses outside
+//! of environments is not handed out; an environment that has it keeps it. Among devices that are available, those on
 //! which nobody's process runs come first, then the lowest index. Over-subscription adds devices that are not
 //! available, those with the fewest environments first.
 
-use std::collections::BTreeSet;
+mod refusal;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use refusal::{AllocateError, Holder};
 
 use super::{AttachmentState, DeviceState};
 use crate::model::MemoryAmount;
+use crate::outside::OutsideUse;
 
 /// Which devices an environment shall be attached to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AttachRequest {
     /// How many, or which one more.
     pub selection: Selection,
@@ -31,7 +37,7 @@ pub enum Selection {
 }
 
 /// What GPUs tell of their use. Empty sets where they did not answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceUsage {
     /// Devices on which anybody's process runs.
     pub busy: BTreeSet<u32>,
@@ -39,62 +45,8 @@ pub struct DeviceUsage {
     pub own: BTreeSet<u32>,
     /// Devices that do not answer: nobody gets them.
     pub lost: BTreeSet<u32>,
-}
-
-/// Why an environment does not get its devices. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum AllocateError {
-    /// There are not so many.
-    #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.large, *.total, .holders))]
-    NotEnough {
-        /// How many were asked for.
-        needed: u32,
-        /// How many could be had, with those that the environment has.
-        available: u32,
-        /// How many have the memory that was asked for, whoever has it now.
-        large: u32,
-        /// How many there are.
-        total: u32,
-        /// How much memory was asked for on each.
-        memory: Option<MemoryAmount>,
-        /// Who holds those that could not be had.
-        holders: Vec<Holder>,
-    },
-    /// There is no device with this index.
-    #[error("there is no device {index}: {}", no_such_device(*.total))]
-    NoSuchDevice {
-        /// Which one was asked for.
-        index: u32,
-        /// How many there are.
-        total: u32,
-    },
-    /// Somebody else has it, or too much of it.
-    #[error("cannot attach device {index}{}: {}", with(*.memory), held(*.index, .holders))]
-    Held {
-        /// Which one was asked for.
-        index: u32,
-        /// How much of its memory was asked for.
-        memory: Option<MemoryAmount>,
-        /// Who has it.
-        holders: Vec<Holder>,
-    },
-    /// It does not answer.
-    #[error("cannot attach device {index}: it does not answer. See whether 'nvidia-smi' works")]
-    Lost {
-        /// Which one was asked for.
-        index: u32,
-    },
-}
-
-/// One attachment that is in the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Of this device.
-    pub index: u32,
-    /// By this environment.
-    pub eid: String,
-    /// Of so much memory; absent: all of it.
-    pub memory: Option<MemoryAmount>,
+    /// Devices that are not handed out, and the processes of other users that use them and do not hold them.
+    pub outside: BTreeMap<u32, Vec<OutsideUse>>,
 }
 
 /// The devices that the environment shall have, in order of index.
@@ -144,9 +96,11 @@ impl Desk<'_> {
                 !chosen.contains(&device.index) && !usage.lost.contains(&device.index)
             })
         };
-        let mut free: Vec<&DeviceState> = others().filter(|device| self.fits(device)).collect();
+        let (used, unused): (Vec<&DeviceState>, Vec<&DeviceState>) =
+            others().partition(|device| usage.outside.contains_key(&device.index));
+        let (mut free, mut taken): (Vec<&DeviceState>, Vec<&DeviceState>) =
+            unused.into_iter().partition(|device| self.fits(device));
         free.sort_by_key(|device| (usage.busy.contains(&device.index), device.index));
-        let mut taken: Vec<&DeviceState> = others().filter(|device| !self.fits(device)).collect();
         taken.sort_by_key(|device| {
             let busy = usage.busy.contains(&device.index);
             (self.of_others(device).count(), busy, device.index)
@@ -155,13 +109,24 @@ impl Desk<'_> {
         let available = kept.len() + free.len();
         if available < needed && !(self.request.over_subscribe && available + taken.len() >= needed)
         {
+            let (in_the_way, held): (Vec<&DeviceState>, Vec<&DeviceState>) = used
+                .into_iter()
+                .partition(|device| self.request.over_subscribe || self.fits(device));
+            let outside = in_the_way
+                .iter()
+                .filter_map(|device| usage.outside.get(&device.index));
             return Err(AllocateError::NotEnough {
                 needed: count,
                 available: number(available),
                 large: number(self.devices.iter().filter(|it| self.has(it)).count()),
                 total: number(self.devices.len()),
                 memory: self.memory,
-                holders: taken.iter().flat_map(|it| self.holders(it)).collect(),
+                holders: taken
+                    .iter()
+                    .chain(&held)
+                    .flat_map(|it| self.holders(it))
+                    .collect(),
+                outside: outside.flatten().cloned().collect(),
             });
         }
         let chosen = kept.into_iter().chain(free).chain(taken).take(needed);
@@ -189,6 +154,14 @@ impl Desk<'_> {
                 } else {
                     Vec::new()
                 },
+            });
+        }
+        if let Some(outside) = self.request.usage.outside.get(&index)
+            && !self.keeps(device)
+        {
+            return Err(AllocateError::Used {
+                index,
+                outside: outside.clone(),
             });
         }
         let own = self.devices.iter().filter(|it| self.own(it).is_some());
@@ -260,89 +233,6 @@ impl Desk<'_> {
 
 fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn with(memory: Option<MemoryAmount>) -> String {
-    memory.map_or_else(String::new, |memory| format!(" with {memory} of memory"))
-}
-
-fn no_such_device(total: u32) -> String {
-    match total {
-        0 => "this machine has none. 'genv doctor' tells why".to_owned(),
-        1 => "this machine has only device 0".to_owned(),
-        _ => format!(
-            "this machine has devices 0 to {}. 'genv devices' lists them",
-            total - 1
-        ),
-    }
-}
-
-fn devices(count: u32) -> String {
-    match count {
-        1 => "1 device".to_owned(),
-        _ => format!("{count} devices"),
-    }
-}
-
-fn not_enough(needed: u32, available: u32, large: u32, total: u32, holders: &[Holder]) -> String {
-    let environments: BTreeSet<&str> = holders.iter().map(|holder| holder.eid.as_str()).collect();
-    if total == 0 {
-        return "this machine has none. 'genv doctor' tells why".to_owned();
-    }
-    if total < needed {
-        return format!(
-            "this machine has {total}. Ask for {total} at most, by a flag or by 'genv config gpus {total}'"
-        );
-    }
-    if large < needed {
-        return format!(
-            "{large} of {total} have so much. Ask for less, by a flag or by 'genv config gpu-memory'"
-        );
-    }
-    let hold = match environments.len() {
-        0 => return format!("{available} of {total} can be had. 'genv free' tells which"),
-        1 => "one environment holds".to_owned(),
-        environments => format!("{environments} environments hold"),
-    };
-    let others = match total.saturating_sub(available) {
-        _ if total == 1 => "it",
-        1 => "the other",
-        _ => "the others",
-    };
-    format!(
-        "{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits"
-    )
-}
-
-fn held(index: u32, holders: &[Holder]) -> String {
-    let holders = match holders {
-        [] => {
-            return "it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'".to_owned();
-        }
-        [holder] => format!(
-            "environment {} holds {}",
-            escaped(&holder.eid),
-            part(holder)
-        ),
-        [first, rest @ ..] => format!(
-            "environment {} holds {}, and {} more hold parts of it",
-            escaped(&first.eid),
-            part(first),
-            rest.len()
-        ),
-    };
-    format!("{holders}. 'genv who {index}' tells more")
-}
-
-fn part(holder: &Holder) -> String {
-    holder
-        .memory
-        .map_or_else(|| "it".to_owned(), |memory| format!("{memory} of it"))
-}
-
-/// Anybody may choose an eid: none may play tricks on a terminal.
-fn escaped(eid: &str) -> String {
-    eid.escape_debug().to_string()
 }
 
 #[cfg(test)]

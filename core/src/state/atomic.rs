@@ -5,13 +5,11 @@
 //! damaged after a power failure is kept aside by the next change.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
-
-/// How many temporary files may be in the way, which only somebody who wants to can put there.
-const MOST_IN_THE_WAY: u32 = 16;
 
 /// The steps of changing a directory. Tests put one here that fails or stops at any of them.
 ///
@@ -114,37 +112,21 @@ impl Drop for Prepared<'_> {
     }
 }
 
-/// Removes what a writer of this file left behind that was killed. Only for who holds the lock.
-pub(super) fn remove_leftover(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) {
-    // Most often there is none, and one that cannot be removed does no harm.
-    let _ = disk.remove(directory, &temporary_name(name, 0));
+/// Whether a file is what a writer of the file of this name left behind that was killed.
+pub(super) fn is_leftover(file: &str, name: &str) -> bool {
+    let rest = file.strip_prefix('.').and_then(|it| it.strip_prefix(name));
+    rest.is_some_and(|rest| rest.starts_with(".new"))
 }
 
+/// A file of a name that no other writer has, and that nobody can foresee.
 fn create_temporary(
     disk: &dyn Disk,
     directory: BorrowedFd<'_>,
     name: &str,
 ) -> Result<(OwnedFd, String), Errno> {
-    let mut attempt = 0;
-    loop {
-        let temporary = temporary_name(name, attempt);
-        if attempt > 0 {
-            // It may be left over too; what is no file stays in the way.
-            let _ = disk.remove(directory, &temporary);
-        }
-        match disk.create(directory, &temporary) {
-            Ok(file) => return Ok((file, temporary)),
-            Err(Errno::EXIST) if attempt < MOST_IN_THE_WAY => attempt += 1,
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
-fn temporary_name(name: &str, attempt: u32) -> String {
-    match attempt {
-        0 => format!(".{name}.new"),
-        more => format!(".{name}.new{more}"),
-    }
+    let random = RandomState::new().build_hasher().finish();
+    let temporary = format!(".{name}.new-{random:016x}");
+    Ok((disk.create(directory, &temporary)?, temporary))
 }
 
 fn fill(disk: &dyn Disk, file: BorrowedFd<'_>, content: &[u8]) -> Result<(), Errno> {

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::members::RecordedMembers;
-use super::restore::{claims_of, visible_devices};
+use super::restore::claims_of;
 use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
-use crate::proc::ProcessSource;
+use crate::proc::{Named, ProcessSource};
 
 /// More bare environments than this are no mishap: anybody may write there.
 const MOST_BARE: usize = 1_000;
@@ -98,8 +98,9 @@ pub(super) fn visible(state: &State, processes: &mut dyn ProcessSource) -> Visib
         let claims = claims
             .entry(*uid)
             .or_insert_with(|| claims_of(*uid, processes));
-        if let Some(&pid) = claims.get(eid) {
-            visible.insert(eid.clone(), visible_devices(pid));
+        let named = claims.get(eid).and_then(|pid| Named::by(*pid));
+        if let Some(named) = named {
+            visible.insert(eid.clone(), named.gpus);
         }
     }
     visible

@@ -13,20 +13,22 @@ use rustix::io::Errno;
 
 use super::atomic::{Disk, Prepared};
 use super::attachments::{self, Visible};
-use super::document::{self, Document, Format};
+use super::confirmed;
+use super::document::{self, Document, Format, Reading};
 use super::editable::EditableState;
-use super::file::{self, MOST_FILE_BYTES, ReadError, Version, io_error, write_remedy};
+use super::file::{self, ReadError, Version, io_error, write_remedy};
 use super::known;
-use super::liveness::is_member;
+use super::liveness::{Member, Standing};
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
 use super::store::StoreError;
+use super::waiting::{self, Waiting};
 use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MEMBERS_FILE, State,
     StateError, corrupt,
 };
 use crate::model::machine_time_zone;
-use crate::proc::ProcessTable;
+use crate::proc::{INITIAL_PID_NAMESPACE, ProcessTable};
 
 /// In the order in which they are written.
 pub(super) const FILES: [&str; 3] = [MEMBERS_FILE, ENVIRONMENTS_FILE, DEVICES_FILE];
@@ -52,8 +54,8 @@ struct Content {
 #[derive(Debug, PartialEq, Eq)]
 enum Damage {
     None,
-    /// Some of its entries, or values in them.
-    Entries,
+    /// Some of its entries, or values in them; this is the first.
+    Entries(String),
     /// All of it, for this reason; so many entries in it are whole.
     File {
         why: String,
@@ -114,6 +116,7 @@ impl Loaded {
         state.recorded.fill_empty(&mut state.environments);
         attachments::put_back(&mut state, &devices.document.damaged);
         attachments::find_bare(&mut state, devices_are_lost);
+        confirmed::confirm_members(&mut state, directory);
         Ok(Self {
             state,
             boot_id: boot_id(),
@@ -130,15 +133,16 @@ impl Loaded {
                 "{} is damaged: {why}. Shown is what is whole in it, and the next change of an environment goes on with that",
                 path.join(name).display()
             )),
-            Damage::None | Damage::Entries => None,
+            Damage::None | Damage::Entries(_) => None,
         });
         damaged.collect()
     }
 
-    /// The state to be changed, without those in the queue whose pids others have by now.
+    /// The state to be changed, with those of `waiting` who still have their pids.
     pub(super) fn edit(
         &self,
         table: &ProcessTable,
+        waiting: &HashMap<u32, u32>,
         visible: Visible,
         now_seconds: f64,
     ) -> EditableState {
@@ -149,17 +153,10 @@ impl Loaded {
             let jobs = pids.filter(move |pid| recorded.is_job(&environment.eid, created, *pid));
             jobs.map(|pid| (environment.eid.clone(), pid))
         });
-        let waiting = self.state.recorded.queue.iter().filter(|waiting| {
-            let process = table.lineage.get(&waiting.pid);
-            process.map_or_else(
-                || table.hidden.contains(&waiting.pid),
-                |process| process.start_time_ticks == waiting.start_time_ticks,
-            )
-        });
         let mut editable = EditableState {
             environments: self.state.environments.clone(),
             devices: self.state.devices.clone(),
-            queue: waiting.map(|waiting| waiting.pid).collect(),
+            queue: waiting::in_order(&self.state.recorded.queue, waiting, table),
             lost: self.state.recorded.lost.clone(),
             bare: self.state.recorded.bare.clone(),
             visible,
@@ -199,20 +196,22 @@ pub(super) fn record(
         );
         for &pid in &environment.pids {
             let process = table.lineage.get(&pid);
-            let start_time_ticks = match members.get(&(eid, pid)) {
+            let own = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
+            let (start_time_ticks, pid_namespace) = match members.get(&(eid, pid)) {
                 // Whoever joins is who has the pid now.
-                None => process.map(|process| process.start_time_ticks),
+                None => (process.map(|process| process.start_time_ticks), own),
                 Some(was) => {
-                    let known = before.of(eid, was.created_timestamp_seconds, pid);
-                    match (known, process) {
-                        (Recorded::Started(ticks), _) => Some(ticks),
-                        (_, Some(process)) if is_member(known, process, written) => {
-                            Some(process.start_time_ticks)
-                        }
+                    let member = Member::new(was, pid, &before);
+                    let ticks = match (member.standing(table, written), member.recorded(), process)
+                    {
+                        (Standing::Lives(living), ..) => Some(living.start_time_ticks),
+                        (_, Recorded::Started(ticks), _) => Some(ticks),
                         // It was left in although it ended. `envs.json` is younger than its successor from now on.
-                        (_, Some(_)) => Some(NEVER_TICKS),
-                        (_, None) => None,
-                    }
+                        (Standing::Ended, _, Some(_)) => Some(NEVER_TICKS),
+                        (_, _, _) => None,
+                    };
+                    let namespace = member.pid_namespace();
+                    (ticks, namespace.unwrap_or(INITIAL_PID_NAMESPACE))
                 }
             };
             if let Some(start_time_ticks) = start_time_ticks {
@@ -221,12 +220,12 @@ pub(super) fn record(
                     start_time_ticks,
                 };
                 let is_job = editable.jobs.contains(&(eid.to_owned(), pid));
-                recorded.record(eid, created, process, is_job);
+                recorded.record(eid, created, process, pid_namespace, is_job);
             }
         }
     }
     // Whoever waits is who has the pid now; who may not be seen was known before.
-    let waiting = editable.queue.iter().filter_map(|&pid| {
+    let waiting = editable.queue.iter().filter_map(|&Waiting { pid, .. }| {
         let known = || before.queue.iter().find(|waiting| waiting.pid == pid);
         let process = table.lineage.get(&pid).map(|process| ProcessId {
             pid,
@@ -275,6 +274,10 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn read<T>(&self, format: &Format<T>) -> Result<ReadDocument<T>, StateError> {
+        let reading = Reading {
+            time_zone: &self.time_zone,
+            directory: Some(self.directory),
+        };
         let found = file::find(self.directory, format.name).and_then(|found| {
             let read = found.map(|_| file::read(self.directory, format.name));
             read.transpose()
@@ -287,13 +290,10 @@ impl Place<'_> {
                     version: None,
                 });
             }
-            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &self.time_zone) {
+            Ok(Some((version, bytes))) => match (format.parse)(&bytes, &reading) {
                 Ok(document) => {
-                    let damage = if document.warnings.is_empty() {
-                        Damage::None
-                    } else {
-                        Damage::Entries
-                    };
+                    let first = document.warnings.first().cloned();
+                    let damage = first.map_or(Damage::None, Damage::Entries);
                     return Ok(ReadDocument {
                         document,
                         content: Some(Content { bytes, damage }),
@@ -306,6 +306,8 @@ impl Place<'_> {
             Err(ReadError::Torn(why) | ReadError::Damaged { why, .. }) => {
                 (why, file::read_damaged(self.directory, format.name))
             }
+            // The name service may take long, and all commands wait for this one.
+            Err(ReadError::Leased(uid)) => (file::leased(&format!("uid:{uid}")), None),
             Err(ReadError::Unreadable { why, remedy }) => {
                 let file = self.path.join(format.name);
                 return Err(StateError {
@@ -315,7 +317,7 @@ impl Place<'_> {
         };
         let (version, bytes) = found.unzip();
         let bytes = bytes.unwrap_or_default();
-        let document = (format.salvage)(&bytes, &self.time_zone);
+        let document = (format.salvage)(&bytes, &reading);
         let damage = Damage::File {
             why,
             whole: document.entries.len(),
@@ -365,11 +367,12 @@ impl Files<'_> {
                 continue;
             }
             // Nobody could read it, and all that it tells would be lost.
-            if bytes.len() as u64 > MOST_FILE_BYTES {
+            let most_bytes = file::most_bytes(name);
+            if bytes.len() as u64 > most_bytes {
                 return Err(StoreError::Write {
                     path: self.path.join(name),
                     why: format!(
-                        "it would have {} bytes, and no more than {MOST_FILE_BYTES} are read",
+                        "it would have {} bytes, and no more than {most_bytes} are read",
                         bytes.len()
                     ),
                     remedy: "end environments that nobody needs, or move the file away, and genv makes a new one",
@@ -402,9 +405,10 @@ impl Files<'_> {
                 let after = after_damage(name, *whole);
                 format!("{file} is damaged: {why}. It is kept as {aside}. {after}")
             }
-            Damage::None | Damage::Entries => {
-                format!("{file} has damaged entries: what it was is kept as {aside}")
+            Damage::Entries(first) => {
+                format!("{file} has damaged entries ({first}): what it was is kept as {aside}")
             }
+            Damage::None => return Ok(()),
         });
         Ok(())
     }

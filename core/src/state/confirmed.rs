@@ -10,14 +10,18 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::atomic::{Disk, Prepared};
-use super::{DeviceState, EnvironmentState};
+use super::corrupt;
+use super::file::{io_error, write_remedy};
+use super::members::{self, RecordedMembers};
+use super::{DeviceState, EnvironmentState, State};
 use crate::model::MemoryAmount;
+use crate::proc::username;
 
 /// How many changes a file keeps, the newest.
 const MOST_CHANGES: usize = 256;
@@ -32,9 +36,28 @@ pub struct Confirmed {
     pub eid: String,
     /// When the state was written with it, Unix time.
     pub at_seconds: f64,
+    /// The process that joined, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Joined>,
     /// The change.
     #[serde(flatten)]
     pub change: ConfirmedChange,
+}
+
+/// The process that became a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its start in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The inode of the pid namespace that its pid is of.
+    #[serde(
+        default = "members::initial",
+        skip_serializing_if = "members::is_initial"
+    )]
+    pub pid_namespace: u64,
+    /// Whether it joined as a job ([`RecordedMembers::is_job`](super::RecordedMembers::is_job)).
+    #[serde(default, rename = "job", skip_serializing_if = "std::ops::Not::not")]
+    pub is_job: bool,
 }
 
 /// What changed in an environment.
@@ -93,8 +116,22 @@ struct Content {
 /// The environments and devices of a state.
 pub(super) type Sides<'a> = (&'a [EnvironmentState], &'a [DeviceState]);
 
-/// What a change of the state gave to environments, and took from them.
-pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, ConfirmedChange)> {
+/// All members of environments, each with its environment.
+pub(super) fn places(environments: &[EnvironmentState]) -> HashSet<(String, u32)> {
+    let members = environments.iter().flat_map(|it| {
+        let pids = it.pids.iter();
+        pids.map(|pid| (it.eid.clone(), *pid))
+    });
+    members.collect()
+}
+
+/// What a change of the state gave to environments, and took from them. `newcomers` are members besides: jobs that were found,
+/// and jobs that became shells.
+pub(super) fn changes(
+    before: Sides<'_>,
+    after: Sides<'_>,
+    newcomers: &HashSet<(String, u32)>,
+) -> Vec<(String, ConfirmedChange)> {
     // Another user may have written a second record by the same id.
     let (had_been, has_become) = (by_user(before.0), by_user(after.0));
     let (held, holds) = (reservations(before.1), reservations(after.1));
@@ -125,7 +162,15 @@ pub(super) fn changes(before: Sides<'_>, after: Sides<'_>) -> Vec<(String, Confi
     for is in after.0 {
         let mut note = |change| changes.push((is.eid.clone(), change));
         let was = had_been.get(&(is.eid.as_str(), is.uid));
-        for pid in missing(&is.pids, was.map_or(&[], |was| &was.pids)) {
+        let came = missing(&is.pids, was.map_or(&[], |was| &was.pids));
+        let others = newcomers
+            .iter()
+            .filter(|(eid, pid)| *eid == is.eid && !came.contains(pid));
+        let pids: Vec<u32> = others
+            .map(|(_, pid)| *pid)
+            .chain(came.iter().copied())
+            .collect();
+        for pid in pids {
             note(ConfirmedChange::Joined { pid });
         }
         for (gpu, _) in of(&holds, &is.eid) {
@@ -187,10 +232,11 @@ pub(super) fn write(
     directory: BorrowedFd<'_>,
     new: Vec<(String, ConfirmedChange)>,
     environments: &[EnvironmentState],
+    recorded: &RecordedMembers,
     now_seconds: f64,
-) {
+) -> Option<InTheWay> {
     if new.is_empty() {
-        return;
+        return None;
     }
     let own = geteuid().as_raw();
     let mut changes = read(directory, own);
@@ -199,23 +245,91 @@ pub(super) fn write(
     changes.retain(|old| !old.change.gives() || live.contains(old.eid.as_str()));
     for (eid, change) in new {
         changes.retain(|old| old.eid != eid || !replaces(&change, &old.change));
+        let process = match change {
+            ConfirmedChange::Joined { pid } => recorded.joined(&eid, pid),
+            _ => None,
+        };
         changes.push(Confirmed {
             eid,
             at_seconds: now_seconds,
+            process,
             change,
         });
     }
-    let surplus = changes.len().saturating_sub(MOST_CHANGES);
-    changes.drain(..surplus);
+    drop_surplus(&mut changes);
     let content = Content {
         version: VERSION,
         changes,
     };
     let content = serde_json::to_vec(&content).unwrap_or_default();
     let name = name(own);
-    if content.len() as u64 <= MOST_BYTES {
-        // What stands in the way of this file stands in the way of nothing else.
-        let _ = Prepared::new(&OwnFile, directory, &name, &content).and_then(Prepared::commit);
+    if content.len() as u64 > MOST_BYTES {
+        return None;
+    }
+    let replace = || Prepared::new(&OwnFile, directory, &name, &content).and_then(Prepared::commit);
+    let errno = replace().err()?;
+    // A folder cannot be replaced, but everybody may move it away.
+    let found = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let folder = found.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::Directory);
+    let moved_to = folder.and_then(|_| {
+        let aside = corrupt::move_aside(&OwnFile, directory, &name).ok()?;
+        replace().is_ok().then_some(aside)
+    });
+    Some(InTheWay {
+        name,
+        owner: folder.map(|it| it.st_uid),
+        outcome: moved_to.ok_or(errno),
+    })
+}
+
+/// Drops the oldest changes where there are too many. Of the older half, what environments have stays longest: without
+/// it their members are not confirmed any more.
+fn drop_surplus(changes: &mut Vec<Confirmed>) {
+    let mut surplus = changes.len().saturating_sub(MOST_CHANGES);
+    let newer = changes.split_off(changes.len().saturating_sub(MOST_CHANGES / 2));
+    changes.retain(|older| {
+        let is_dropped = surplus > 0 && !older.change.gives();
+        surplus -= usize::from(is_dropped);
+        !is_dropped
+    });
+    changes.drain(..surplus);
+    changes.extend(newer);
+}
+
+/// What kept the caller's file from being written.
+#[derive(Debug)]
+pub(super) struct InTheWay {
+    name: String,
+    /// Whose folder stood in its place, if one did.
+    owner: Option<u32>,
+    /// What the folder is called now, or why the file was not written.
+    outcome: Result<String, Errno>,
+}
+
+impl InTheWay {
+    /// For people; asks the name service.
+    pub(super) fn notice(&self, directory: &Path) -> String {
+        let path = directory.join(&self.name);
+        let path = path.display();
+        let folder = self
+            .owner
+            .map(|uid| format!("a folder of user {}", username(uid)));
+        match (&self.outcome, folder) {
+            (Ok(aside), folder) => format!(
+                "{path} was {}: it is kept as {aside}, and the file is written again",
+                folder.unwrap_or_default()
+            ),
+            (Err(errno), Some(folder)) => format!(
+                "cannot write {path}: {}. It is {folder}: have it removed, for the enforcer does not see what this command \
+                 changed",
+                io_error(*errno)
+            ),
+            (Err(errno), None) => format!(
+                "cannot write {path}: {}: {}. The enforcer does not see what this command changed",
+                io_error(*errno),
+                write_remedy(*errno)
+            ),
+        }
     }
 }
 
@@ -230,6 +344,46 @@ fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
     }
 }
 
+/// Takes what users confirmed of the members of their environments, and root and this program's user of all, in place of
+/// what is recorded of them: every user may write that.
+pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
+    let mut by_user: HashMap<u32, HashMap<(String, u32), Confirmed>> = HashMap::new();
+    let mut joined = |uid: u32, environment: &EnvironmentState, pid: u32| {
+        let of_user = by_user
+            .entry(uid)
+            .or_insert_with(|| joined_by(directory, uid));
+        let confirmed = of_user.get(&(environment.eid.clone(), pid))?;
+        Some((confirmed.at_seconds, confirmed.process?))
+    };
+    for environment in &state.environments {
+        let mut users = [environment.uid, 0, geteuid().as_raw()];
+        users.sort_unstable();
+        let created = environment.created_timestamp_seconds.unwrap_or_default();
+        for &pid in &environment.pids {
+            let users = users.chunk_by(|a, b| a == b).map(|it| it[0]);
+            let confirmed = users.filter_map(|uid| joined(uid, environment, pid));
+            // An older environment may have had its id.
+            let confirmed =
+                confirmed.filter(|(at_seconds, _)| at_seconds.floor() >= created.floor());
+            let newest = confirmed.max_by(|(a, _), (b, _)| a.total_cmp(b));
+            if let Some((_, process)) = newest {
+                state.recorded.confirm(environment, pid, process);
+            }
+        }
+    }
+}
+
+/// The processes that this user's commands made members, each with the newest confirmation of that.
+fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Confirmed> {
+    let joined = read(directory, uid)
+        .into_iter()
+        .filter_map(|it| match it.change {
+            ConfirmedChange::Joined { pid } => Some(((it.eid.clone(), pid), it)),
+            _ => None,
+        });
+    joined.collect()
+}
+
 /// What commands of this user changed in environments of a state directory, the oldest first; nothing where there is no
 /// file that this user wrote.
 #[must_use]
@@ -241,7 +395,7 @@ pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
     }
 }
 
-fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
+pub(super) fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(file) = openat(directory, name(uid), flags, Mode::empty()) else {
@@ -263,10 +417,11 @@ fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
     }
 }
 
-/// Removes what a command of the caller left behind that was killed. Only for who holds the lock.
-pub(super) fn remove_leftover(directory: BorrowedFd<'_>) {
-    let name = name(geteuid().as_raw());
-    super::atomic::remove_leftover(&OwnFile, directory, &name);
+/// Whether a file is what a command of any user left behind that was killed.
+pub(super) fn is_leftover(file: &str) -> bool {
+    let uid = file.strip_prefix(".genv-confirmed-");
+    let rest = uid.map(|it| it.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    rest.is_some_and(|rest| rest.starts_with(".json.new"))
 }
 
 fn name(uid: u32) -> String {

@@ -27,6 +27,18 @@ pub(super) fn keep_aside(
     Ok(aside)
 }
 
+/// Moves what has this name away, whoever owns it; returns its new name.
+pub(super) fn move_aside(
+    disk: &dyn Disk,
+    directory: BorrowedFd<'_>,
+    name: &str,
+) -> Result<String, Errno> {
+    let aside = free_name(directory, name)?;
+    disk.rename(directory, name, &aside)?;
+    forget_oldest(disk, directory, name);
+    Ok(aside)
+}
+
 /// `NAME.corrupt-YYYYmmdd-HHMMSS`, with a number if that is taken.
 fn free_name(directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
     let now = Zoned::now().with_time_zone(local_time_zone());

@@ -36,6 +36,7 @@ pub fn lock_devices(
             name: &name,
             path: &path.join(&name),
             what: &format!("device {index}"),
+            next: None,
         }
         .acquire(patience)
     };

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::attachments;
-use super::document::{self, Document, Format};
+use super::confirmed;
+use super::document::{self, Document, Format, Reading};
 use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
 use super::liveness;
@@ -24,6 +25,7 @@ use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource,
 };
 use crate::model::machine_time_zone;
+use crate::proc::username;
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
@@ -334,6 +336,7 @@ impl StateDirectory {
         let is_lost = is_lost || devices_written.is_none() && !state.recorded.copy.is_empty();
         attachments::put_back(&mut state, &devices.damaged);
         attachments::find_bare(&mut state, is_lost || !devices.damaged.is_empty());
+        confirmed::confirm_members(&mut state, folder.directory);
         Ok(state)
     }
 }
@@ -356,6 +359,7 @@ impl<T: Clone> Remembered<T> {
                 Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => {
                     (why, remedy)
                 }
+                Err(ReadError::Leased(uid)) => (file::leased(&username(uid)), file::MOVED),
                 Err(ReadError::Torn(why)) => match delays.next() {
                     Some(&delay) => {
                         thread::sleep(delay);
@@ -387,7 +391,11 @@ impl<T: Clone> Remembered<T> {
         }
         let (version, content) = file::read(folder.directory, self.format.name)?;
         let settled = version.age() >= file::SETTLED_AFTER;
-        let document = (self.format.parse)(&content, &folder.time_zone).map_err(|error| {
+        let reading = Reading {
+            time_zone: &folder.time_zone,
+            directory: Some(folder.directory),
+        };
+        let document = (self.format.parse)(&content, &reading).map_err(|error| {
             if settled {
                 ReadError::Damaged {
                     why: error.to_string(),

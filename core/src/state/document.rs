@@ -4,24 +4,58 @@
 //! was `attached`, then `time`; what a version did not know is missing or null. Any mixture is read, and
 //! keys that are not known are passed over.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use serde::Deserializer;
 use serde_json::de::StrRead;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::device_entry::device;
 use super::entries;
 use super::left_out::LeftOut;
 use super::salvage;
+use super::surplus::Records;
 use super::value::{
     self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time,
 };
-use super::{AttachmentState, DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
+use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
 
 /// How many warnings a file may cause: anybody may write there.
 const MOST_WARNINGS: usize = 20;
+
+/// A record that takes more is read without what is large in it.
+const MOST_RECORD_BYTES: usize = 1 << 20;
+
+/// As [`MOST_RECORD_BYTES`], of a device with its attachments.
+const MOST_DEVICE_BYTES: usize = 8 << 20;
+
+/// How much of a field is read of an entry that is too large.
+const MOST_FIELD_BYTES: usize = 4 << 10;
+
+/// Attachments beyond so many are left out. In the layout that genv writes, so many take less than a file may have.
+const MOST_ATTACHMENTS: usize = 100_000;
+
+/// What a file is read with.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) time_zone: &'a TimeZone,
+    /// The state directory, which shows whose records count where there are too many.
+    pub(super) directory: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> Reading<'a> {
+    /// Of a text that comes from elsewhere.
+    pub(super) fn of_text(time_zone: &'a TimeZone) -> Self {
+        Self {
+            time_zone,
+            directory: None,
+        }
+    }
+}
 
 /// A file while it is read.
 type TextDeserializer<'t> = serde_json::Deserializer<StrRead<'t>>;
@@ -59,17 +93,17 @@ impl<T> Default for Document<T> {
 pub(super) struct Format<T> {
     pub(super) name: &'static str,
     /// What a whole file says.
-    pub(super) parse: fn(&[u8], &TimeZone) -> Result<Document<T>, NotADocument>,
+    pub(super) parse: fn(&[u8], &Reading<'_>) -> Result<Document<T>, NotADocument>,
     /// What is whole in one that is damaged.
-    pub(super) salvage: fn(&[u8], &TimeZone) -> Document<T>,
+    pub(super) salvage: fn(&[u8], &Reading<'_>) -> Document<T>,
 }
 
 pub(super) const ENVIRONMENTS: Format<EnvironmentState> = Format {
     name: ENVIRONMENTS_FILE,
     parse: environments,
-    salvage: |content, time_zone| {
+    salvage: |content, reading| {
         let records = salvage::records(content, &["eid", "uid"]);
-        salvaged(environments_of(&json!({ "envs": records }), time_zone))
+        salvaged(environments_of(&json!({ "envs": records }), reading))
     },
 };
 
@@ -79,9 +113,12 @@ pub(super) const DEVICE_KEYS: [&str; 2] = ["index", "attachments"];
 pub(super) const DEVICES: Format<DeviceState> = Format {
     name: DEVICES_FILE,
     parse: devices,
-    salvage: |content, time_zone| {
+    salvage: |content, reading| {
         let records = salvage::records(content, &DEVICE_KEYS);
-        salvaged(devices_of(&json!({ "devices": records }), time_zone))
+        salvaged(devices_of(
+            &json!({ "devices": records }),
+            reading.time_zone,
+        ))
     },
 };
 
@@ -109,50 +146,64 @@ pub(super) enum NotADocument {
 /// Reads `envs.json`.
 pub(super) fn environments(
     content: &[u8],
-    time_zone: &TimeZone,
+    reading: &Reading<'_>,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
-    whole(content, "envs", |source| {
-        environments_from(source, time_zone)
-    })
+    whole(content, "envs", |source| environments_from(source, reading))
 }
 
 /// What a document says that has been read already.
 pub(super) fn environments_of(
     root: &Value,
-    time_zone: &TimeZone,
+    reading: &Reading<'_>,
 ) -> Result<Document<EnvironmentState>, NotADocument> {
-    known("envs", environments_from(root, time_zone))
+    known("envs", environments_from(root, reading))
 }
 
 fn environments_from<'de, D: Deserializer<'de>>(
     source: D,
-    time_zone: &TimeZone,
+    reading: &Reading<'_>,
 ) -> Result<Option<Document<EnvironmentState>>, D::Error> {
-    let (mut eids, mut left_out) = (HashSet::new(), LeftOut::default());
-    let document = document("envs.json", "envs", source, |entry| {
-        let environment = environment(entry, time_zone);
-        if entry.incomplete {
-            left_out.add(entry, environment.is_some());
+    let (mut records, mut left_out) = (Records::new(reading.directory), LeftOut::default());
+    let most_bytes = MOST_RECORD_BYTES;
+    let document = document(
+        "envs.json",
+        "envs",
+        most_bytes,
+        source,
+        |entry, size_bytes| {
+            let environment = environment(entry, reading.time_zone);
+            if entry.incomplete {
+                left_out.add(entry, environment.is_some());
+            }
+            if let Some(environment) = environment
+                && !records.add(environment, entry.position, size_bytes)
+            {
+                entry.warn("it is there twice: the first is taken");
+            }
+        },
+    )?;
+    Ok(document.map(|mut document| {
+        let (entries, surplus) = records.finish();
+        document.incomplete |= !surplus.is_empty();
+        // What stands first is shown where a part is.
+        let surplus = surplus.into_iter().map(|it| format!("envs.json: {it}"));
+        document.warnings.splice(0..0, surplus);
+        Document {
+            entries,
+            left_out: Arc::new(left_out),
+            ..document
         }
-        let environment = environment?;
-        let first = eids.insert(environment.eid.clone());
-        if !first {
-            entry.warn("it is there twice: the first is taken");
-        }
-        first.then_some(environment)
-    })?;
-    Ok(document.map(|document| Document {
-        left_out: Arc::new(left_out),
-        ..document
     }))
 }
 
 /// Reads `devices.json`.
 pub(super) fn devices(
     content: &[u8],
-    time_zone: &TimeZone,
+    reading: &Reading<'_>,
 ) -> Result<Document<DeviceState>, NotADocument> {
-    whole(content, "devices", |source| devices_from(source, time_zone))
+    whole(content, "devices", |source| {
+        devices_from(source, reading.time_zone)
+    })
 }
 
 /// What a document says that has been read already.
@@ -168,8 +219,18 @@ fn devices_from<'de, D: Deserializer<'de>>(
     time_zone: &TimeZone,
 ) -> Result<Option<Document<DeviceState>>, D::Error> {
     let (mut indices, mut damaged) = (HashSet::new(), BTreeSet::new());
-    let document = document("devices.json", "devices", source, |entry| {
-        let device = device(entry, time_zone)?;
+    let (mut devices, mut attachments) = (Vec::new(), 0);
+    let most_bytes = MOST_DEVICE_BYTES;
+    let document = document("devices.json", "devices", most_bytes, source, |entry, _| {
+        let Some(mut device) = device(entry, time_zone) else {
+            return;
+        };
+        attachments += device.attachments.len();
+        if attachments > MOST_ATTACHMENTS {
+            attachments -= device.attachments.len();
+            device.attachments.clear();
+            entry.leave_out("there are too many attachments");
+        }
         let first = indices.insert(device.index);
         if !first {
             entry.warn("it is there twice: the first is taken");
@@ -177,12 +238,17 @@ fn devices_from<'de, D: Deserializer<'de>>(
         if entry.incomplete || !first {
             damaged.insert(device.index);
         }
-        first.then_some(device)
+        if first {
+            devices.push(device);
+        }
     })?;
-    Ok(document.map(|mut document| {
-        document.damaged = damaged;
-        document.entries.sort_by_key(|device| device.index);
-        document
+    Ok(document.map(|document| {
+        devices.sort_by_key(|device: &DeviceState| device.index);
+        Document {
+            entries: devices,
+            damaged,
+            ..document
+        }
     }))
 }
 
@@ -212,27 +278,40 @@ fn known<T>(
     document.ok_or(NotADocument::Lacks(key))
 }
 
-/// Reads the entries of the list or object `key`, one after another: as values of JSON all of them take ten times the memory
-/// of the file. Returns nothing if there is no such list or object.
+/// Reads the entries of the list or object `key`, one after another, each with its size: as values of JSON all of them take
+/// ten times the memory of the file. `read` takes what they say. Returns nothing if there is no such list or object.
 fn document<'de, T, D: Deserializer<'de>>(
     file: &str,
     key: &'static str,
+    most_bytes: usize,
     source: D,
-    mut read: impl FnMut(&mut Entry<'_>) -> Option<T>,
+    mut read: impl FnMut(&mut Entry<'_>, usize),
 ) -> Result<Option<Document<T>>, D::Error> {
     let mut document = Document::default();
     let (mut dropped, mut position) = (0_usize, 0);
-    let found = entries::for_each(source, key, |key, value| {
+    let found = entries::for_each(source, key, |key, text| {
+        let size_bytes = text.get().len();
+        let is_too_large = size_bytes > most_bytes;
+        let value = if is_too_large {
+            small_fields(text)
+        } else {
+            serde_json::from_str(text.get())?
+        };
         let mut entry = Entry {
             name: format!("entry {}", position + 1),
             key,
             position,
-            value,
+            value: &value,
             warnings: Vec::new(),
-            incomplete: false,
+            incomplete: is_too_large,
         };
+        if is_too_large {
+            entry.warn(format!(
+                "it has {size_bytes} bytes: what is large in it is left out"
+            ));
+        }
         position += 1;
-        document.entries.extend(read(&mut entry));
+        read(&mut entry, size_bytes.min(most_bytes));
         document.incomplete |= entry.incomplete;
         for warning in entry.warnings {
             if document.warnings.len() < MOST_WARNINGS {
@@ -241,12 +320,25 @@ fn document<'de, T, D: Deserializer<'de>>(
                 dropped += 1;
             }
         }
+        Ok(())
     })?;
     if dropped > 0 {
         let warning = format!("{file}: {dropped} more damaged values");
         document.warnings.push(warning);
     }
     Ok(found.then_some(document))
+}
+
+/// The fields of an object that are small; nothing of anything else.
+fn small_fields(text: &RawValue) -> Value {
+    let fields: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(text.get()).unwrap_or_default();
+    let small = fields.into_iter().filter_map(|(name, text)| {
+        let is_small = text.get().len() <= MOST_FIELD_BYTES;
+        let value = is_small.then(|| serde_json::from_str(text.get()).ok());
+        Some((name, value.flatten()?))
+    });
+    Value::Object(small.collect())
 }
 
 fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<EnvironmentState> {
@@ -290,89 +382,6 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         }),
         eid,
     })
-}
-
-fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<DeviceState> {
-    let fields = object(entry)?;
-    let named = match (fields.get("index"), entry.key) {
-        (Some(index), _) => integer(Some(index)),
-        (None, Some(key)) => key.parse().ok(),
-        // genv 1.4.3 takes a device's position for its index.
-        (None, None) => i64::try_from(entry.position).ok(),
-    };
-    let Some(index) = named.and_then(|index| u32::try_from(index).ok()) else {
-        entry.leave_out("its index is not a number of a device");
-        return None;
-    };
-    entry.name = format!("device {index}");
-    Some(DeviceState {
-        index,
-        total_memory: amount(entry, fields, "total_memory"),
-        attachments: attachments(entry, fields, time_zone),
-    })
-}
-
-fn attachments(
-    entry: &mut Entry<'_>,
-    fields: &Map<String, Value>,
-    time_zone: &TimeZone,
-) -> Vec<AttachmentState> {
-    let list = ["attachments", "eids"]
-        .iter()
-        .find_map(|key| fields.get(*key).filter(|value| !value.is_null()));
-    let list = match list {
-        Some(list) => value::children(list).unwrap_or_else(|| {
-            let found = shown(list);
-            entry.incomplete = true;
-            entry.warn(format!("its attachments are {found}, and are left out"));
-            Vec::new()
-        }),
-        // The first versions attached one environment, written into the device itself.
-        None => match fields.get("eid") {
-            Some(Value::Null) => Vec::new(),
-            Some(_) => vec![(None, entry.value)],
-            None => {
-                entry.incomplete = true;
-                Vec::new()
-            }
-        },
-    };
-    let mut eids = HashSet::with_capacity(list.len());
-    let mut attachments = Vec::with_capacity(list.len());
-    for (key, value) in list {
-        let no_fields = Map::new();
-        let (bare, fields) = match value {
-            Value::Object(fields) => (fields.get("eid"), fields),
-            _ if key.is_some() => (None, &no_fields),
-            other => (Some(other), &no_fields),
-        };
-        let Some(eid) = eid(bare, key) else {
-            let found = shown(value);
-            entry.incomplete = true;
-            entry.warn(format!(
-                "its attachment {found} has no eid, and is left out"
-            ));
-            continue;
-        };
-        if !eids.insert(eid.clone()) {
-            let eid = shown(&Value::from(eid));
-            entry.warn(format!(
-                "environment {eid} is attached twice: the first is taken"
-            ));
-            continue;
-        }
-        let time_key = if fields.contains_key("time") {
-            "time"
-        } else {
-            "attached"
-        };
-        attachments.push(AttachmentState {
-            gpu_memory: amount(entry, fields, "gpu_memory"),
-            attached_timestamp_seconds: time(entry, fields, time_key, time_zone),
-            eid,
-        });
-    }
-    attachments
 }
 
 #[cfg(test)]

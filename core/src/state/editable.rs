@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use rustix::process::geteuid;
+
 use super::allocate::{self, AllocateError, AttachRequest};
 use super::attachments::{self, Visible};
 use super::inventory::{self, Inventory};
@@ -9,6 +11,7 @@ use super::jobs::reads_environs_of;
 use super::known::{Known, KnownEnvironments};
 use super::liveness::end_environments;
 use super::members::{LostMember, ProcessId};
+use super::waiting::{MOST_OF_ONE_USER, Waiting};
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::MemoryAmount;
 
@@ -18,7 +21,7 @@ pub struct EditableState {
     pub(super) environments: Vec<EnvironmentState>,
     pub(super) devices: Vec<DeviceState>,
     /// Processes that wait for devices, first come first.
-    pub(super) queue: Vec<u32>,
+    pub(super) queue: Vec<Waiting>,
     /// Members of environments that a damaged file has lost.
     pub(super) lost: Vec<LostMember>,
     /// Environments whose devices a damaged file has lost, and what is known of them.
@@ -170,6 +173,19 @@ impl EditableState {
         true
     }
 
+    /// As [`EditableState::leave`], also of a shell that has ended already: the environment ends if it has jobs alone.
+    pub fn leave_as_shell(&mut self, eid: &str, pid: u32) {
+        self.leave(eid, &MemberId::Process(pid));
+        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
+        let environment = self.environments.iter_mut().find(|it| it.eid == eid);
+        if let Some(environment) = environment
+            && environment.pids.iter().all(is_job)
+        {
+            environment.pids.clear();
+        }
+        self.end_environments();
+    }
+
     /// Takes care that an environment which genv 1.x cleared is not restored: its user leaves it.
     fn forget_cleared(&mut self, eid: &str) {
         let is_own = |known: &Known| reads_environs_of(known.environment.uid);
@@ -319,27 +335,34 @@ impl EditableState {
         self.merge_inventory(inventory);
     }
 
-    /// Puts a process into the queue for devices, if it is not in it; returns how many are before it. Who ends leaves.
+    /// Puts a process of the caller into the queue for devices, if it is not in it; returns how many are before it. Whoever
+    /// ends leaves. Of one user only so many processes have a place; those that have none come behind all.
     pub fn enqueue(&mut self, pid: u32) -> usize {
-        add(&mut self.queue, &pid);
-        self.queue_position(pid).unwrap_or_default()
+        let uid = geteuid().as_raw();
+        let is_own = |waiting: &&Waiting| waiting.uid == uid;
+        if self.queue_position(pid).is_none()
+            && self.queue.iter().filter(is_own).count() < MOST_OF_ONE_USER
+        {
+            self.queue.push(Waiting { pid, uid });
+        }
+        self.queue_position(pid).unwrap_or(self.queue.len())
     }
 
     /// How many are before a process in the queue.
     #[must_use]
     pub fn queue_position(&self, pid: u32) -> Option<usize> {
-        self.queue.iter().position(|waiting| *waiting == pid)
+        self.queue.iter().position(|waiting| waiting.pid == pid)
     }
 
-    /// How many wait.
+    /// Those who wait, first come first.
     #[must_use]
-    pub fn queue_length(&self) -> usize {
-        self.queue.len()
+    pub fn queue(&self) -> &[Waiting] {
+        &self.queue
     }
 
     /// Takes a process out of the queue.
     pub fn leave_queue(&mut self, pid: u32) {
-        self.queue.retain(|waiting| *waiting != pid);
+        self.queue.retain(|waiting| waiting.pid != pid);
     }
 
     /// Makes it such that both files can be written in the shape of genv 1.4.3.

@@ -3,17 +3,17 @@
 use std::fmt;
 
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-/// Calls `take` with each item of the list `key`, or with each value of the object `key` and its key. Returns whether there is
-/// such a list or object.
+/// Calls `take` with the text of each item of the list `key`, or of each value of the object `key`, and its key. Returns
+/// whether there is such a list or object.
 ///
 /// # Errors
-/// The source is damaged, or has the key twice.
+/// The source is damaged, or has the key twice, or `take` fails.
 pub(super) fn for_each<'de, D: Deserializer<'de>>(
     source: D,
     key: &'static str,
-    take: impl FnMut(Option<&str>, &Value),
+    take: impl FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>,
 ) -> Result<bool, D::Error> {
     source.deserialize_any(Root { key, take })
 }
@@ -32,7 +32,9 @@ struct Root<F> {
     take: F,
 }
 
-impl<'de, F: FnMut(Option<&str>, &Value)> Visitor<'de> for Root<F> {
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de>
+    for Root<F>
+{
     type Value = bool;
 
     nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
@@ -67,7 +69,9 @@ impl<'de, F: FnMut(Option<&str>, &Value)> Visitor<'de> for Root<F> {
 
 struct Entries<'f, F>(&'f mut F);
 
-impl<'de, F: FnMut(Option<&str>, &Value)> serde::de::DeserializeSeed<'de> for Entries<'_, F> {
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>>
+    serde::de::DeserializeSeed<'de> for Entries<'_, F>
+{
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<bool, D::Error> {
@@ -75,7 +79,9 @@ impl<'de, F: FnMut(Option<&str>, &Value)> serde::de::DeserializeSeed<'de> for En
     }
 }
 
-impl<'de, F: FnMut(Option<&str>, &Value)> Visitor<'de> for Entries<'_, F> {
+impl<'de, F: FnMut(Option<&str>, &RawValue) -> Result<(), serde_json::Error>> Visitor<'de>
+    for Entries<'_, F>
+{
     type Value = bool;
 
     nothing!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
@@ -89,15 +95,15 @@ impl<'de, F: FnMut(Option<&str>, &Value)> Visitor<'de> for Entries<'_, F> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
-        while let Some(item) = items.next_element::<Value>()? {
-            (self.0)(None, &item);
+        while let Some(item) = items.next_element::<Box<RawValue>>()? {
+            (self.0)(None, &item).map_err(A::Error::custom)?;
         }
         Ok(true)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<bool, A::Error> {
-        while let Some((key, value)) = fields.next_entry::<String, Value>()? {
-            (self.0)(Some(&key), &value);
+        while let Some((key, value)) = fields.next_entry::<String, Box<RawValue>>()? {
+            (self.0)(Some(&key), &value).map_err(A::Error::custom)?;
         }
         Ok(true)
     }

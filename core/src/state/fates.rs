@@ -8,7 +8,10 @@ use super::known::Known;
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
-use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, buffer, read_environ};
+use crate::proc::{
+    ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace,
+    read_environs,
+};
 
 /// Which processes have a context on which device, by its index. A device of which that is not known is not here.
 pub type Contexts = BTreeMap<u32, BTreeSet<u32>>;
@@ -117,7 +120,12 @@ fn fates_by_processes(
         processes: processes.into_iter().collect(),
         members: members.copied().collect(),
     });
+    // Processes outside of this program's pid namespace may name it.
+    let sees_all = in_initial_pid_namespace();
     let fate = |it: &&Shellless| {
+        if it.0.pids.is_empty() && !sees_all {
+            return (it.0.eid.clone(), Fate::Unknown);
+        }
         let fate = fate(state, it, &candidates(it), &contexts, &table, evidence);
         (it.0.eid.clone(), fate)
     };
@@ -135,12 +143,7 @@ fn fate(
     let held = |device: &u32| contexts.get(device);
     let using: BTreeSet<u32> = devices.iter().filter_map(held).flatten().copied().collect();
     let are_known = devices.iter().all(|device| held(device).is_some());
-    let mut buffer = buffer();
-    let mut is_elsewhere = |pid| {
-        let environ = read_environ(pid, &mut buffer).unwrap_or_default();
-        is_elsewhere(environ, evidence.directory)
-    };
-    let (mut own, mut at_work, mut is_unclear) = (Vec::new(), Vec::new(), false);
+    let (mut all_own, mut is_unclear) = (Vec::new(), false);
     for &pid in candidates {
         let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
             continue;
@@ -148,18 +151,26 @@ fn fate(
         if pid == std::process::id() {
             continue;
         }
-        let process = ProcessId {
-            pid,
-            start_time_ticks: facts.start_time_ticks,
-        };
         match belonging(environment, &state.recorded, pid, facts, table) {
-            Belonging::Own if is_elsewhere(pid) => {}
-            Belonging::Own if using.contains(&pid) => at_work.push(process),
-            Belonging::Own => own.push(process),
-            Belonging::Unclear => is_unclear |= using.contains(&pid),
+            Belonging::Own => all_own.push(ProcessId {
+                pid,
+                start_time_ticks: facts.start_time_ticks,
+            }),
+            // What hangs may be its own once it can be read.
+            Belonging::Unclear => {
+                is_unclear |= using.contains(&pid) || table.unread.contains(&pid);
+            }
             Belonging::Other => {}
         }
     }
+    let directory = evidence.directory.to_owned();
+    let elsewhere = read_environs(
+        all_own.iter().map(|it| it.pid).collect(),
+        move |_, environ| is_elsewhere(environ.unwrap_or_default(), &directory),
+    );
+    all_own.retain(|it| elsewhere.get(&it.pid) != Some(&true));
+    let (at_work, own): (Vec<_>, Vec<_>) =
+        all_own.into_iter().partition(|it| using.contains(&it.pid));
     if !at_work.is_empty() {
         // What has no context keeps no device, and is no job any more.
         return Fate::Continues {

@@ -2,21 +2,24 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::BorrowedFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
+use super::MEMBERS_FILE;
+
 /// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
-pub(super) const MOST_FILE_BYTES: u64 = 8 << 20;
+pub(super) const MOST_FILE_BYTES: u64 = 32 << 20;
+
+/// How large `genv-members.json` may be, without which commands go on.
+pub(super) const MOST_MEMBERS_BYTES: u64 = 8 << 20;
 
 /// A file that was left alone for this long is as its writer wants it: what looks torn is damaged, and
 /// what has the same size and time has the same content, however coarse the file system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
-
-/// How much of a damaged file is looked at for what is whole in it.
-const MOST_SALVAGED_BYTES: u64 = 2 * MOST_FILE_BYTES;
 
 const READ_ONLY: &str =
     "its file system is mounted read-only: set GENV_TMPDIR to another directory";
@@ -24,8 +27,16 @@ const READ_ONLY: &str =
 /// What to do about a damaged file.
 pub(super) const DAMAGED: &str = "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
 
+/// What to do about a file that is larger than what is read.
+const TOO_LARGE: &str =
+    "move it away: environments whose processes live are restored by the commands of their users";
+
 /// What to do about something else in a file's place.
-const MOVED: &str = "move it away, or let the next change of an environment do so";
+pub(super) const MOVED: &str = "move it away, or let the next change of an environment do so";
+
+/// How long a lease (fcntl(2), `F_SETLEASE`) keeps a reader. A program that means well, such as a file server, gives it up as
+/// soon as the kernel asks for that; another one keeps it for `/proc/sys/fs/lease-break-time`.
+const LEASE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What changes when a file is written (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +55,8 @@ pub(super) enum ReadError {
     Torn(String),
     /// It is no state file, whoever asks.
     Damaged { why: String, remedy: &'static str },
+    /// This user, its owner or root, has a lease on it: no other program can open it.
+    Leased(u32),
     /// It cannot be read here and now.
     Unreadable { why: String, remedy: &'static str },
 }
@@ -61,7 +74,7 @@ impl From<Errno> for ReadError {
 pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Version>, ReadError> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => {
-            check(&found)?;
+            check(&found, most_bytes(name))?;
             Ok(Some(Version::of(&found)))
         }
         Err(Errno::NOENT) => Ok(None),
@@ -69,23 +82,46 @@ pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Versi
     }
 }
 
+/// Opens what has a name, without waiting for anybody else: for the other end of a pipe, or for the holder of a lease.
+pub(super) fn open(
+    directory: BorrowedFd<'_>,
+    name: &str,
+    access: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let began = Instant::now();
+    loop {
+        match openat(directory, name, access | careful, Mode::empty()) {
+            Err(Errno::AGAIN) if began.elapsed() < LEASE_PATIENCE => {
+                thread::sleep(LEASE_PATIENCE / 10);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// What keeps a file with a lease from being read.
+pub(super) fn leased(holder: &str) -> String {
+    format!(
+        "user {holder} has a lease on it (fcntl, F_SETLEASE), so that no other program can open it"
+    )
+}
+
 /// The content of a file that was found, and the version that has it.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Vec<u8>), ReadError> {
-    // Should a pipe take the file's place just now, opening must not wait for its other end.
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(directory, name, flags, Mode::empty()).map_err(|errno| {
-        if errno == Errno::NOENT {
-            ReadError::Torn("it is being replaced".to_owned())
-        } else {
-            errno.into()
-        }
+    let file = open(directory, name, OFlags::RDONLY).map_err(|errno| match errno {
+        Errno::NOENT => ReadError::Torn("it is being replaced".to_owned()),
+        Errno::AGAIN => match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => ReadError::Leased(stat.st_uid),
+            Err(_) => ReadError::Torn("it is being replaced".to_owned()),
+        },
+        errno => errno.into(),
     })?;
     let file = File::from(file);
     let before = fstat(&file)?;
-    check(&before)?;
+    check(&before, most_bytes(name))?;
     let mut content = Vec::with_capacity(usize::try_from(before.st_size).unwrap_or_default() + 1);
-    let limited = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
+    let limited = (&file).take(most_bytes(name)).read_to_end(&mut content);
     limited.map_err(|error| ReadError::Unreadable {
         why: error.to_string(),
         remedy: "look for errors of the disk",
@@ -99,16 +135,14 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
 
 /// As [`read`], of a file of which nothing is certain: its beginning, and nothing of what is no regular file.
 pub(super) fn read_damaged(directory: BorrowedFd<'_>, name: &str) -> Option<(Version, Vec<u8>)> {
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(directory, name, flags, Mode::empty()).ok()?);
+    let file = File::from(open(directory, name, OFlags::RDONLY).ok()?);
     let stat = fstat(&file).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return None;
     }
     let mut content = Vec::new();
     // What was read before an error of the disk is whole.
-    let _ = (&file).take(MOST_SALVAGED_BYTES).read_to_end(&mut content);
+    let _ = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
     Some((Version::of(&stat), content))
 }
 
@@ -144,17 +178,31 @@ impl Version {
     }
 }
 
+/// How large a file of this name may be.
+pub(super) fn most_bytes(name: &str) -> u64 {
+    if name == MEMBERS_FILE {
+        MOST_MEMBERS_BYTES
+    } else {
+        MOST_FILE_BYTES
+    }
+}
+
 /// Refuses what is not a file of bearable size.
-fn check(stat: &Stat) -> Result<(), ReadError> {
+fn check(stat: &Stat, most_bytes: u64) -> Result<(), ReadError> {
     let (why, remedy) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let size_bytes = u64::try_from(stat.st_size).unwrap_or_default();
-            if size_bytes <= MOST_FILE_BYTES {
+            if size_bytes <= most_bytes {
                 return Ok(());
             }
-            let why =
-                format!("it has {size_bytes} bytes, and no more than {MOST_FILE_BYTES} are read");
-            (why, DAMAGED)
+            let why = format!("it has {size_bytes} bytes, and no more than {most_bytes} are read");
+            // Without its members the state is still whole. Going on with a part of another file would end environments.
+            if most_bytes < MOST_FILE_BYTES {
+                (why, DAMAGED)
+            } else {
+                let remedy = TOO_LARGE;
+                return Err(ReadError::Unreadable { why, remedy });
+            }
         }
         FileType::Symlink => (
             "it is a symbolic link, which anybody could have put there".to_owned(),

@@ -6,26 +6,21 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::liveness::{Member, Standing};
 use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::attribute::{Attributor, live_environments};
 use crate::proc::{
-    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, buffer,
-    is_kernel_thread, read_environ, variable,
+    Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread,
+    read_environs, variable,
 };
 
 /// More jobs of one environment are not recorded.
 pub(super) const MOST_JOBS: usize = 64;
-
-/// How long a command looks for jobs: reading the variables of a process can hang as long as its page faults do.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A parent that started so little earlier than a command was started to run it.
 const WRAPPER_SECONDS: f64 = 1.0;
@@ -39,9 +34,10 @@ fn watched<'a>(state: &'a State, table: &ProcessTable) -> Vec<&'a EnvironmentSta
     let attachments = state.devices.iter().flat_map(|device| &device.attachments);
     let holding: BTreeSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
     let is_watched = |environment: &&EnvironmentState| {
-        let created = environment.created_timestamp_seconds;
         let is_shell = |pid: &u32| {
-            table.living(*pid).is_some() && !state.recorded.is_job(&environment.eid, created, *pid)
+            let member = Member::new(environment, *pid, &state.recorded);
+            let standing = member.standing(table, state.written_timestamp_seconds);
+            matches!(standing, Standing::Lives(_)) && !member.is_job()
         };
         environment.uid == own
             && holding.contains(environment.eid.as_str())
@@ -65,22 +61,17 @@ pub(super) fn find_new(state: &State, table: &ProcessTable, directory: &Path) ->
     if watched.is_empty() {
         return NewJobs::new();
     }
-    let (state, directory) = (state.clone(), directory.to_owned());
-    let (sender, receiver) = mpsc::channel();
-    // If it hangs, it ends with this program.
-    thread::spawn(move || sender.send(look_for(&state, &watched, &directory)));
-    receiver.recv_timeout(PATIENCE).unwrap_or_default()
-}
-
-fn look_for(state: &State, watched: &BTreeSet<String>, directory: &Path) -> NewJobs {
     let environments = state.environments.iter();
     let environments = environments.filter(|it| watched.contains(&it.eid));
     let known: BTreeSet<u32> = environments.flat_map(|it| &it.pids).copied().collect();
-    let (own, mut buffer) = (std::process::id(), buffer());
+    let own = std::process::id();
     let mut pids = processes_of(geteuid().as_raw()).unwrap_or_default();
-    pids.retain(|&pid| {
-        pid != own && !known.contains(&pid) && may_name(pid, watched, directory, &mut buffer)
+    pids.retain(|pid| *pid != own && !known.contains(pid));
+    let (eids, directory) = (watched.clone(), directory.to_owned());
+    let naming = read_environs(pids.clone(), move |pid, environ| {
+        may_name(pid, environ, &eids, &directory)
     });
+    pids.retain(|pid| naming.get(pid) == Some(&true));
     if pids.is_empty() {
         return NewJobs::new();
     }
@@ -140,8 +131,13 @@ fn wrappers(pid: u32, table: &ProcessTable) -> BTreeSet<u32> {
 }
 
 /// Whether a process names one of these environments, or does not show what it names.
-fn may_name(pid: u32, eids: &BTreeSet<String>, directory: &Path, buffer: &mut Vec<u8>) -> bool {
-    let environ = match read_environ(pid, buffer) {
+fn may_name(
+    pid: u32,
+    environ: Result<&[u8], Errno>,
+    eids: &BTreeSet<String>,
+    directory: &Path,
+) -> bool {
+    let environ = match environ {
         Ok(environ) => environ,
         // It ended, or is a thread of the kernel.
         Err(Errno::NOENT | Errno::SRCH) => return false,

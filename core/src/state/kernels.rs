@@ -2,7 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::env;
+use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
@@ -13,6 +18,7 @@ use rustix::io::Errno;
 use uzers::os::unix::UserExt;
 
 use super::EnvironmentState;
+use crate::proc::read_in_time;
 
 /// How long the folders of kernels are waited for: a home directory on the network, or the name service, may hang.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -138,13 +144,63 @@ fn look(runtime_folder: &mut RuntimeFolder, kernels: Vec<Question>) -> EndedKern
     let mut ended = EndedKernels::new();
     for ((uid, id), starts) in kernels {
         let folder = folders.entry(uid).or_insert_with(|| runtime_folder(uid));
-        if let Some(folder) = folder.as_deref()
-            && has_ended(folder, uid, &id, starts)
-        {
+        let has_ended = match folder.as_deref() {
+            Some(folder) => has_ended(folder, uid, &id, starts),
+            // A user without an account has no folder that is known.
+            None => !starts,
+        };
+        if has_ended {
             ended.insert((uid, id));
         }
     }
+    if !ended.is_empty() {
+        keep_running(&mut ended);
+    }
     ended
+}
+
+/// Takes out the kernels that run: their command lines name their files, wherever these are. The user's variables may have
+/// the files elsewhere, and those of another shell do not tell where.
+fn keep_running(ended: &mut EndedKernels) {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return ended.clear();
+    };
+    // Mounted with hidepid=2, `/proc` shows this user's processes alone.
+    let shows_all = fs::metadata("/proc/1").is_ok();
+    let own = rustix::process::geteuid().as_raw();
+    ended.retain(|(uid, _)| shows_all || *uid == own);
+    let users: HashSet<u32> = ended.iter().map(|(uid, _)| *uid).collect();
+    let mut owners: HashMap<u32, u32> = HashMap::new();
+    for process in processes.flatten() {
+        let pid = process.file_name().to_str().and_then(|it| it.parse().ok());
+        let owner = process.metadata().map(|it| it.uid()).ok();
+        let owner = owner.filter(|uid| users.contains(uid));
+        owners.extend(pid.zip(owner));
+    }
+    let pids = owners.keys().copied().collect();
+    let mut lines = read_in_time(pids, |pid, _| fs::read(format!("/proc/{pid}/cmdline")));
+    let mut unclear: HashSet<u32> = HashSet::new();
+    for (pid, uid) in owners {
+        match lines.remove(&pid) {
+            Some(Ok(line)) => {
+                for id in line.split(|byte| *byte == 0).filter_map(named_kernel) {
+                    ended.remove(&(uid, id));
+                }
+            }
+            // It ended meanwhile.
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
+            Some(Err(error)) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
+            Some(Err(_)) | None => _ = unclear.insert(uid),
+        }
+    }
+    ended.retain(|(uid, _)| !unclear.contains(uid));
+}
+
+/// The kernel of which a word of a command line names the file.
+fn named_kernel(word: &[u8]) -> Option<String> {
+    let name = Path::new(OsStr::from_bytes(word)).file_name()?.to_str()?;
+    let id = name.strip_prefix("kernel-")?.strip_suffix(".json")?;
+    Some(id.to_owned())
 }
 
 fn has_ended(folder: &Path, uid: u32, id: &str, starts: bool) -> bool {
@@ -252,7 +308,7 @@ mod tests {
     fn a_kernel_lives_while_its_file_is_there_and_who_cannot_be_seen_lives() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().to_owned();
-        std::fs::write(folder.join("kernel-a.json"), "").unwrap();
+        fs::write(folder.join("kernel-a.json"), "").unwrap();
         symlink("/nonexistent/loop", folder.join("kernel-dangling.json")).unwrap();
         symlink("loop", folder.join("loop")).unwrap();
         let mut kernels = Kernels::new(move |uid| match uid {
@@ -279,6 +335,48 @@ mod tests {
         assert_eq!(of(2), ["", "../x"]);
         assert_eq!(of(3), ["", "../x"]);
         assert_eq!(of(4), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_kernel_of_a_user_without_an_account_lives_for_as_long_as_its_start_takes() {
+        const NO_ACCOUNT: u32 = 3_999_999_999;
+        let ended = |created: Option<f64>| {
+            let environment = EnvironmentState {
+                created_timestamp_seconds: created,
+                ..environment(NO_ACCOUNT, &["a"])
+            };
+            let mut kernels = Kernels::new(|_| None).limiting_starts();
+            !kernels.ended(&[environment]).is_empty()
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(ended(None) && ended(Some(now.as_secs_f64() - 120.0)));
+        assert!(!ended(Some(now.as_secs_f64())));
+    }
+
+    #[test]
+    fn a_kernel_that_a_process_of_its_user_names_runs_wherever_its_file_is() {
+        let uid = rustix::process::geteuid().as_raw();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let mut kernels = Kernels::new(move |_| Some(path.clone())).limiting_starts();
+        let id = format!("named-{}", std::process::id());
+        let of = |uid: u32| environment(uid, &[&id]);
+        assert!(!kernels.ended(&[of(uid)]).is_empty());
+        let file = format!("/elsewhere/kernel-{id}.json");
+        let mut kernel = std::process::Command::new("sh");
+        kernel.args(["-c", "read line", "-f", &file]);
+        let mut kernel = kernel.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        // The parent goes on a moment before the kernel shows the new command line.
+        let command_line = format!("/proc/{}/cmdline", kernel.id());
+        while !fs::read_to_string(&command_line).unwrap().contains(&file) {
+            thread::yield_now();
+        }
+        assert_eq!(kernels.ended(&[of(uid)]), EndedKernels::new());
+        // A process of another user names what it likes.
+        assert!(!kernels.ended(&[of(uid + 1)]).is_empty());
+        drop(kernel.stdin.take());
+        kernel.wait().unwrap();
+        assert!(!kernels.ended(&[of(uid)]).is_empty());
     }
 
     #[test]

@@ -6,6 +6,10 @@ use serde_json::Value;
 
 use super::value::{Entry, eid};
 
+/// How many environments, and how many members, are kept: anybody may write there.
+const MOST_EIDS: usize = 10_000;
+const MOST_MEMBERS: usize = 40_000;
+
 /// The environments and members that records name which were left out, as far as they can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
@@ -31,7 +35,7 @@ impl LeftOut {
 
     /// Adds what an entry names. Of one that `is_kept`, only members were left out.
     pub(super) fn add(&mut self, entry: &Entry<'_>, is_kept: bool) {
-        if !is_kept {
+        if !is_kept && self.eids.len() < MOST_EIDS {
             self.eids.extend(eid(entry.value.get("eid"), entry.key));
         }
         let uid = entry.value.get("uid").and_then(whole_number);
@@ -43,6 +47,7 @@ impl LeftOut {
     /// Adds each number of a value that may be a pid, whatever the shape of the value.
     fn add_pids(&mut self, uid: u32, value: &Value) {
         match value {
+            _ if self.members.len() >= MOST_MEMBERS => {}
             Value::Number(_) | Value::String(_) => {
                 self.members
                     .extend(whole_number(value).map(|pid| (pid, uid)));

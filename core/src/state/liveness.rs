@@ -6,37 +6,186 @@ use super::fates::{Fate, Fates};
 use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
 use super::known;
-use super::members::{LostMember, Recorded, RecordedMembers};
+use super::members::{LostMember, ProcessId, Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
-use crate::proc::{Lineage, ProcessTable};
+use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
 
 /// How much later than the state file a member may seem to have started.
 ///
 /// Both times come from one clock, but the start is computed from `btime`, which moves when the
 /// clock is stepped by leap seconds and small corrections.
-const START_TOLERANCE_SECONDS: f64 = 2.0;
+pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
 
-/// Whether the process that has a member's pid now is that member.
-///
-/// If its start is not recorded, genv 1.x wrote the pid, and means the process that had it then: it started
-/// before `envs.json` was written.
-pub(crate) fn is_member(
-    recorded: Recorded,
-    process: &Lineage,
-    written_timestamp_seconds: Option<f64>,
-) -> bool {
-    match recorded {
-        Recorded::Started(ticks) => process.start_time_ticks == ticks,
-        Recorded::BeforeThisBoot => false,
-        Recorded::Unknown => written_timestamp_seconds.is_none_or(|written| {
-            process.start_timestamp_seconds <= written + START_TOLERANCE_SECONDS
-        }),
+/// A listed process of an environment, and what is recorded of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member<'a> {
+    environment: &'a EnvironmentState,
+    pid: u32,
+    recorded: &'a RecordedMembers,
+}
+
+/// What this program knows of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Lives(Living),
+    /// Nothing: it is hidden from this program, or another process may be it.
+    MayLive,
+    Ended,
+}
+
+/// A living member as this program sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Living {
+    /// Its pid in this program's namespace.
+    pub(crate) pid: u32,
+    pub(crate) start_time_ticks: u64,
+    /// Its effective uid.
+    pub(crate) uid: Option<u32>,
+}
+
+impl<'a> Member<'a> {
+    pub(crate) fn new(
+        environment: &'a EnvironmentState,
+        pid: u32,
+        recorded: &'a RecordedMembers,
+    ) -> Self {
+        Self {
+            environment,
+            pid,
+            recorded,
+        }
+    }
+
+    fn place(&self) -> (&'a str, Option<f64>, u32) {
+        let environment = self.environment;
+        let created = environment.created_timestamp_seconds;
+        (environment.eid.as_str(), created, self.pid)
+    }
+
+    pub(super) fn recorded(&self) -> Recorded {
+        let (eid, created, pid) = self.place();
+        self.recorded.of(eid, created, pid)
+    }
+
+    /// The inode of its pid namespace. None: genv 1.x wrote it, on the machine or in a container.
+    pub(super) fn pid_namespace(&self) -> Option<u64> {
+        let (eid, created, pid) = self.place();
+        self.recorded.pid_namespace(eid, created, pid)
+    }
+
+    /// See [`RecordedMembers::is_job`].
+    pub(crate) fn is_job(&self) -> bool {
+        let (eid, created, pid) = self.place();
+        self.recorded.is_job(eid, created, pid)
+    }
+
+    fn is_confirmed(&self) -> bool {
+        let (eid, created, pid) = self.place();
+        self.recorded.is_confirmed(eid, created, pid)
+    }
+
+    /// What is known of the member by the processes that have its pid. `table` was asked for the pid.
+    pub(crate) fn standing(
+        &self,
+        table: &ProcessTable,
+        written_timestamp_seconds: Option<f64>,
+    ) -> Standing {
+        let confirmed = self.pid_namespace().filter(|_| self.is_confirmed());
+        let strangers = &self.recorded.strangers;
+        let is_stranger = strangers.contains(&(self.environment.eid.clone(), self.pid));
+        let mut may_live = false;
+        for holder in table.holders(self.pid, confirmed) {
+            if holder.pid == self.pid && is_stranger {
+                continue;
+            }
+            match self.is_it(&holder, table, written_timestamp_seconds) {
+                Some(true) => return Standing::Lives(Living::from(holder)),
+                Some(false) => {}
+                None => may_live = true,
+            }
+        }
+        if may_live || !table.shows(self.pid, confirmed) {
+            Standing::MayLive
+        } else {
+            Standing::Ended
+        }
+    }
+
+    /// Whether a process that has the member's pid is the member, if that is known.
+    ///
+    /// What the user of the environment confirmed decides. Every user may write what else is recorded: it shows which process
+    /// is the member, and rules out none that the kernel shows as a process of the user and older than the environment.
+    /// genv 1.x writes the pid alone, and means the process that had it then.
+    fn is_it(
+        &self,
+        holder: &PidHolder,
+        table: &ProcessTable,
+        written_timestamp_seconds: Option<f64>,
+    ) -> Option<bool> {
+        let recorded = self.recorded();
+        if is_kernel_thread(holder) {
+            return Some(false);
+        }
+        if recorded == Recorded::Started(holder.lineage.start_time_ticks) {
+            return Some(true);
+        }
+        let is_by_genv_1 = recorded == Recorded::Unknown;
+        let latest = if is_by_genv_1 {
+            written_timestamp_seconds
+        } else {
+            self.environment.created_timestamp_seconds
+        };
+        if self.is_confirmed() || !is_older(&holder.lineage, latest) {
+            return Some(false);
+        }
+        let namespace = self.pid_namespace().unwrap_or(INITIAL_PID_NAMESPACE);
+        let is_in_place = table.is_in(holder, namespace);
+        let user = table.owner(self.environment.uid);
+        match holder.lineage.uid.map(|uid| table.owner(uid) == user) {
+            _ if is_by_genv_1 && is_in_place => Some(true),
+            Some(true) if is_in_place && latest.is_some() => Some(true),
+            Some(false) => Some(false),
+            Some(true) | None => None,
+        }
     }
 }
 
-/// Whether a process that may not be seen may be a member.
-pub(crate) fn may_be_member(recorded: Recorded) -> bool {
-    recorded != Recorded::BeforeThisBoot
+impl From<PidHolder> for Living {
+    fn from(holder: PidHolder) -> Self {
+        Self {
+            pid: holder.pid,
+            start_time_ticks: holder.lineage.start_time_ticks,
+            uid: holder.lineage.uid,
+        }
+    }
+}
+
+impl LostMember {
+    /// Whether the member lives, or may live.
+    fn may_live(&self, table: &ProcessTable) -> bool {
+        let ProcessId {
+            pid,
+            start_time_ticks,
+        } = self.process;
+        let namespace = Some(self.pid_namespace);
+        let mut holders = table.holders(pid, namespace);
+        holders.any(|it| it.lineage.start_time_ticks == start_time_ticks)
+            || !table.shows(pid, namespace)
+    }
+}
+
+/// Whether a process is a thread of the kernel: no environment has it as a member, and it has a small pid as shells in
+/// containers have.
+fn is_kernel_thread(holder: &PidHolder) -> bool {
+    const KTHREADD: u32 = 2;
+    let is_of_machine = holder.namespace == Some(INITIAL_PID_NAMESPACE);
+    is_of_machine && [holder.pid, holder.lineage.parent].contains(&KTHREADD)
+}
+
+/// Whether a process was started before this time, at which another program saw it.
+pub(crate) fn is_older(process: &Lineage, timestamp_seconds: Option<f64>) -> bool {
+    timestamp_seconds
+        .is_none_or(|time| process.start_timestamp_seconds <= time + START_TOLERANCE_SECONDS)
 }
 
 /// Removes members that ended, environments that have no shell left, and their attachments.
@@ -74,7 +223,8 @@ pub(super) fn clean(
             Some(Fate::Continues { jobs, at_work }) => {
                 environment.pids = jobs.iter().map(|it| it.pid).collect();
                 for job in jobs {
-                    recorded.record(&environment.eid, created, *job, true);
+                    let namespace = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
+                    recorded.record(&environment.eid, created, *job, namespace, true);
                 }
                 if *at_work {
                     known::note_context(&mut recorded.known, environment, now_seconds);
@@ -85,13 +235,8 @@ pub(super) fn clean(
         }
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
-    state.recorded.lost.retain(|LostMember { process, .. }| {
-        let found = table.living(process.pid);
-        found.map_or_else(
-            || table.hidden.contains(&process.pid),
-            |found| found.start_time_ticks == process.start_time_ticks,
-        )
-    });
+    let lost = &mut state.recorded.lost;
+    lost.retain(|member| member.may_live(table));
     end_environments(
         &mut state.environments,
         &mut state.devices,
@@ -101,13 +246,16 @@ pub(super) fn clean(
 
 /// Makes new jobs members of their environments.
 pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
+    let namespace = own_pid_namespace();
     for environment in &mut state.environments {
         let new = jobs.get(&environment.eid).into_iter().flatten();
         for job in new {
             if !environment.pids.contains(&job.pid) && !environment.pids.is_empty() {
                 environment.pids.push(job.pid);
                 let created = environment.created_timestamp_seconds;
-                state.recorded.record(&environment.eid, created, *job, true);
+                state
+                    .recorded
+                    .record(&environment.eid, created, *job, namespace, true);
             }
         }
     }
@@ -126,16 +274,17 @@ fn left(
     table: &ProcessTable,
     written_timestamp_seconds: Option<f64>,
 ) -> Left {
-    let (eid, created) = (&environment.eid, environment.created_timestamp_seconds);
-    let is_left = |pid: &u32| {
-        let recorded = recorded.of(eid, created, *pid);
-        match table.living(*pid) {
-            Some(process) => is_member(recorded, process, written_timestamp_seconds),
-            None => table.hidden.contains(pid) && may_be_member(recorded),
+    let (mut pids, mut has_shell) = (Vec::new(), false);
+    for &pid in &environment.pids {
+        let member = Member::new(environment, pid, recorded);
+        let standing = member.standing(table, written_timestamp_seconds);
+        if standing != Standing::Ended {
+            pids.push(pid);
+            // Which devices a process of another namespace works on, this program does not know either.
+            let is_unknown = standing == Standing::MayLive && !table.hidden.contains(&pid);
+            has_shell |= is_unknown || !member.is_job();
         }
-    };
-    let pids: Vec<u32> = environment.pids.iter().copied().filter(is_left).collect();
-    let has_shell = pids.iter().any(|pid| !recorded.is_job(eid, created, *pid));
+    }
     Left { pids, has_shell }
 }
 
@@ -206,3 +355,6 @@ pub(super) fn end_environments(
         attachments.retain(|attachment| eids.contains(attachment.eid.as_str()));
     }
 }
+
+#[cfg(test)]
+mod tests;

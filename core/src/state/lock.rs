@@ -1,12 +1,13 @@
 //! The lock that every change of the state is made under, shared with genv 1.x.
 
-use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, major, minor,
@@ -14,14 +15,46 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use super::file::{io_error, write_remedy};
+use super::file::{self, io_error, write_remedy};
+use crate::proc::username;
 
 /// How long a command waits for the lock unless it is told otherwise. genv 1.4.3 holds it for as long as
 /// `nvidia-smi` takes.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a lock file may be replaced by somebody while it is being opened.
-const MOST_REPLACEMENTS: u32 = 16;
+pub(super) const MOST_REPLACEMENTS: u32 = 16;
+
+/// How long locks may take in all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    all: Option<Duration>,
+    since: Instant,
+}
+
+impl Patience {
+    /// From now on; for ever with none.
+    pub(super) fn new(all: Option<Duration>) -> Self {
+        Self {
+            all,
+            since: Instant::now(),
+        }
+    }
+
+    fn left(self) -> Option<Duration> {
+        let all = self.all?;
+        Some(all.saturating_sub(self.since.elapsed()))
+    }
+}
+
+/// Why a file cannot be a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoLock {
+    /// Something else has its name.
+    Foreign(&'static str),
+    /// The system refuses it.
+    Refused(Errno),
+}
 
 /// Why a lock was not had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,11 +98,14 @@ pub enum LockError {
     },
 }
 
+/// What is never the same twice.
+pub(super) const REPLACED: NoLock = NoLock::Foreign("somebody replaces it again and again");
+
 /// An exclusive lock (flock(2)), released when the value is dropped or the process ends. Programs that
 /// it starts do not inherit it.
 #[derive(Debug)]
 pub(super) struct FileLock {
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 /// A lock file: in which open directory, and how to speak of it.
@@ -81,41 +117,66 @@ pub(super) struct LockFile<'a> {
     pub(super) path: &'a Path,
     /// What it protects.
     pub(super) what: &'a str,
+    /// What the holder of this lock locks next, and may wait for.
+    pub(super) next: Option<BorrowedFd<'a>>,
+}
+
+/// What a lock file is to whoever wants to lock it.
+pub(super) enum Attempt {
+    Locked(FileLock),
+    NoLock(NoLock),
 }
 
 impl LockFile<'_> {
     /// Waits for the lock; for ever without a patience.
     pub(super) fn acquire(self, patience: Option<Duration>) -> Result<FileLock, LockError> {
-        for _ in 0..MOST_REPLACEMENTS {
-            let file = self.open()?;
-            let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => file,
-                Err(Errno::WOULDBLOCK | Errno::INTR) => self.wait(file, patience)?,
-                Err(errno) => return Err(self.failed(errno)),
-            };
-            // A lock on a file that is not there any more excludes nobody.
-            if self.is_in_place(file.as_fd()) {
-                return Ok(FileLock { _file: file });
-            }
+        match self.attempt(Patience::new(patience))? {
+            Attempt::Locked(lock) => Ok(lock),
+            Attempt::NoLock(why) => Err(self.no_lock(why)),
         }
-        Err(self.foreign("somebody replaces it again and again"))
     }
 
-    fn open(self) -> Result<OwnedFd, LockError> {
-        let common = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    /// As [`LockFile::acquire`], if it can be locked at all.
+    pub(super) fn attempt(self, patience: Patience) -> Result<Attempt, LockError> {
+        for _ in 0..MOST_REPLACEMENTS {
+            let file = match self.open() {
+                Ok(file) => file,
+                Err(why) => return Ok(Attempt::NoLock(why)),
+            };
+            let lock = self.lock(file, patience)?;
+            // A lock on a file that is not there any more excludes nobody.
+            if self.is_in_place(&lock) {
+                return Ok(Attempt::Locked(lock));
+            }
+        }
+        Ok(Attempt::NoLock(REPLACED))
+    }
+
+    /// Locks what was opened.
+    pub(super) fn lock(self, file: OwnedFd, patience: Patience) -> Result<FileLock, LockError> {
+        let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => file,
+            Err(Errno::WOULDBLOCK | Errno::INTR) => self.wait(file, patience)?,
+            Err(errno) => return Err(self.failed(errno)),
+        };
+        Ok(FileLock { file })
+    }
+
+    pub(super) fn open(self) -> Result<OwnedFd, NoLock> {
+        let foreign = |why| Err(NoLock::Foreign(why));
         let everybody = Mode::from_raw_mode(0o666);
         for _ in 0..MOST_REPLACEMENTS {
             // Only a file that was made here is given to everybody: another one may be a link to what is not genv's.
-            let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | common;
+            let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match openat(self.directory, self.name, new, everybody) {
                 Ok(file) => {
-                    fchmod(&file, everybody).map_err(|errno| self.failed(errno))?;
+                    fchmod(&file, everybody).map_err(NoLock::Refused)?;
                     return Ok(file);
                 }
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(self.failed(errno)),
+                Err(errno) => return Err(NoLock::Refused(errno)),
             }
-            let open = |access| openat(self.directory, self.name, access | common, Mode::empty());
+            let open = |access| file::open(self.directory, self.name, access);
             // Network file systems lock only what is open for writing; elsewhere reading is enough.
             let opened = match open(OFlags::RDWR) {
                 Err(Errno::ACCESS | Errno::ROFS) => open(OFlags::RDONLY),
@@ -124,42 +185,45 @@ impl LockFile<'_> {
             let file = match opened {
                 Ok(file) => file,
                 Err(Errno::NOENT) => continue,
-                Err(Errno::LOOP) => return Err(self.foreign("it is a symbolic link")),
+                Err(Errno::LOOP) => return foreign("it is a symbolic link"),
                 Err(Errno::ISDIR | Errno::NXIO | Errno::NODEV) => {
-                    return Err(self.foreign("it is not a regular file"));
+                    return foreign("it is not a regular file");
                 }
-                Err(errno) => return Err(self.failed(errno)),
+                Err(Errno::AGAIN) => {
+                    return foreign("another program has a lease on it (fcntl, F_SETLEASE)");
+                }
+                Err(errno) => return Err(NoLock::Refused(errno)),
             };
-            let stat = fstat(&file).map_err(|errno| self.failed(errno))?;
+            let stat = fstat(&file).map_err(NoLock::Refused)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(self.foreign("it is not a regular file"));
+                return foreign("it is not a regular file");
             }
             if stat.st_nlink > 1 {
-                return Err(self.foreign("it is a hard link to a file that has other names"));
+                return foreign("it is a hard link to a file that has other names");
             }
             return Ok(file);
         }
-        Err(self.foreign("somebody replaces it again and again"))
+        Err(REPLACED)
     }
 
     /// Waits in line. Who tries again and again instead is passed by those who wait in line, as genv 1.4.3 does.
-    fn wait(self, file: OwnedFd, patience: Option<Duration>) -> Result<OwnedFd, LockError> {
+    fn wait(self, file: OwnedFd, patience: Patience) -> Result<OwnedFd, LockError> {
         let stat = fstat(&file).map_err(|errno| self.failed(errno))?;
         let lock = move || {
             let locked = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
             locked.map(|()| file)
         };
-        let Some(patience) = patience else {
+        let Some((waited, left)) = patience.all.zip(patience.left()) else {
             return lock().map_err(|errno| self.failed(errno));
         };
         let timed_out = || LockError::TimedOut {
             what: self.what.to_owned(),
             path: self.path.to_owned(),
-            waited: patience,
-            holder: holder(&stat),
+            waited,
+            holder: self.holder(&stat),
         };
         // Who does not wait needs no thread, which would wait on for as long as the lock is held.
-        if patience.is_zero() {
+        if left.is_zero() {
             return Err(timed_out());
         }
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -169,25 +233,42 @@ impl LockFile<'_> {
         });
         waiting
             .map_err(|error| self.failed(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
-        match receiver.recv_timeout(patience) {
+        match receiver.recv_timeout(left) {
             Ok(locked) => locked.map_err(|errno| self.failed(errno)),
             Err(_) => Err(timed_out()),
         }
     }
 
-    fn is_in_place(self, file: BorrowedFd<'_>) -> bool {
+    pub(super) fn is_in_place(self, lock: &FileLock) -> bool {
         let named = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
-        fstat(file).is_ok_and(|own| {
+        fstat(&lock.file).is_ok_and(|own| {
             named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
         })
     }
 
-    fn foreign(self, why: &str) -> LockError {
-        LockError::Foreign {
-            what: self.what.to_owned(),
-            path: self.path.to_owned(),
-            why: why.to_owned(),
+    /// The error; asks the name service who owns what is there.
+    pub(super) fn no_lock(self, why: NoLock) -> LockError {
+        let owner = self.owner();
+        match why {
+            NoLock::Foreign(why) => LockError::Foreign {
+                what: self.what.to_owned(),
+                path: self.path.to_owned(),
+                why: format!("{why}{owner}"),
+            },
+            NoLock::Refused(errno) => LockError::Failed {
+                what: self.what.to_owned(),
+                path: self.path.to_owned(),
+                why: format!("{}{owner}", io_error(errno)),
+                remedy: write_remedy(errno),
+            },
         }
+    }
+
+    /// Whose file it is, as the end of a sentence; nothing if there is none.
+    fn owner(self) -> String {
+        let stat = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.map(|stat| format!(", of user {}", username(stat.st_uid)))
+            .unwrap_or_default()
     }
 
     fn failed(self, errno: Errno) -> LockError {
@@ -215,7 +296,7 @@ impl LockFile<'_> {
     /// Who holds the lock now, if anybody does and the kernel tells.
     pub(super) fn held_by(self) -> Option<LockHolder> {
         let stat = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let pid = holder_of(&stat)?;
+        let pid = self.holder_of(&stat)?;
         let name = name_of(pid);
         Some(LockHolder {
             pid,
@@ -229,15 +310,29 @@ impl LockFile<'_> {
     }
 }
 
-/// Who holds the lock of a file, by `/proc/locks` (proc_locks(5)).
-fn holder(stat: &Stat) -> Option<String> {
-    let pid = holder_of(stat)?;
-    let name = name_of(pid);
-    Some(if name.is_empty() {
-        format!("process {pid} has held it for")
-    } else {
-        format!("process {pid} ({name}) has held it for")
-    })
+impl LockFile<'_> {
+    /// Who holds the lock, by `/proc/locks` (proc_locks(5)).
+    fn holder(self, stat: &Stat) -> Option<String> {
+        let pid = self.holder_of(stat)?;
+        let name = name_of(pid);
+        Some(if name.is_empty() {
+            format!("process {pid} has held it for")
+        } else {
+            format!("process {pid} ({name}) has held it for")
+        })
+    }
+
+    /// The process that holds the next lock, or else the one that holds this lock.
+    fn holder_of(self, stat: &Stat) -> Option<u32> {
+        // A command of this project that holds this lock waits for the next one, or holds it too.
+        let next = self.next.and_then(|next| fstat(next).ok());
+        // The kernel counts lines between two reads, and so leaves out one of them for each lock that is released in between.
+        (0..3).find_map(|_| {
+            let locks = locks().ok()?;
+            let behind = next.and_then(|next| holder_pid(&locks, &place(&next)));
+            behind.or_else(|| holder_pid(&locks, &place(stat)))
+        })
+    }
 }
 
 fn name_of(pid: u32) -> String {
@@ -247,11 +342,17 @@ fn name_of(pid: u32) -> String {
         .to_string()
 }
 
-fn holder_of(stat: &Stat) -> Option<u32> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+/// `/proc/locks`, in as few reads as the kernel allows: it answers each with up to a page of lines.
+fn locks() -> io::Result<String> {
+    let mut text = Vec::with_capacity(64 << 10);
+    File::open("/proc/locks")?.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A file as `/proc/locks` has it.
+fn place(stat: &Stat) -> String {
     let (device, inode) = (stat.st_dev, stat.st_ino);
-    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
-    holder_pid(&locks, &file)
+    format!("{:02x}:{:02x}:{inode}", major(device), minor(device))
 }
 
 fn holder_pid(locks: &str, file: &str) -> Option<u32> {

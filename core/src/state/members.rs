@@ -1,8 +1,11 @@
 //! `genv-members.json`: what genv 1.x does not know of the members of environments.
 //!
-//! A pid alone may have been given to another process since. This file, which only this project writes, has the
-//! start times of members, and who waits in the queue. It adds to `envs.json` and never contradicts it: what is
-//! not there is dropped here, unless it was lost there with a damaged file.
+//! A pid alone may have been given to another process since, and means another one in another pid namespace. This file,
+//! which only this project writes, has the start times and namespaces of members, and who waits in the queue. It adds to
+//! `envs.json` and never contradicts it: what is not there is dropped here, unless it was lost there with a damaged file.
+//!
+//! Everybody may write it. What the confirmations of an environment's user say of its members counts in its place, and
+//! it ends no member alone ([`super::liveness`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -10,12 +13,15 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::document::{self, Document, Format, NotADocument};
-use super::file::MOST_FILE_BYTES;
+use super::confirmed::Joined;
+use super::document::{self, Document, Format, NotADocument, Reading};
+use super::file::MOST_MEMBERS_BYTES;
 use super::known::{FileKnown, Known, KnownEnvironments};
 use super::shape::{self, DevicesDocument, Times};
+use super::strangers::Strangers;
 use super::{DeviceState, EnvironmentState, MEMBERS_FILE, salvage, value};
 use crate::model::parse_local_time;
+use crate::proc::INITIAL_PID_NAMESPACE;
 
 const VERSION: u32 = 1;
 
@@ -31,11 +37,13 @@ pub struct ProcessId {
     pub start_time_ticks: u64,
 }
 
+/// An environment and the pid of a member, in the member's pid namespace.
+pub(super) type Place = (String, u32);
+
 /// What is recorded of members.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedMembers {
-    /// By environment and pid.
-    members: HashMap<(String, u32), Record>,
+    members: HashMap<Place, Record>,
     /// Processes that wait for devices, first come first.
     pub(super) queue: Vec<ProcessId>,
     /// Members of environments that a damaged `envs.json` has lost.
@@ -48,6 +56,8 @@ pub struct RecordedMembers {
     pub(super) bare: BTreeSet<String>,
     /// What was last known of environments that hold devices.
     pub(super) known: KnownEnvironments,
+    /// Listed processes that are no members, whatever is recorded of them.
+    pub(super) strangers: Strangers,
 }
 
 /// A member of an environment of which nothing else is known any more. While it lives the environment keeps its devices.
@@ -57,6 +67,8 @@ pub(super) struct LostMember {
     /// When the environment was made, Unix time.
     pub(super) created_seconds: Option<i64>,
     pub(super) process: ProcessId,
+    /// The inode of its pid namespace.
+    pub(super) pid_namespace: u64,
     /// See [`RecordedMembers::is_job`].
     pub(super) is_job: bool,
 }
@@ -70,7 +82,11 @@ struct Record {
     created_seconds: Option<i64>,
     /// Absent: the machine was started again since.
     start_time_ticks: Option<u64>,
+    /// The inode of its pid namespace.
+    pid_namespace: u64,
     is_job: bool,
+    /// Whether the user of the environment confirmed this.
+    is_confirmed: bool,
 }
 
 /// What is recorded of one member.
@@ -111,8 +127,19 @@ struct FileMember {
     creation: String,
     #[serde(flatten)]
     process: ProcessId,
+    #[serde(default = "initial", skip_serializing_if = "is_initial")]
+    pid_namespace: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     job: bool,
+}
+
+pub(super) const fn initial() -> u64 {
+    INITIAL_PID_NAMESPACE
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+pub(super) const fn is_initial(pid_namespace: &u64) -> bool {
+    *pid_namespace == INITIAL_PID_NAMESPACE
 }
 
 impl RecordedMembers {
@@ -120,21 +147,85 @@ impl RecordedMembers {
     /// keeps the environment for genv 1.x; here, only while it works on a device (see docs/files.md).
     #[must_use]
     pub fn is_job(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> bool {
+        let record = self.record_of(eid, created_timestamp_seconds, pid);
+        record.is_some_and(|it| it.is_job && it.is_confirmed)
+    }
+
+    fn record_of(
+        &self,
+        eid: &str,
+        created_timestamp_seconds: Option<f64>,
+        pid: u32,
+    ) -> Option<&Record> {
+        if self.members.is_empty() {
+            return None;
+        }
         let record = self.members.get(&(eid.to_owned(), pid));
-        record.is_some_and(|it| it.is_job && it.created_seconds == whole(created_timestamp_seconds))
+        record.filter(|it| it.created_seconds == whole(created_timestamp_seconds))
+    }
+
+    /// The inode of a member's pid namespace, unless genv 1.x wrote it down.
+    pub(super) fn pid_namespace(
+        &self,
+        eid: &str,
+        created_timestamp_seconds: Option<f64>,
+        pid: u32,
+    ) -> Option<u64> {
+        let record = self.record_of(eid, created_timestamp_seconds, pid);
+        record.map(|it| it.pid_namespace)
+    }
+
+    /// Whether the user of an environment confirmed what is recorded of a member.
+    pub(super) fn is_confirmed(
+        &self,
+        eid: &str,
+        created_timestamp_seconds: Option<f64>,
+        pid: u32,
+    ) -> bool {
+        let record = self.record_of(eid, created_timestamp_seconds, pid);
+        record.is_some_and(|it| it.is_confirmed)
+    }
+
+    /// What is to be confirmed of a member.
+    pub(super) fn joined(&self, eid: &str, pid: u32) -> Option<Joined> {
+        let record = self.members.get(&(eid.to_owned(), pid))?;
+        Some(Joined {
+            start_time_ticks: record.start_time_ticks?,
+            pid_namespace: record.pid_namespace,
+            is_job: record.is_job,
+        })
+    }
+
+    /// Takes what the user of an environment confirmed of a member in place of what the file says.
+    pub(super) fn confirm(&mut self, environment: &EnvironmentState, pid: u32, joined: Joined) {
+        let record = Record {
+            created_seconds: whole(environment.created_timestamp_seconds),
+            start_time_ticks: Some(joined.start_time_ticks),
+            pid_namespace: joined.pid_namespace,
+            is_job: joined.is_job,
+            is_confirmed: true,
+        };
+        self.members.insert((environment.eid.clone(), pid), record);
+    }
+
+    /// As another program reads it, in this boot or a later one, if no user confirmed anything.
+    #[cfg(test)]
+    pub(super) fn unconfirmed(mut self, is_of_this_boot: bool) -> Self {
+        for record in self.members.values_mut() {
+            record.is_confirmed = false;
+            record.start_time_ticks = record.start_time_ticks.filter(|_| is_of_this_boot);
+        }
+        self
     }
 
     /// What is recorded of a member of an environment that was made at this time.
     #[must_use]
     pub fn of(&self, eid: &str, created_timestamp_seconds: Option<f64>, pid: u32) -> Recorded {
-        if self.members.is_empty() {
-            return Recorded::Unknown;
-        }
-        match self.members.get(&(eid.to_owned(), pid)) {
-            Some(record) if record.created_seconds == whole(created_timestamp_seconds) => record
+        match self.record_of(eid, created_timestamp_seconds, pid) {
+            Some(record) => record
                 .start_time_ticks
                 .map_or(Recorded::BeforeThisBoot, Recorded::Started),
-            Some(_) | None => Recorded::Unknown,
+            None => Recorded::Unknown,
         }
     }
 
@@ -170,6 +261,7 @@ impl RecordedMembers {
                     pid: *pid,
                     start_time_ticks: record.start_time_ticks?,
                 },
+                pid_namespace: record.pid_namespace,
                 is_job: record.is_job,
             })
         }));
@@ -201,38 +293,53 @@ impl RecordedMembers {
         }
     }
 
-    /// Records a member.
+    /// Records a member, as this program knows it.
     pub(super) fn record(
         &mut self,
         eid: &str,
         created_timestamp_seconds: Option<f64>,
         process: ProcessId,
+        pid_namespace: u64,
         is_job: bool,
     ) {
         let record = Record {
             created_seconds: whole(created_timestamp_seconds),
             start_time_ticks: Some(process.start_time_ticks),
+            pid_namespace,
             is_job,
+            is_confirmed: true,
         };
-        self.members.insert((eid.to_owned(), process.pid), record);
+        let place = (eid.to_owned(), process.pid);
+        self.strangers.remove(&place);
+        self.members.insert(place, record);
     }
 
-    /// The file. The copy of the devices is left out where it would be larger than what is read.
+    /// The file. Where it would be larger than what is read, the copy of the devices is left out, then what is known of
+    /// members, which are judged by their pids alone then, and then what is known of environments.
     pub(super) fn write(&self, boot_id: &str, times: &Times) -> Vec<u8> {
-        let bytes = self.write_with(&self.copy, boot_id, times);
-        if bytes.len() as u64 <= MOST_FILE_BYTES {
-            bytes
-        } else {
-            self.write_with(&[], boot_id, times)
+        let mut part = self.clone();
+        for shrink in [
+            |_: &mut Self| (),
+            |part: &mut Self| part.copy.clear(),
+            |part: &mut Self| part.members.clear(),
+            |part: &mut Self| part.known.clear(),
+        ] {
+            shrink(&mut part);
+            let bytes = part.write_all(boot_id, times);
+            if bytes.len() as u64 <= MOST_MEMBERS_BYTES {
+                return bytes;
+            }
         }
+        part.write_all(boot_id, times)
     }
 
-    fn write_with(&self, copy: &[DeviceState], boot_id: &str, times: &Times) -> Vec<u8> {
+    fn write_all(&self, boot_id: &str, times: &Times) -> Vec<u8> {
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
-        let member = |eid: &str, created: Option<i64>, process, job| FileMember {
+        let member = |eid: &str, created: Option<i64>, process, pid_namespace, job| FileMember {
             eid: eid.to_owned(),
             creation: times.text(created.map(|seconds| seconds as f64)),
             process,
+            pid_namespace,
             job,
         };
         let members = self.members.iter().filter_map(|((eid, pid), record)| {
@@ -244,13 +351,17 @@ impl RecordedMembers {
                     pid: *pid,
                     start_time_ticks,
                 },
+                record.pid_namespace,
                 record.is_job,
             ))
         });
         let mut members: Vec<FileMember> = members.collect();
         members.sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
         let lost = self.lost.iter();
-        let lost = lost.map(|it| member(&it.eid, it.created_seconds, it.process, it.is_job));
+        let lost = lost.map(|it| {
+            let (created, process) = (it.created_seconds, it.process);
+            member(&it.eid, created, process, it.pid_namespace, it.is_job)
+        });
         shape::json(&File {
             version: VERSION,
             boot_id: boot_id.to_owned(),
@@ -258,7 +369,7 @@ impl RecordedMembers {
             queue: self.queue.clone(),
             lost: lost.collect(),
             simulated: self.simulated,
-            devices: DevicesDocument::new(copy, times).list(),
+            devices: DevicesDocument::new(&self.copy, times).list(),
             bare: self.bare.clone(),
             known: self.known.values().map(|it| it.to_file(times)).collect(),
         })
@@ -268,7 +379,7 @@ impl RecordedMembers {
 pub(super) const FORMAT: Format<RecordedMembers> = Format {
     name: MEMBERS_FILE,
     parse: parse_in_this_boot,
-    salvage: |content, time_zone| salvage(content, &boot_id(), time_zone),
+    salvage: |content, reading| salvage(content, &boot_id(), reading.time_zone),
 };
 
 /// What is whole in a damaged file, if it is of this boot.
@@ -309,9 +420,9 @@ fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<Reco
 /// Reads the file, as the machine is running now.
 fn parse_in_this_boot(
     content: &[u8],
-    time_zone: &TimeZone,
+    reading: &Reading<'_>,
 ) -> Result<Document<RecordedMembers>, NotADocument> {
-    parse(content, &boot_id(), time_zone)
+    parse(content, &boot_id(), reading.time_zone)
 }
 
 /// What the kernel calls the time since the machine was started (random(4)); empty if it does not tell.
@@ -346,7 +457,9 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         let record = Record {
             created_seconds: created(&member),
             start_time_ticks: same_boot.then_some(member.process.start_time_ticks),
+            pid_namespace: member.pid_namespace,
             is_job: member.job,
+            is_confirmed: false,
         };
         ((member.eid, member.process.pid), record)
     });
@@ -358,6 +471,7 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
             created_seconds: created(&member),
             eid: member.eid,
             process: member.process,
+            pid_namespace: member.pid_namespace,
             is_job: member.job,
         });
     let known = file
@@ -374,6 +488,7 @@ fn document(file: File, same_boot: bool, time_zone: &TimeZone) -> Document<Recor
         copy: copy.unwrap_or_default().entries,
         bare: file.bare,
         known: known.collect(),
+        strangers: Strangers::new(),
     };
     Document {
         entries: vec![recorded],

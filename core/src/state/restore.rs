@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::jobs::{processes_of, reads_environs_of};
 use super::members::{LostMember, ProcessId};
 use super::{EnvironmentState, State, attachments};
-use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
+use crate::proc::{
+    Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace,
+};
 
 /// An environment as its processes bear it out.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +36,9 @@ pub(super) fn find(
     let restore = |(eid, lost): (&str, Vec<&LostMember>)| {
         let living = |member: &&LostMember| {
             let process = member.process;
-            let found = table.living(process.pid)?;
+            let found = table
+                .living(process.pid)
+                .filter(|_| table.is_of(member.pid_namespace))?;
             let is_same = found.start_time_ticks == process.start_time_ticks;
             Some(((process, member.is_job), table.owner(found.uid?))).filter(|_| is_same)
         };
@@ -73,7 +77,7 @@ pub(super) fn find(
         Some(Restored {
             environment,
             members,
-            visible: Named::by(naming).gpus,
+            visible: Named::by(naming)?.gpus,
         })
     };
     lost.into_iter().filter_map(restore).collect()
@@ -98,11 +102,6 @@ pub(super) fn claims_of(uid: u32, processes: &mut dyn ProcessSource) -> BTreeMap
     claims
 }
 
-/// The devices that a process sees by `CUDA_VISIBLE_DEVICES`.
-pub(super) fn visible_devices(pid: u32) -> BTreeSet<u32> {
-    Named::by(pid).gpus
-}
-
 /// Writes them down again. One that kept none of its devices gets those that its process sees and that are free.
 pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64) {
     for Restored {
@@ -119,7 +118,9 @@ pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64
         state.recorded.lost.retain(|it| it.eid != eid);
         for (process, is_job) in members {
             let created = environment.created_timestamp_seconds;
-            state.recorded.record(&eid, created, process, is_job);
+            let namespace = own_pid_namespace();
+            let recorded = &mut state.recorded;
+            recorded.record(&eid, created, process, namespace, is_job);
         }
         if state.attached(&eid).is_empty() {
             attachments::attach_free(&mut state.devices, &environment, &visible, now_seconds);

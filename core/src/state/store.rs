@@ -1,12 +1,13 @@
 //! Reading and changing the state of a host: one lock, one change as a whole.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::fstat;
 
-use super::atomic::{self, Disk, RealDisk};
+use super::atomic::{Disk, RealDisk};
 use super::attachments::{self, Visible};
 use super::commit::{self, Files, Loaded};
 use super::confirmed;
@@ -16,17 +17,17 @@ use super::jobs::{self, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
 use super::known;
 use super::liveness;
-use super::lock::{DEFAULT_PATIENCE, FileLock, LockError, LockFile, LockHolder};
+use super::lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 use super::restore::{self, Restored};
 use super::shape::Times;
+use super::state_lock::{self, StateLock};
+use super::waiting::{self, Place, Waiting};
 use super::{
     DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory,
+    strangers,
 };
 use crate::linger::linger_seconds;
 use crate::proc::{ProcReader, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
-
-/// The lock of genv 1.x.
-const LOCK_FILE: &str = "genv.lock";
 
 /// How long a reader waits for the writer of a file that looks damaged.
 const READING_PATIENCE: Duration = Duration::from_millis(500);
@@ -85,6 +86,8 @@ pub struct StateStore {
     notices: Vec<String>,
     /// Whether the last reading found something that is to be written down.
     has_news: bool,
+    /// That of this process in the queue.
+    place: Option<Place>,
 }
 
 /// What the store asks of the machine.
@@ -94,6 +97,8 @@ struct Machine {
     contexts: Box<dyn FnMut() -> Option<Contexts> + Send>,
     clock: Box<dyn Fn() -> SystemTime + Send>,
     linger_seconds: f64,
+    /// The user who waits as a process, if the process does wait.
+    user_who_waits: fn(BorrowedFd<'_>, u32) -> Option<u32>,
 }
 
 impl std::fmt::Debug for Machine {
@@ -121,10 +126,12 @@ impl StateStore {
                 contexts: Box::new(|| None),
                 clock: Box::new(SystemTime::now),
                 linger_seconds: linger_seconds(),
+                user_who_waits: waiting::user,
             },
             disk: Box::new(RealDisk),
             notices: Vec::new(),
             has_news: false,
+            place: None,
         }
     }
 
@@ -132,6 +139,12 @@ impl StateStore {
     #[must_use]
     pub fn patience(mut self, patience: impl Into<Option<Duration>>) -> Self {
         self.patience = patience.into();
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn users_who_wait(mut self, user: fn(BorrowedFd<'_>, u32) -> Option<u32>) -> Self {
+        self.machine.user_who_waits = user;
         self
     }
 
@@ -229,6 +242,7 @@ impl StateStore {
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
+            self.machine.find_strangers(&mut state, &table, &self.path);
             let fates = self.machine.fates(&state, &table, &self.path);
             let mut restored = self.machine.restored(&state, &table);
             restored.retain(|it| wanted(&it.environment));
@@ -270,7 +284,7 @@ impl StateStore {
     fn read_damaged(&mut self) -> Result<State, StateError> {
         let directory = directory::open(&self.path)?;
         // What looks damaged may be half written by genv 1.x, which holds the lock then.
-        let lock = self.lock(directory.as_fd(), Some(READING_PATIENCE));
+        let lock = self.lock(directory.as_fd(), Some(READING_PATIENCE), false);
         let loaded = Loaded::read(directory.as_fd(), &self.path)?;
         drop(lock);
         self.notices.extend(loaded.damage(&self.path));
@@ -292,15 +306,21 @@ impl StateStore {
         self.refuse_foreign(directory)?;
         let (lock, mut loaded, table, asked) = self.load(directory)?;
         let now_seconds = self.machine.now_seconds();
+        let listed = confirmed::places(&loaded.state.environments);
         if self.cleaning {
             let (state, ended, fates) = (&mut loaded.state, &asked.ended, &asked.fates);
             liveness::clean(state, &table, ended, fates, now_seconds);
             restore::apply(state, asked.restored, now_seconds);
             liveness::record_jobs(state, &self.new_jobs);
         }
-        let mut editable = loaded.edit(&table, asked.visible, now_seconds);
+        let mut editable = loaded.edit(&table, &asked.waiting, asked.visible, now_seconds);
+        let jobs = editable.jobs.clone();
         let value = change(&mut editable)?;
         editable.normalize();
+        let members = confirmed::places(&editable.environments);
+        let newcomers = members.difference(&listed);
+        let newcomers = newcomers.chain(jobs.difference(&editable.jobs));
+        let newcomers = newcomers.cloned().collect();
         self.refuse_other_devices(&mut loaded.state, &editable)?;
         let table = self.machine.newcomers(&editable, table);
         let recorded = commit::record(&mut loaded, &editable, &table);
@@ -320,13 +340,23 @@ impl StateStore {
         };
         let before = (&loaded.state.environments[..], &loaded.state.devices[..]);
         let after = (&editable.environments[..], &editable.devices[..]);
-        let changes = confirmed::changes(before, after);
+        let changes = confirmed::changes(before, after, &newcomers);
         let (given, taken) = changes.into_iter().partition(|(_, change)| change.gives());
         // Who reads in between sees nothing that is not confirmed, and takes no confirmation for older than what it is about.
-        confirmed::write(directory, given, after.0, self.machine.now_seconds());
+        let now_seconds = self.machine.now_seconds();
+        let confirm = |changes, now_seconds| {
+            confirmed::write(directory, changes, after.0, &recorded, now_seconds)
+        };
+        let mut in_the_way = confirm(given, now_seconds);
+        // A place in the queue counts from the moment that others read of it.
+        let place = Place::keep(self.place.take(), directory, &editable.queue);
         files.write(&loaded, &editable, &recorded, &times)?;
-        confirmed::write(directory, taken, after.0, self.machine.now_seconds());
+        let now_seconds = self.machine.now_seconds();
+        in_the_way = in_the_way.or(confirm(taken, now_seconds));
         drop(lock);
+        self.place = place;
+        let in_the_way = in_the_way.map(|it| it.notice(&self.path));
+        self.notices.extend(in_the_way);
         self.new_jobs.clear();
         Ok(value)
     }
@@ -343,7 +373,19 @@ impl StateStore {
     /// It cannot, or there is no state directory.
     pub fn try_lock(&self, patience: Duration) -> Result<(), StoreError> {
         let directory = directory::open(&self.path)?;
-        self.lock(directory.as_fd(), Some(patience))?;
+        self.lock(directory.as_fd(), Some(patience), false)?;
+        Ok(())
+    }
+
+    /// As [`StateStore::try_lock`], and as a change does, it moves away what is no lock: where this succeeds, a change that
+    /// follows has the lock too.
+    ///
+    /// # Errors
+    /// As [`StateStore::try_lock`].
+    pub fn try_lock_to_change(&mut self, patience: Duration) -> Result<(), StoreError> {
+        let directory = directory::open(&self.path)?;
+        let mut lock = self.lock(directory.as_fd(), Some(patience), true)?;
+        self.notices.extend(lock.notice.take());
         Ok(())
     }
 
@@ -351,27 +393,30 @@ impl StateStore {
         &self,
         directory: BorrowedFd<'_>,
         patience: Option<Duration>,
-    ) -> Result<FileLock, LockError> {
-        let lock = LockFile {
-            directory,
-            name: LOCK_FILE,
-            path: &self.path.join(LOCK_FILE),
-            what: "genv's state",
-        };
-        lock.acquire(patience)
+        repairs: bool,
+    ) -> Result<StateLock, LockError> {
+        state_lock::acquire(directory, &self.path, patience, repairs)
     }
 
     /// Who holds the lock now, if anybody does and the kernel tells.
     #[must_use]
     pub fn lock_holder(&self) -> Option<LockHolder> {
         let directory = directory::open(&self.path).ok()?;
-        let lock = LockFile {
-            directory: directory.as_fd(),
-            name: LOCK_FILE,
-            path: &self.path.join(LOCK_FILE),
-            what: "genv's state",
+        state_lock::holder(directory.as_fd(), &self.path)
+    }
+
+    /// Who waits in the queue of a state that was read, first come first.
+    pub fn waiting(&mut self, state: &State) -> Vec<Waiting> {
+        let queue = &state.recorded.queue;
+        if queue.is_empty() {
+            return Vec::new();
+        }
+        let Ok(directory) = directory::open(&self.path) else {
+            return Vec::new();
         };
-        lock.held_by()
+        let users = self.machine.users_who_wait(directory.as_fd(), queue);
+        let table = self.machine.look(users.keys().copied().collect());
+        waiting::in_order(queue, &users, &table)
     }
 
     /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.
@@ -430,20 +475,19 @@ impl StateStore {
     fn load(
         &mut self,
         directory: BorrowedFd<'_>,
-    ) -> Result<(FileLock, Loaded, ProcessTable, Asked), StoreError> {
-        let mut asked = None;
+    ) -> Result<(StateLock, Loaded, ProcessTable, Asked), StoreError> {
+        let mut asked: Option<Asked> = None;
         loop {
-            let lock = self.lock(directory, self.patience)?;
-            for name in commit::FILES {
-                atomic::remove_leftover(self.disk.as_ref(), directory, name);
-            }
-            confirmed::remove_leftover(directory);
+            let mut lock = self.lock(directory, self.patience, true)?;
+            self.notices.extend(lock.notice.take());
+            waiting::remove_leftovers(self.disk.as_ref(), directory);
             let mut loaded = Loaded::read(directory, &self.path)?;
-            let processes = &mut self.machine.processes;
-            let queue = &mut loaded.state.recorded.queue;
-            queue.retain(|waiting| processes.can_act(waiting.pid));
-            let waiting: Vec<u32> = queue.iter().map(|it| it.pid).collect();
-            let table = self.machine.members(&loaded.state, &waiting);
+            let queue = &loaded.state.recorded.queue;
+            let waiting = self.machine.users_who_wait(directory, queue);
+            let pids: Vec<u32> = waiting.keys().copied().collect();
+            let table = self.machine.members(&loaded.state, &pids);
+            self.machine
+                .find_strangers(&mut loaded.state, &table, &self.path);
             let state = &loaded.state;
             let kernels = state
                 .environments
@@ -458,9 +502,13 @@ impl StateStore {
                 || !liveness::without_shells(state, &table).is_empty()
                 || self.seeks_jobs && jobs::are_watched(state, &table);
             match asked.take() {
-                Some(asked) => return Ok((lock, loaded, table, asked)),
+                Some(asked) => return Ok((lock, loaded, table, Asked { waiting, ..asked })),
                 None if !questions || !self.cleaning => {
-                    return Ok((lock, loaded, table, Asked::default()));
+                    let asked = Asked {
+                        waiting,
+                        ..Asked::default()
+                    };
+                    return Ok((lock, loaded, table, asked));
                 }
                 None => {
                     drop(lock);
@@ -470,6 +518,7 @@ impl StateStore {
                         fates: self.machine.fates(state, &table, &self.path),
                         restored: self.machine.restored(state, &table),
                         visible: self.machine.visible(state),
+                        waiting,
                     });
                 }
             }
@@ -477,9 +526,11 @@ impl StateStore {
     }
 }
 
-/// What was asked while the state was not locked.
+/// What was asked while the state was not locked, and who waits.
 #[derive(Default)]
 struct Asked {
+    /// The user of each process that waits in the queue.
+    waiting: HashMap<u32, u32>,
     ended: EndedKernels,
     fates: Fates,
     restored: Vec<Restored>,
@@ -487,6 +538,18 @@ struct Asked {
 }
 
 impl Machine {
+    /// The processes of a queue that do wait, each with its user.
+    fn users_who_wait(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        queue: &[ProcessId],
+    ) -> HashMap<u32, u32> {
+        let (processes, user) = (&mut self.processes, self.user_who_waits);
+        let able = queue.iter().filter(|it| processes.can_act(it.pid));
+        able.filter_map(|it| Some((it.pid, user(directory, it.pid)?)))
+            .collect()
+    }
+
     fn fates(&mut self, state: &State, table: &ProcessTable, directory: &Path) -> Fates {
         let mut ended = liveness::without_shells(state, table);
         ended.extend(known::cleared(state, table));
@@ -516,6 +579,11 @@ impl Machine {
         })
     }
 
+    fn find_strangers(&mut self, state: &mut State, table: &ProcessTable, directory: &Path) {
+        let processes = self.processes.as_mut();
+        state.recorded.strangers = strangers::find(state, table, processes, directory);
+    }
+
     fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {
         restore::find(state, table, self.processes.as_mut())
     }
@@ -539,12 +607,13 @@ impl Machine {
     fn newcomers(&mut self, editable: &EditableState, mut table: ProcessTable) -> ProcessTable {
         let members = editable.environments.iter().flat_map(|it| it.pids.iter());
         let newcomers = members
-            .chain(&editable.queue)
             .copied()
+            .chain(editable.queue.iter().map(|it| it.pid))
             .filter(|pid| !table.lineage.contains_key(pid));
         let found = self.look(newcomers.collect());
         table.lineage.extend(found.lineage);
         table.hidden.extend(found.hidden);
+        table.pid_namespace = table.pid_namespace.or(found.pid_namespace);
         table
     }
 

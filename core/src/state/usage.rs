@@ -3,8 +3,9 @@
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
+use super::document::{self, Reading};
 use super::value::{self, integer};
-use super::{State, StateError, document};
+use super::{State, StateError};
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,7 +37,7 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
     };
     let root = value::parse(content).map_err(|json| error(json.to_string()))?;
     let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
-    let environments = document::environments_of(part("envs"), time_zone);
+    let environments = document::environments_of(part("envs"), &Reading::of_text(time_zone));
     let environments = environments.map_err(|why| error(why.to_string()))?;
     let devices = document::devices_of(part("devices"), time_zone);
     let devices = devices.map_err(|why| error(why.to_string()))?;

@@ -68,6 +68,7 @@ fn violation() -> Violation {
         allowed: String::new(),
         remedy: String::new(),
         targets: vec![Target::Process(target())],
+        unconfirmed: false,
     }
 }
 
@@ -256,8 +257,10 @@ fn detach(usernames: &[&str]) -> Step {
         eid: "e1".to_owned(),
         username: "holder".to_owned(),
         gpu: 0,
+        uuid: None,
         attached_seconds: None,
         processes: processes.collect(),
+        unconfirmed: false,
     };
     Step {
         key: step().key,

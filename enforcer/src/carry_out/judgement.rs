@@ -231,6 +231,7 @@ fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget>
     let same = own.hostname == target.hostname
         && own.eid == target.eid
         && own.gpu == target.gpu
+        && (target.uuid.is_none() || own.uuid == target.uuid)
         && own.username == target.username;
     same.then(|| AttachmentTarget {
         processes: target
@@ -239,6 +240,7 @@ fn taken(chosen: &Target, target: &AttachmentTarget) -> Option<AttachmentTarget>
             .filter(|process| ends(chosen, process))
             .cloned()
             .collect(),
+        unconfirmed: own.unconfirmed,
         ..target.clone()
     })
 }

@@ -233,7 +233,7 @@ fn warn(
     let (now, zone) = (intents.now_seconds, &config.timezone);
     let delivered = post.warn(&warnings, &BTreeSet::new(), config.interval, now, zone);
     let outcomes = warnings.iter().zip(delivered);
-    let outcomes = outcomes.map(|(warning, delivered)| warning.outcome(delivered, config));
+    let outcomes = outcomes.map(|(warning, delivered)| warning.outcome(&delivered, config));
     outcomes.collect()
 }
 
@@ -251,6 +251,7 @@ fn violation(intents: &Intents, intent: &Intent, agreed: &Agreed) -> Violation {
         allowed: intent.allowed.clone(),
         remedy: intent.remedy.clone(),
         targets: intent.targets.clone(),
+        unconfirmed: false,
     }
 }
 

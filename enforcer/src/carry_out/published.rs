@@ -36,10 +36,14 @@ pub(super) fn of(
         },
         _ => Stage::Acted {
             at_seconds: now_seconds,
+            kill_seconds: None,
         },
     };
     let mut violation = violation(intents, intent, agreed);
     violation.since_seconds = now_seconds;
+    if let (Stage::Acted { .. }, Some(action)) = (&stage, words::action(&agreed.step.kind)) {
+        violation.action = action;
+    }
     violation.stage = stage;
     Some(status::held(&violation))
 }

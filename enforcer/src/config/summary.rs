@@ -198,6 +198,9 @@ fn on_hosts(HostSet(hosts): &HostSet) -> String {
 fn selected(selector: &Selector) -> String {
     let mut parts = Vec::new();
     if let Some(users) = &selector.users {
+        if users.is_subset(&selector.except_users) {
+            return "nobody: whom it names is excepted".to_owned();
+        }
         parts.push(listed(users.iter().cloned()));
     }
     if let Some(groups) = &selector.groups {
@@ -263,7 +266,12 @@ fn ladder(rule: &Rule) -> String {
             .iter()
             .map(|span| format_duration(*span))
             .collect();
-        text += &format!(" warnings {} before the end", spans.join(" and "));
+        let spans = match spans.split_last() {
+            Some((last, [])) => format!("a warning {last}"),
+            Some((last, others)) => format!("warnings {} and {last}", others.join(", ")),
+            None => String::new(),
+        };
+        text += &format!(": {spans} before the end");
         text += match rule.undelivered {
             Undelivered::Hold => ", each counted from its delivery, then",
             Undelivered::Act => ", then",

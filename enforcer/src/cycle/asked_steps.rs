@@ -75,10 +75,10 @@ impl Cycle {
             let limits = &rules.config.breaker;
             let outcome = self.begin(asking, violation, step, unwritten, limits, &mut begun);
             if let Some(outcome) = outcome {
-                self.settle(violation, step, &outcome, mode, now());
+                self.settle_asked(violation, step, &outcome, mode, now());
             }
         }
-        if self.executor.mode() == Mode::Enforce && unwritten.is_none() {
+        if self.executor.acts() && unwritten.is_none() {
             for hostname in asking.unfinished() {
                 begun.entry(hostname).or_default();
             }
@@ -111,6 +111,9 @@ impl Cycle {
         {
             return Some(said(mode));
         }
+        if is_said && let Err(outcome) = self.executor.ask_breaker() {
+            return Some(outcome);
+        }
         if let Some(error) = unwritten.filter(|_| !is_said) {
             return Some(Outcome::Refused {
                 reason: format!("what was done could not be remembered: {error}"),
@@ -124,7 +127,7 @@ impl Cycle {
             let asked = if is_said {
                 None
             } else {
-                if mode == Mode::Enforce && !asking.may_hit(&hostname, step, limits) {
+                if self.executor.acts() && !asking.may_hit(&hostname, step, limits) {
                     return Some(paced());
                 }
                 let why = format!("{}; allowed: {}", violation.found, violation.allowed);
@@ -206,11 +209,11 @@ impl Cycle {
                 }
             }
             // The breaker may have opened since it was asked.
-            self.settle(&violation, &step, &outcome, Mode::Enforce, now_seconds);
+            self.settle_asked(&violation, &step, &outcome, Mode::Enforce, now_seconds);
         }
     }
 
-    fn settle(
+    fn settle_asked(
         &mut self,
         violation: &Violation,
         step: &Step,
@@ -220,7 +223,7 @@ impl Cycle {
     ) {
         self.lines.step(violation, step, outcome, mode);
         self.counters.count(violation, &step.kind, outcome, mode);
-        self.history.settle(step, outcome, now_seconds);
+        self.settle(step, outcome, now_seconds);
     }
 
     /// What is being asked, for the next program if this one is killed: since when, and the deeds.

@@ -187,7 +187,7 @@ pub(super) fn step(violation: &Violation, step: &Step, outcome: &Outcome, mode: 
                 Outcome::Done => "a user is warned",
                 Outcome::Would => "a user would be warned",
                 Outcome::Refused { .. } => "a warning is not delivered yet",
-                Outcome::Failed { .. } => "a user cannot be warned",
+                Outcome::Failed { .. } => "a warning is not delivered",
             }
         ),
         _ => {

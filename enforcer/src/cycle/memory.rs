@@ -2,7 +2,6 @@
 
 use super::Cycle;
 use crate::asking::Asking;
-use crate::config::Mode;
 use crate::directory::FileError;
 use crate::plan::words;
 use crate::plan::{Plan, Step};
@@ -35,7 +34,7 @@ impl Cycle {
     pub(super) fn write_ahead(&mut self, plan: &Plan) -> Option<FileError> {
         let is_deed = |step: &&Step| words::deed(&step.kind).is_some();
         let planned: Vec<Step> = plan.steps.iter().filter(is_deed).cloned().collect();
-        if self.executor.mode() == Mode::DryRun || planned.is_empty() {
+        if !self.executor.acts() || planned.is_empty() {
             return None;
         }
         let (mark, mut deeds) = self.in_flight();

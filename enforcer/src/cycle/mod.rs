@@ -4,6 +4,7 @@ mod asked_steps;
 mod lines;
 mod log;
 mod memory;
+mod outside;
 mod own_steps;
 mod published;
 mod too_many;
@@ -31,11 +32,12 @@ use crate::history_file::{self, OnDisk};
 use crate::host::users_of_devices;
 use crate::metrics::{self, Counters, Measured};
 use crate::plan::words;
-use crate::plan::{self, History, Input, Key, Plan, ProcessTarget};
+use crate::plan::{History, Input, Key, Outcome, Plan, ProcessTarget, Step, StepKind};
 use crate::progress::Progress;
 use crate::records::{Counting, Here, Records};
 use crate::reload::InForce;
 use crate::tell::post::Post;
+use crate::unread::Unread;
 use lines::Lines;
 use log::Said;
 pub(crate) use own_steps::{is_left_alone, keep_left};
@@ -80,6 +82,8 @@ pub(crate) struct Cycle {
     too_many: TooMany,
     /// Violations of which the last warning has not reached its user.
     undelivered: BTreeSet<Key>,
+    /// Which users have not read a warning.
+    unread: Unread,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
     /// What this process may not do, which is of importance where facts are of this host.
@@ -139,6 +143,7 @@ impl Cycle {
             lines: Lines::default(),
             too_many: TooMany::default(),
             undelivered: BTreeSet::new(),
+            unread: Unread::default(),
             lasting_faults: fault.into_iter().chain(records_fault).collect(),
             missing_capabilities: capabilities::missing(),
             not_kept: None,
@@ -195,7 +200,7 @@ impl Cycle {
         self.progress.note();
         self.begin_deeds(&plan, hosts, &mut faults);
         let mode = self.executor.mode();
-        if mode == Mode::Enforce {
+        if self.executor.acts() {
             too_many::bound_deeds(&mut plan);
         }
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
@@ -228,8 +233,9 @@ impl Cycle {
             faults.push(error.to_string());
         }
 
-        let mode = self.executor.mode();
-        let breaker = self.executor.breaker().open.clone().map(|open| open.why);
+        let open = self.executor.breaker().open.clone();
+        let breaker_since_seconds = open.as_ref().map(|open| open.since_seconds);
+        let breaker = open.map(|open| open.why);
         self.said.breaker(breaker.as_deref());
         let mut seen = BTreeSet::new();
         faults.retain(|fault| seen.insert(fault.clone()));
@@ -243,7 +249,9 @@ impl Cycle {
             disputed_records_total: counting.numbers.values().sum(),
             disputed_records: counting.disputed,
             breaker: breaker.clone(),
+            breaker_since_seconds,
             faults: faults.clone(),
+            outside: self.outside(&publication.hosts, &config.never),
             ..self.status(&plan, rules, &control, mode, now())
         };
         let open = breaker.as_ref();
@@ -283,6 +291,16 @@ impl Cycle {
             status,
             measured,
             sees_nothing,
+        }
+    }
+
+    /// Remembers how a step went.
+    fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
+        self.history.settle(step, outcome, now_seconds);
+        if let (StepKind::Detach(target), Outcome::Done) = (&step.kind, outcome) {
+            let (hostname, eid) = (&target.hostname, &target.eid);
+            self.records
+                .note_taken(hostname, eid, target.gpu, now_seconds);
         }
     }
 
@@ -349,9 +367,7 @@ impl Cycle {
         if self.executor.mode() == Mode::Enforce {
             self.history.forget_rehearsal();
         }
-        let plan = plan::plan(&input, &self.history);
-        self.history.follow(&input, &plan);
-        plan
+        self.history.plan(&input)
     }
 
     /// What administrators told. If it cannot be learned, what was known stands; if nothing was, everything waits.
@@ -384,12 +400,8 @@ impl Cycle {
     fn begin_deeds(&mut self, plan: &Plan, hosts: &[HostSnapshot], faults: &mut Vec<String>) {
         let hits = self.expected.hits(plan);
         let notes = self.executor.begin(&hits, &users_of_devices(hosts));
-        if self.executor.breaker().open.is_some() {
-            // Once it is closed again, the same plan is as much of a surprise.
-            self.expected.forget();
-        } else {
-            self.expected.follow(plan);
-        }
+        let breaker_is_open = self.executor.breaker().open.is_some();
+        self.expected.follow(plan, breaker_is_open);
         match notes.tripped {
             Some(why) if self.executor.breaker().open.is_none() => {
                 tracing::warn!(event = "breaker", why, "the breaker would trip");

@@ -21,6 +21,23 @@ use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
 
+/// How a warning went.
+struct Warned {
+    /// What it is to its rule.
+    outcome: Outcome,
+    /// Why it is not delivered, where the rule does not wait for that.
+    unread: Option<String>,
+}
+
+impl Default for Warned {
+    fn default() -> Self {
+        Self {
+            outcome: Outcome::Done,
+            unread: None,
+        }
+    }
+}
+
 /// How long the steps of a cycle may take, however short the interval.
 const SHORTEST_BUDGET: Duration = Duration::from_secs(5);
 
@@ -140,9 +157,13 @@ impl Cycle {
         let by_key: BTreeMap<&Key, &Violation> =
             plan.violations.iter().map(|it| (&it.key, it)).collect();
         let mode = self.executor.mode();
-        let mut warned = match mode {
-            Mode::Enforce => self.warn(plan, &by_key, rules, now()).into_iter(),
-            Mode::DryRun => Vec::new().into_iter(),
+        let not_told = match mode {
+            Mode::Enforce => self.executor.ask_breaker().err(),
+            Mode::DryRun => Some(Outcome::Would),
+        };
+        let mut warned = match not_told {
+            None => self.warn(plan, &by_key, rules, now()).into_iter(),
+            Some(_) => Vec::new().into_iter(),
         };
         let mut done = Vec::new();
         let began = Instant::now();
@@ -159,9 +180,17 @@ impl Cycle {
             if is_deed && began.elapsed() > budget {
                 continue;
             }
+            let mut unread = None;
             let outcome = match (&step.kind, unwritten) {
                 (StepKind::Report, _) => said(mode),
-                (StepKind::Warn { .. }, _) => warned.next().unwrap_or(said(mode)),
+                (StepKind::Warn { .. }, _) => match &not_told {
+                    Some(outcome) => outcome.clone(),
+                    None => {
+                        let warned = warned.next().unwrap_or_default();
+                        unread = warned.unread;
+                        warned.outcome
+                    }
+                },
                 (_, Some(error)) => Outcome::Refused {
                     reason: format!("what was done could not be remembered: {error}"),
                     again: true,
@@ -177,11 +206,19 @@ impl Cycle {
                     step: &step.kind,
                 });
             }
-            if !self.said.is_refused_still(step, &outcome) {
-                self.lines.step(violation, step, &outcome, mode);
-                self.counters.count(violation, &step.kind, &outcome, mode);
+            // What nobody got is no warning that was given, although its rule does not wait for it.
+            let failed = unread.as_ref().map(|reason| Outcome::Failed {
+                reason: reason.clone(),
+            });
+            let result = failed.as_ref().unwrap_or(&outcome);
+            if !self.said.is_refused_still(step, result) {
+                self.lines.step(violation, step, result, mode);
+                self.counters.count(violation, &step.kind, result, mode);
             }
-            self.history.settle(step, &outcome, now());
+            self.settle(step, &outcome, now());
+            if let Some(reason) = unread {
+                self.history.note_unread(&step.key, reason);
+            }
         }
         self.tell(&done, rules, now());
     }
@@ -193,7 +230,7 @@ impl Cycle {
         by_key: &BTreeMap<&Key, &Violation>,
         rules: &InForce,
         now_seconds: f64,
-    ) -> Vec<Outcome> {
+    ) -> Vec<Warned> {
         let config = &*rules.config;
         let socket = config.notify_socket.as_deref();
         self.post.follow(socket, &self.hostname);
@@ -220,7 +257,7 @@ impl Cycle {
         let mut outcomes = Vec::new();
         for warning in &warnings {
             if !self.is_here(warning) {
-                outcomes.push(Outcome::Done);
+                outcomes.push(Warned::default());
                 continue;
             }
             let delivered = delivered.next().unwrap_or(Ok(()));
@@ -229,7 +266,9 @@ impl Cycle {
                 Ok(()) => _ = self.undelivered.remove(key),
                 Err(_) => _ = self.undelivered.insert(key.clone()),
             }
-            outcomes.push(warning.outcome(delivered, config));
+            let outcome = warning.outcome(&delivered, config);
+            let unread = delivered.err().filter(|_| outcome == Outcome::Done);
+            outcomes.push(Warned { outcome, unread });
         }
         outcomes
     }
@@ -242,8 +281,10 @@ impl Cycle {
             status::held(&Violation {
                 stage: Stage::Acted {
                     at_seconds: now_seconds,
+                    kill_seconds: None,
                 },
                 targets,
+                action: words::action(notice.step).unwrap_or(notice.violation.action),
                 ..notice.violation.clone()
             })
         });

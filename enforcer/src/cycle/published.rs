@@ -5,7 +5,7 @@ use genv_core::enforcement::{
 };
 
 use super::{Cycle, too_many};
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use crate::control::Control;
 use crate::directory::{Audience, FileError};
 use crate::metrics::mode_word;
@@ -42,9 +42,12 @@ impl Cycle {
             missing_hosts: plan.missing_hosts.iter().cloned().collect(),
             unknown_processes: plan.unknown_processes.clone(),
             unknown_processes_by_user: plan.unknown_processes_by_user.clone(),
+            not_judged: status::not_judged(plan),
             left_behind: plan.left_behind.iter().map(status::left_behind).collect(),
             frozen: too_many::listed_frozen(plan).map(status::frozen).collect(),
-            violations: too_many::listed(plan).map(|it| self.held(it)).collect(),
+            violations: too_many::listed(plan)
+                .map(|it| self.held(it, config))
+                .collect(),
             paused_until_seconds: control.paused_until_seconds,
             waivers: waivers
                 .chain(&control.waivers())
@@ -54,18 +57,23 @@ impl Cycle {
         }
     }
 
-    /// A violation as it is published, with why what is due was refused.
-    fn held(&self, violation: &Violation) -> HeldViolation {
+    /// A violation as it is published, with why what is due was refused and why its last warning is not delivered.
+    fn held(&self, violation: &Violation, config: &Config) -> HeldViolation {
         let mut held = status::held(violation);
+        let mut rules = config.rules.iter();
+        let rule = rules.find(|rule| rule.name == violation.key.rule);
+        held.undelivered = rule.and_then(|rule| self.history.undelivered(&violation.key, rule));
         if violation.stage == Stage::Due {
             held.why = self.said.refusal(&violation.key).map(str::to_owned);
         }
         held
     }
 
-    pub(super) fn publish(&self, status: &Enforcement) -> Result<(), FileError> {
+    pub(super) fn publish(&mut self, status: &Enforcement) -> Result<(), FileError> {
         let content = serde_json::to_vec(status).unwrap_or_default();
         self.directory
-            .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)
+            .replace(ENFORCEMENT_FILE, &content, Audience::Everybody)?;
+        // A prompt that finds a mark reads the status.
+        self.unread.mark(&self.directory, status)
     }
 }

@@ -112,6 +112,7 @@ fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> 
         since_seconds,
         stage: Stage::Acted {
             at_seconds: since_seconds,
+            kill_seconds: None,
         },
         found,
         allowed: format!("256 records of environments, and {MOST_LISTED} violations"),
@@ -119,6 +120,7 @@ fn violation(key: &Key, uid: Option<u32>, found: String, since_seconds: f64) -> 
                  your administrator"
             .to_owned(),
         targets: Vec::new(),
+        unconfirmed: false,
     }
 }
 

@@ -13,6 +13,8 @@ use crate::plan::{Outcome, Step, StepKind, Target};
 pub(crate) struct Asked {
     record: Record,
     target: Target,
+    /// The user of each act that was counted.
+    counted: Vec<String>,
 }
 
 impl Executor {
@@ -31,16 +33,23 @@ impl Executor {
         let lock = self.lock().map_err(|error| later(error.to_string()))?;
         let mut record = self.record(action, &target, &cause);
         target.hostname().clone_into(&mut record.hostname);
-        let prepared = self.prepare_asking(step, &mut record);
-        if let Err(outcome) = &prepared {
-            self.conclude(record, target, outcome);
-            return Err(outcome.clone());
-        }
+        let counted = match self.prepare_asking(step, &mut record) {
+            Ok(counted) => counted,
+            Err(outcome) => {
+                self.conclude(record, target, &outcome);
+                return Err(outcome);
+            }
+        };
         drop(lock);
-        Ok(Asked { record, target })
+        Ok(Asked {
+            record,
+            target,
+            counted,
+        })
     }
 
-    fn prepare_asking(&mut self, step: &Step, record: &mut Record) -> Result<(), Outcome> {
+    /// Returns the user of each act that is counted.
+    fn prepare_asking(&mut self, step: &Step, record: &mut Record) -> Result<Vec<String>, Outcome> {
         if self.policy.mode == Mode::DryRun {
             return Err(Outcome::Would);
         }
@@ -69,21 +78,32 @@ impl Executor {
         let written = self.audit.write(&self.directory, record);
         written.map_err(|error| later(error.to_string()))?;
         self.count_acts(username, 1);
+        let mut counted = vec![username.clone()];
         // The host ends no more of them at once, either.
         for process in processes {
             if self.pace(&process.username).is_ok() {
                 self.count_acts(&process.username, 1);
+                counted.push(process.username.clone());
             }
         }
         let saved = self.breaker.save(&self.directory);
-        saved.map_err(|error| later(error.to_string()))
+        saved.map_err(|error| later(error.to_string()))?;
+        Ok(counted)
     }
 
     /// Writes down how it went, or that nobody here knows.
     pub(crate) fn answered(&mut self, asked: &Asked, outcome: &Outcome, is_known: bool) {
         // Without the lock it is written all the same: it was done.
         let _lock = self.lock();
-        let Asked { record, target } = asked;
+        let Asked {
+            record,
+            target,
+            counted,
+        } = asked;
+        if is_known && matches!(outcome, Outcome::Refused { .. } | Outcome::Failed { .. }) {
+            let counted: Vec<&str> = counted.iter().map(String::as_str).collect();
+            self.uncount_acts(&counted);
+        }
         match outcome {
             Outcome::Failed { reason } if !is_known => {
                 self.add(record, audit::Result::Unknown, reason.clone());

@@ -87,16 +87,11 @@ impl Breaker {
 
     /// How many more acts against a user this minute may see.
     pub(super) fn room(&mut self, limits: &BreakerLimits, now_seconds: f64, user: &str) -> usize {
-        let forget = |times: &mut Vec<f64>| {
-            times.retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
-            // Times to come are those of a clock that was set back.
-            for sent in times.iter_mut() {
-                *sent = sent.min(now_seconds);
-            }
-            !times.is_empty()
-        };
-        forget(&mut self.signals_seconds);
-        self.user_signals_seconds.retain(|_, times| forget(times));
+        forget_old(&mut self.signals_seconds, now_seconds);
+        let of_user = self.user_signals_seconds.iter_mut();
+        of_user.for_each(|(_, times)| forget_old(times, now_seconds));
+        self.user_signals_seconds
+            .retain(|_, times| !times.is_empty());
         let all = limits.acts_per_minute();
         let of_user = self.user_signals_seconds.get(user).map_or(0, Vec::len);
         let left = all.saturating_sub(self.signals_seconds.len());
@@ -111,6 +106,17 @@ impl Breaker {
         of_user.or_default().extend(times);
     }
 
+    /// Takes back the newest act against a user.
+    pub(super) fn uncount(&mut self, user: &str) {
+        let of_user = self.user_signals_seconds.get_mut(user);
+        let Some(newest) = of_user.and_then(Vec::pop) else {
+            return;
+        };
+        if let Some(at) = self.signals_seconds.iter().rposition(|it| *it == newest) {
+            self.signals_seconds.remove(at);
+        }
+    }
+
     /// Why what falls due in a cycle, on machines with these users, is a surprise.
     pub(crate) fn surprise(
         &mut self,
@@ -121,6 +127,15 @@ impl Breaker {
     ) -> Option<String> {
         let grown = self.largest_plans.grown(hits, now_seconds);
         hits.too_many_users(limits, all).or(grown)
+    }
+}
+
+/// Forgets times that are older than a minute.
+pub(super) fn forget_old(times: &mut Vec<f64>, now_seconds: f64) {
+    times.retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
+    // Times to come are those of a clock that was set back.
+    for sent in times.iter_mut() {
+        *sent = sent.min(now_seconds);
     }
 }
 

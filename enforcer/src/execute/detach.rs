@@ -28,7 +28,10 @@ impl Executor {
     pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
         let named = Target::Attachment(target.clone());
         let mut record = self.record(Action::Detach, &named, cause);
-        let ready = self.pace(&target.username);
+        let ready = match target.unconfirmed {
+            true => self.pace_taking_back(),
+            false => self.pace(&target.username),
+        };
         let outcome = match ready.and_then(|()| self.may_detach(target)) {
             Ok(()) if self.policy.mode == Mode::DryRun => Outcome::Would,
             Ok(()) => self.take_device(target, &mut record),
@@ -45,9 +48,18 @@ impl Executor {
         if target.hostname != self.hostname {
             return Err(never("it is on another host"));
         }
+        if target.uuid.is_some() && (self.evidence.gpu_uuid)(target.gpu) != target.uuid {
+            return Err(later(
+                "another GPU is at the index of the device now, or none".to_owned(),
+            ));
+        }
         let state = self.evidence.state()?;
         let processes = self.evidence.processes.as_mut();
         let uid = still_attached(target, &state.environments, &state.devices, processes)?;
+        // What is held by nobody's doing is in nobody's reach.
+        if target.unconfirmed {
+            return Ok(());
+        }
         if uid == 0 {
             return Err(never("it is root's"));
         }
@@ -60,14 +72,27 @@ impl Executor {
     fn take_device(&mut self, target: &AttachmentTarget, record: &mut Record) -> Outcome {
         let prepared = self.ask_breaker().and_then(|()| self.ask_state_lock());
         let prepared = prepared.and_then(|()| self.intend(record));
-        let prepared = prepared.and_then(|()| {
-            self.count_acts(&target.username, 1);
-            let saved = self.breaker.save(&self.directory);
-            saved.map_err(|error| later(error.to_string()))
+        let counted = prepared.and_then(|()| match target.unconfirmed {
+            true => {
+                self.count_taken_back();
+                Ok(())
+            }
+            false => self.count_act(&target.username),
         });
-        if let Err(outcome) = prepared {
-            return outcome;
+        let outcome = match counted {
+            Ok(()) => self.change_state(target),
+            Err(outcome) => return outcome,
+        };
+        if outcome != Outcome::Done {
+            match target.unconfirmed {
+                true => self.taken_back.uncount(),
+                false => self.uncount_acts(&[&target.username]),
+            }
         }
+        outcome
+    }
+
+    fn change_state(&mut self, target: &AttachmentTarget) -> Outcome {
         let processes = self.evidence.processes.as_mut();
         let detached = self.store.update(|state| {
             still_attached(target, state.environments(), state.devices(), processes)
@@ -75,15 +100,14 @@ impl Executor {
             let detached = state.detach(&target.eid, Some(target.gpu));
             detached.map_err(|error| NotDetached::Refused(later(error.to_string())))
         });
-        for notice in self.store.take_notices() {
-            tracing::warn!(notice, "genv's state was repaired");
-        }
+        self.log_repairs();
         match detached {
             Ok(_) => Outcome::Done,
             Err(NotDetached::Refused(outcome)) => outcome,
             Err(NotDetached::Store(error)) => {
-                if let StoreError::Lock(_) = &error {
-                    self.block(error.to_string());
+                match &error {
+                    StoreError::Lock(_) => self.block(error.to_string()),
+                    _ => self.unchanged = Some(error.to_string()),
                 }
                 later(error.to_string())
             }

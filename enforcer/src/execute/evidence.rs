@@ -17,10 +17,15 @@ pub type GpuUse = BTreeMap<u32, BTreeSet<u32>>;
 /// Asks who uses GPUs now; an error says why that is not known.
 pub type AskGpuUse = Box<dyn FnMut() -> Result<GpuUse, String> + Send>;
 
+/// Asks for the UUID of the GPU that is at an index now.
+pub type AskGpuUuid = Box<dyn FnMut(u32) -> Option<String> + Send>;
+
 /// Who is asked.
 pub struct Evidence {
     /// Who uses GPUs: the newest sample, or a new one.
     pub gpu_use: AskGpuUse,
+    /// Which GPU is at an index.
+    pub gpu_uuid: AskGpuUuid,
     /// Processes, for attribution; of a scenario, its own ones too. Who a process is, the kernel alone is asked.
     pub processes: Box<dyn ProcessSource>,
     /// Environments.
@@ -37,8 +42,8 @@ impl std::fmt::Debug for Evidence {
 #[must_use]
 pub fn gpu_use(snapshot: &Snapshot) -> GpuUse {
     let processes = snapshot.processes.iter().map(|process| {
-        let gpus = process.devices.iter().map(|device| device.index.gpu);
-        (process.pid, gpus.collect())
+        let used = process.devices.iter().filter(|device| device.shows_use());
+        (process.pid, used.map(|device| device.index.gpu).collect())
     });
     processes.collect()
 }

@@ -36,13 +36,13 @@ use crate::plan::{Outcome, ProcessTarget, Step, StepKind, Subject, Target};
 pub(crate) use asked::Asked;
 use audit::{Action, Audit};
 use breaker::Breaker;
-pub use evidence::{AskGpuUse, Evidence, GpuUse, gpu_use};
+pub use evidence::{AskGpuUse, AskGpuUuid, Evidence, GpuUse, gpu_use};
 use left::Left;
 use lines::Lines;
 pub(crate) use lines::MOST_LINES_OF_A_USER;
 pub(crate) use never::program_out_of_reach;
-use pace::CyclePace;
 pub(crate) use pace::paced;
+use pace::{CyclePace, TakenBack};
 pub(crate) use resume::Mark;
 use signal::Held;
 pub(crate) use state_lock::Blocked;
@@ -113,8 +113,11 @@ pub struct Executor {
     blocked: Option<Blocked>,
     /// Whether that was tried in this cycle.
     lock_failed: bool,
+    /// Why the state could not be written in this cycle.
+    unchanged: Option<String>,
     /// What this cycle did.
     cycle: CyclePace,
+    taken_back: TakenBack,
     /// Processes of which the device was taken, and whose turn has not come.
     left: Vec<Left>,
     /// Why each step was refused last, so that one which is tried every cycle fills no disk.
@@ -171,7 +174,9 @@ impl Executor {
             held: HashMap::new(),
             blocked: None,
             lock_failed: false,
+            unchanged: None,
             cycle: CyclePace::default(),
+            taken_back: TakenBack::default(),
             left: Vec::new(),
             refused: BTreeMap::new(),
             lines: Lines::default(),
@@ -225,14 +230,16 @@ impl Executor {
         self.may_signal
     }
 
-    /// The mode that is in force: dry-run, too, while the breaker is open.
+    /// The mode that is in force.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        if self.breaker.open.is_some() {
-            Mode::DryRun
-        } else {
-            self.policy.mode
-        }
+        self.policy.mode
+    }
+
+    /// Whether anything may be done: in dry-run and while the breaker is open nothing is.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        self.policy.mode == Mode::Enforce && self.breaker.open.is_none()
     }
 
     /// The breaker, as it was when something was done last.
@@ -257,6 +264,7 @@ impl Executor {
         // Without the lock it cannot be written down, and is in force all the same.
         let _lock = self.lock();
         self.cycle = CyclePace::begin(&self.policy.breaker, all);
+        self.taken_back.begin_cycle();
         if self.breaker.open.is_some() {
             return notes;
         }
@@ -329,7 +337,7 @@ impl Executor {
     }
 
     /// Why nothing may be done now.
-    fn ask_breaker(&self) -> Result<(), Outcome> {
+    pub(crate) fn ask_breaker(&self) -> Result<(), Outcome> {
         match &self.breaker.open {
             None => Ok(()),
             Some(open) => Err(evidence::later(format!(

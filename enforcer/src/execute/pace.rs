@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Executor;
+use super::breaker::forget_old;
 use super::evidence::later;
 use crate::config::{BreakerLimits, Mode};
 use crate::plan::Outcome;
@@ -43,6 +44,47 @@ impl CyclePace {
         let all = limits.acts_per_cycle();
         let left = all.saturating_sub(self.acts.values().sum());
         left.min(for_one_user(all).saturating_sub(of_user.unwrap_or_default()))
+    }
+
+    /// Takes back one act against a user. A user without an act is not one of those that the cycle hits.
+    fn uncount(&mut self, username: &str) {
+        if let Some(acts) = self.acts.get_mut(username) {
+            *acts = acts.saturating_sub(1);
+            if *acts == 0 {
+                self.acts.remove(username);
+            }
+        }
+    }
+}
+
+/// Devices that were taken back because nothing shows that their user attached them. No user loses anything by that, so they
+/// use up nothing of what a minute or a cycle may take from users; a cycle and a minute take back as many at most.
+#[derive(Debug, Default)]
+pub(super) struct TakenBack {
+    /// Unix times within the last minute.
+    at_seconds: Vec<f64>,
+    in_cycle: usize,
+}
+
+impl TakenBack {
+    pub(super) const fn begin_cycle(&mut self) {
+        self.in_cycle = 0;
+    }
+
+    fn has_room(&mut self, limits: &BreakerLimits, now_seconds: f64) -> bool {
+        forget_old(&mut self.at_seconds, now_seconds);
+        self.at_seconds.len() < limits.acts_per_minute() && self.in_cycle < limits.acts_per_cycle()
+    }
+
+    fn count(&mut self, now_seconds: f64) {
+        self.at_seconds.push(now_seconds);
+        self.in_cycle += 1;
+    }
+
+    /// Takes back the last count: no device was taken.
+    pub(super) fn uncount(&mut self) {
+        self.at_seconds.pop();
+        self.in_cycle = self.in_cycle.saturating_sub(1);
     }
 }
 
@@ -93,11 +135,52 @@ impl Executor {
         Ok(())
     }
 
+    /// Why a device that is to be taken back has to wait for a later cycle.
+    ///
+    /// # Errors
+    /// It has to.
+    pub(super) fn pace_taking_back(&mut self) -> Result<(), Outcome> {
+        let (limits, now) = (self.policy.breaker, self.now());
+        match self.policy.mode == Mode::DryRun || self.taken_back.has_room(&limits, now) {
+            true => Ok(()),
+            false => Err(paced()),
+        }
+    }
+
+    pub(super) fn count_taken_back(&mut self) {
+        let now = self.now();
+        self.taken_back.count(now);
+    }
+
     /// Counts signals to a user's processes, or a device that is taken from the user.
     pub(super) fn count_acts(&mut self, username: &str, acts: usize) {
         let now = self.now();
         self.breaker.count(now, username, acts);
         *self.cycle.acts.entry(username.to_owned()).or_default() += acts;
+    }
+
+    /// Counts an act that is about to be done, also for a program that comes after a crash.
+    ///
+    /// # Errors
+    /// That cannot be written, and nothing is done.
+    pub(super) fn count_act(&mut self, username: &str) -> Result<(), Outcome> {
+        self.count_acts(username, 1);
+        let saved = self.breaker.save(&self.directory);
+        saved.map_err(|error| {
+            self.uncount_acts(&[username]);
+            later(error.to_string())
+        })
+    }
+
+    /// Takes back the counts of acts that were not done, each against one of these users.
+    pub(super) fn uncount_acts(&mut self, usernames: &[&str]) {
+        for username in usernames {
+            self.breaker.uncount(username);
+            self.cycle.uncount(username);
+        }
+        if let Err(error) = self.breaker.save(&self.directory) {
+            tracing::warn!(%error, "an act that was not done counts for a minute");
+        }
     }
 }
 

@@ -130,7 +130,7 @@ impl Executor {
         match reason {
             Some(reason) if result == audit::Result::Refused => {
                 let last = self.refused.insert(key, reason.clone());
-                if last.as_ref() == Some(reason) {
+                if last.as_ref() == Some(reason) && !was_begun {
                     return;
                 }
                 if self.refused.len() > MOST_REFUSALS {

@@ -126,8 +126,10 @@ impl Executor {
                     processes.username(owner)
                 },
                 gpu,
+                uuid: None,
                 attached_seconds: None,
                 processes: Vec::new(),
+                unconfirmed: false,
             })
             .collect();
 

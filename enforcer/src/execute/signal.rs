@@ -126,11 +126,7 @@ impl Executor {
         let prepared = self
             .ask_breaker()
             .and_then(|()| self.intend(record))
-            .and_then(|()| {
-                self.count_acts(&target.username, 1);
-                let saved = self.breaker.save(&self.directory);
-                saved.map_err(|error| later(error.to_string()))
-            });
+            .and_then(|()| self.count_act(&target.username));
         if let Err(outcome) = prepared {
             return outcome;
         }
@@ -140,6 +136,11 @@ impl Executor {
         };
         match pidfd_send_signal(&pidfd, signal) {
             Ok(()) => {
+                // A stopped process (Ctrl-Z, SIGSTOP) gets no SIGTERM until it is continued. SIGKILL needs no SIGCONT, and to a
+                // process that runs SIGCONT does nothing. That it may end in between is no failure.
+                if signal == Signal::TERM {
+                    _ = pidfd_send_signal(&pidfd, Signal::CONT);
+                }
                 let killed = (action == Action::Kill).then_some(Killed {
                     cycles: 0,
                     told: false,
@@ -153,10 +154,15 @@ impl Executor {
                 self.held.insert(key(target), held);
                 Outcome::Done
             }
-            Err(Errno::SRCH) => ended(),
-            Err(errno) => Outcome::Failed {
-                reason: format!("it may not be signalled: {}", text(errno)),
-            },
+            Err(errno) => {
+                self.uncount_acts(&[&target.username]);
+                match errno {
+                    Errno::SRCH => ended(),
+                    errno => Outcome::Failed {
+                        reason: format!("it may not be signalled: {}", text(errno)),
+                    },
+                }
+            }
         }
     }
 

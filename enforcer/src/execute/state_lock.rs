@@ -25,27 +25,40 @@ impl Executor {
     /// Begins a cycle: the lock may be tried once more.
     pub(super) fn try_lock_anew(&mut self) {
         self.lock_failed = false;
+        self.unchanged = None;
         // One that was held is not waited for again until it was free: each wait that fails leaves a thread behind.
-        if self.blocked.is_some() && self.store.try_lock(Duration::ZERO).is_ok() {
+        if self.blocked.is_some() && self.store.try_lock_to_change(Duration::ZERO).is_ok() {
             self.blocked = None;
         }
+        self.log_repairs();
     }
 
-    /// Whether the lock can be had. The first attempt of a cycle that fails is the last.
+    /// Whether the lock can be had, and the state be changed. The first attempt of a cycle that fails is the last.
     pub(super) fn ask_state_lock(&mut self) -> Result<(), Outcome> {
+        if let Some(why) = &self.unchanged {
+            return Err(super::evidence::later(why.clone()));
+        }
         if !self.lock_failed {
             let patience = match self.blocked {
                 Some(_) => Duration::ZERO,
                 None => STATE_PATIENCE,
             };
-            match self.store.try_lock(patience) {
+            match self.store.try_lock_to_change(patience) {
                 Ok(()) => self.blocked = None,
                 Err(error) => self.block(error.to_string()),
             }
         }
+        self.log_repairs();
         match &self.blocked {
             Some(blocked) => Err(super::evidence::later(blocked.why.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// Logs what the last changes, and attempts to have the lock, repaired.
+    pub(super) fn log_repairs(&mut self) {
+        for notice in self.store.take_notices() {
+            tracing::warn!(notice, "genv's state was repaired");
         }
     }
 

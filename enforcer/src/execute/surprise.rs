@@ -32,9 +32,14 @@ pub(crate) struct Hits {
     rules: BTreeSet<String>,
 }
 
-/// What was due already in the last cycle, and waited there for its turn.
+/// What falls due without a surprise.
 #[derive(Debug, Default)]
-pub(crate) struct Expected(BTreeSet<Key>);
+pub(crate) struct Expected {
+    /// Due in the last cycle, where it waited for its turn.
+    due: BTreeSet<Key>,
+    /// Due while the breaker was open. Who closes the breaker accepts it, for as long as it breaks its rule.
+    accepted: BTreeSet<Key>,
+}
 
 /// The most that fell due in one cycle, by day since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -111,16 +116,20 @@ impl Hits {
 impl Expected {
     /// What the last cycle of an earlier daemon left due, by its history.
     pub(crate) fn resumed(history: &History) -> Self {
-        Self(history.due().cloned().collect())
+        Self {
+            due: BTreeSet::new(),
+            accepted: history.due().cloned().collect(),
+        }
     }
 
     /// What of a plan falls due now, and nobody could expect.
     pub(crate) fn hits(&self, plan: &Plan) -> Hits {
         let mut hits = Hits::default();
         for step in &plan.steps {
-            let is_expected = self.0.contains(&step.key)
+            let is_expected = self.due.contains(&step.key)
+                || self.accepted.contains(&step.key)
                 || plan.put_off.contains(&step.key)
-                || matches!(&step.kind, StepKind::Detach(target) if plan.takes_back(target));
+                || step.takes_back();
             if !is_expected && hits.add(&step.kind) {
                 hits.rules.insert(step.key.rule.clone());
             }
@@ -128,18 +137,19 @@ impl Expected {
         hits
     }
 
-    /// Remembers what is due in a plan.
-    pub(crate) fn follow(&mut self, plan: &Plan) {
+    /// Remembers what is due in a plan. While the breaker is open nothing of it happens, and all of it is shown to the
+    /// administrator who closes the breaker.
+    pub(crate) fn follow(&mut self, plan: &Plan, breaker_is_open: bool) {
         let deeds = plan
             .steps
             .iter()
             .filter(|step| !matches!(step.kind, StepKind::Report | StepKind::Warn { .. }));
-        self.0 = deeds.map(|step| step.key.clone()).collect();
-    }
-
-    /// Whatever is due is a surprise again.
-    pub(crate) fn forget(&mut self) {
-        self.0.clear();
+        self.due = deeds.map(|step| step.key.clone()).collect();
+        let broken: BTreeSet<&Key> = plan.violations.iter().map(|it| &it.key).collect();
+        self.accepted.retain(|key| broken.contains(key));
+        if breaker_is_open {
+            self.accepted.extend(self.due.iter().cloned());
+        }
     }
 }
 
@@ -183,6 +193,7 @@ fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::tests::lab::due_violation;
     use crate::plan::{AttachmentTarget, ProcessTarget, Step, Subject};
 
     const LIMITS: BreakerLimits = BreakerLimits {
@@ -256,8 +267,10 @@ mod tests {
             eid: "e1".to_owned(),
             username: "owner".to_owned(),
             gpu: 0,
+            uuid: None,
             attached_seconds: None,
             processes: vec![process("bob", 1), process("carol", 2), process("carol", 3)],
+            unconfirmed: false,
         };
         let hits = |target: &AttachmentTarget| {
             let plan = Plan {
@@ -279,12 +292,33 @@ mod tests {
         let mut plan = plan(4, 1);
         let mut expected = Expected::default();
         assert_eq!(expected.hits(&plan).users(), names(4));
-        expected.follow(&plan);
+        expected.follow(&plan, false);
         assert_eq!(expected.hits(&plan).users(), names(0));
-        expected.forget();
+        expected.follow(&Plan::default(), false);
         plan.put_off = [plan.steps[0].key.clone(), plan.steps[1].key.clone()].into();
         let rest = ["user2", "user3"].map(str::to_owned).into();
         assert_eq!(expected.hits(&plan).users(), rest);
+    }
+
+    #[test]
+    fn what_was_due_while_the_breaker_was_open_is_no_surprise_until_it_is_over() {
+        let mut due = plan(3, 1);
+        due.violations = due
+            .steps
+            .iter()
+            .map(|it| due_violation(it.key.clone(), "user"))
+            .collect();
+        // The same violations, of which nothing is due for a time.
+        let waits = Plan {
+            steps: Vec::new(),
+            ..due.clone()
+        };
+        let mut expected = Expected::default();
+        expected.follow(&due, true);
+        expected.follow(&waits, false);
+        assert_eq!(expected.hits(&due).users(), names(0));
+        expected.follow(&Plan::default(), false);
+        assert_eq!(expected.hits(&due).users(), names(3));
     }
 
     #[test]

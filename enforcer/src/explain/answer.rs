@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use genv_core::attribute::reason;
-use genv_core::enforcement::{Enforcement, HeldViolation};
+use genv_core::enforcement::{Enforcement, HeldViolation, Stance};
 use genv_core::model::{Attribution, HostSnapshot, Process, Snapshot};
 use genv_core::proc::{Claim, ProcessRead};
 use genv_core::text::harmless;
@@ -92,6 +92,13 @@ impl Verdict {
                 safe: false,
                 why: format!("to be ended by {}", ending.join(", ")),
             };
+        }
+        let done = with(Standing::Done);
+        if !done.is_empty() {
+            return Self::safe(format!(
+                "{} sent it a signal, and nothing more follows",
+                done.join(", ")
+            ));
         }
         if !held.is_empty() {
             return Self::safe(format!("as long as this waits: {}", held.join(", ")));
@@ -189,6 +196,8 @@ impl Answer {
                 .map(|it| format!(" with {} MiB", it >> 20));
             let left = if self.left_behind.contains(&device.index.gpu) {
                 " (left behind by a detach)"
+            } else if !device.shows_use() {
+                " (listed by the driver, not used)"
             } else {
                 ""
             };
@@ -202,7 +211,11 @@ impl Answer {
         if let Some(evidence) = &self.evidence {
             writeln!(out, "  {evidence}")?;
         }
-        let mode = self.mode.as_deref().unwrap_or("dry-run");
+        let stance = match (self.mode.as_deref(), &self.breaker) {
+            (Some("enforce"), None) => Stance::Enforces,
+            (Some("enforce"), Some(_)) => Stance::Stopped,
+            _ => Stance::OnlySays,
+        };
         for rule in &self.rules {
             writeln!(
                 out,
@@ -218,8 +231,10 @@ impl Answer {
             }
             for violation in &rule.violations {
                 let (found, allowed) = (harmless(&violation.found), harmless(&violation.allowed));
-                writeln!(out, "  {}: {found}; allowed: {allowed}", violation.subject)?;
-                let outlook = violation.outlook(mode, now_seconds, zone);
+                let subject = words::unless_named(&violation.subject, &violation.found);
+                let subject = subject.map(|it| format!("{it}: ")).unwrap_or_default();
+                writeln!(out, "  {subject}{found}; allowed: {allowed}")?;
+                let outlook = violation.outlook(stance, now_seconds, zone);
                 writeln!(out, "    {}", harmless(&outlook))?;
                 writeln!(out, "    to comply: {}", harmless(&violation.remedy))?;
             }
@@ -256,9 +271,11 @@ impl AnsweredRule {
     const fn standing(&self) -> &'static str {
         match self.standing {
             Standing::NotMatched => "does not look at it",
+            Standing::NotJudged => "not judged",
             Standing::Kept => "kept",
             Standing::Spared => "broken, the process is spared",
             Standing::Held => "broken, and waits",
+            Standing::Done => "broken, the signal was sent",
             Standing::Ends => "broken",
         }
     }
@@ -324,6 +341,9 @@ fn evidence(process: &Process, snapshot: Option<&Snapshot>, read: Option<&Proces
                 }
                 reason::MEMBERSHIP_CONTRADICTED => {
                     "its environ names an environment that lists it and is recorded as another user's"
+                }
+                reason::OLDER_THAN_ENVIRONMENT => {
+                    "it started before the environment that its environ names was made, and may mean an ended one with that id"
                 }
                 other => return format!("nobody knows where it belongs: {}", words::name(other)),
             };

@@ -81,9 +81,11 @@ impl Counters {
             result,
         };
         if !matches!(rule.action, Action::Report) {
-            self.warnings
-                .entry(labels(rule.action.word(), results[0]))
-                .or_default();
+            let failed = (mode == Mode::Enforce).then_some("failed");
+            for result in [results[0]].into_iter().chain(failed) {
+                let labels = labels(rule.action.word(), result);
+                self.warnings.entry(labels).or_default();
+            }
         }
         let deeds: &[&'static str] = match rule.action {
             Action::Report | Action::Warn => &[],

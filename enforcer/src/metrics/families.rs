@@ -134,7 +134,7 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         name: "genv_enforcer_blind",
         kind: Kind::Gauge,
         labels: &["source"],
-        help: "1 while a source of a host shows nothing, so that nothing is done by what it would show: gpu, processes, state, or host where it does not answer at all; and while it does not show all: devices, of which the processes are not known, and damaged records.",
+        help: "1 while a source of a host shows nothing, so that nothing is done by what it would show: gpu, processes, state, or host where it does not answer at all; and while it does not show all: devices, that are not shown or of which the processes are not known, and damaged records.",
         samples: |measured, out| {
             for ((hostname, source), blind) in &measured.blind {
                 out.of_host(hostname);

@@ -1,6 +1,6 @@
 //! Why a rule ends a process, or does not: each rule by itself, with the limit that applies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::{Attribution, DeviceIndex, Process};
 use serde::Serialize;
@@ -9,7 +9,9 @@ use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
 use super::history::Past;
 use super::left_behind::{Busy, Contexts};
 use super::selector::View;
-use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, rules, words};
+use super::{
+    History, Input, Stage, Subject, Target, Violation, hold, judge, rules, selector, words,
+};
 use crate::config::{Action, Limits, Rule, RuleKind, Scope};
 
 /// What the rules make of a process that uses a device.
@@ -56,12 +58,16 @@ pub struct RuleExplanation {
 pub enum Standing {
     /// The rule does not look at it.
     NotMatched,
+    /// What the rule looks at is not measured.
+    NotJudged,
     /// Nothing that has to do with it breaks the rule.
     Kept,
     /// Its user or environment breaks the rule, and the process would not end by that.
     Spared,
     /// It would end, if the violation did not wait.
     Held,
+    /// The signal was sent, and nothing more follows.
+    Done,
     /// It ends, once its time has come.
     Ends,
 }
@@ -79,7 +85,8 @@ pub fn explain(
     let mut ids = facts.hosts[host].processes.clone();
     let id = ids.find(|&id| facts.processes[id].process.pid == pid)?;
     let process = &facts.processes[id];
-    let plan = judge::plan(input, history);
+    let views = selector::views(&facts, &input.config.rules);
+    let plan = judge::plan(input, history, &facts, &views);
     let mut by_rule: BTreeMap<&str, Vec<Violation>> = BTreeMap::new();
     let subject = About {
         facts: &facts,
@@ -98,7 +105,7 @@ pub fn explain(
     let past = Past::new(history, &facts);
     let rules = input.config.rules.iter().map(|rule| {
         let violations = by_rule.remove(rule.name.as_str()).unwrap_or_default();
-        subject.rule(input, &past, rule, violations)
+        subject.rule(input, history, &past, rule, violations)
     });
     let left_behind = plan.left_behind.iter();
     let left_behind = left_behind.filter(|it| it.hostname == hostname && it.pid == pid);
@@ -212,6 +219,7 @@ impl About<'_, '_> {
     fn rule(
         &self,
         input: &Input<'_>,
+        history: &History,
         past: &Past<'_>,
         rule: &Rule,
         violations: Vec<Violation>,
@@ -241,20 +249,34 @@ impl About<'_, '_> {
             rule.action.acts() && violation.targets.iter().any(|it| self.is_target(it))
         };
         let is_held = |violation: &Violation| matches!(violation.stage, Stage::Held { .. });
-        let mut ending = violations.iter().filter(ends).peekable();
+        let is_done = |violation: &Violation| {
+            let known = history.violation(rule, &violation.key);
+            let is_rehearsed = known.is_none_or(|known| known.rehearsed);
+            let kill_seconds = match violation.stage {
+                Stage::Acted { kill_seconds, .. } => Some(kill_seconds),
+                _ => None,
+            };
+            kill_seconds == Some(None) && !is_rehearsed
+        };
+        let ending: Vec<&Violation> = violations.iter().filter(ends).collect();
         let standing = if unmatched.is_some() {
             Standing::NotMatched
+        } else if violations.is_empty() && !self.unmeasured(&view).is_empty() {
+            Standing::NotJudged
         } else if violations.is_empty() {
             Standing::Kept
-        } else if ending.peek().is_none() {
+        } else if ending.is_empty() {
             Standing::Spared
-        } else if ending.all(is_held) {
+        } else if ending.iter().all(|it| is_held(it)) {
             Standing::Held
+        } else if ending.iter().all(|it| is_held(it) || is_done(it)) {
+            Standing::Done
         } else {
             Standing::Ends
         };
         let why = match standing {
             Standing::NotMatched => unmatched.unwrap_or_default(),
+            Standing::NotJudged => words::not_measured(self.unmeasured(&view)),
             Standing::Kept => self.kept(rule, &contexts),
             Standing::Spared if !rule.action.acts() => {
                 format!(
@@ -266,6 +288,10 @@ impl About<'_, '_> {
                 "the rule is broken, and what ends that does not end this process".to_owned()
             }
             Standing::Held => "it would end, and the violation waits".to_owned(),
+            Standing::Done => {
+                "the rule sent it a signal, the process still runs, and nothing more follows"
+                    .to_owned()
+            }
             Standing::Ends => "it ends, once its time has come".to_owned(),
         };
         RuleExplanation {
@@ -357,7 +383,25 @@ impl About<'_, '_> {
         finding.map(|finding| finding.found)
     }
 
+    /// Devices of its environment that it uses and of which a rule about idle devices judges nothing.
+    fn unmeasured(&self, view: &View<'_, '_>) -> BTreeSet<u32> {
+        let environment = self.facts.processes[self.id].environment;
+        let is_idle = matches!(view.rule.kind, RuleKind::Idle { .. });
+        let held = environment.filter(|_| is_idle);
+        let held = held.map_or(&[][..], |id| self.facts.attachments_of(id));
+        held.iter()
+            .filter(|it| self.gpus().any(|gpu| gpu == it.gpu))
+            .filter(|it| rules::is_unmeasured(self.facts, it))
+            .map(|it| it.gpu)
+            .collect()
+    }
+
     fn kept(&self, rule: &Rule, contexts: &Contexts<'_, '_>) -> String {
+        let uses = &self.facts.uses[self.facts.processes[self.id].uses.clone()];
+        if uses.iter().all(|used| !used.shows_use) {
+            return "the driver lists it without memory and without utilization, which is no use"
+                .to_owned();
+        }
         if rule.kind == RuleKind::EnvDevices {
             let mut uses = self.facts.uses[self.facts.processes[self.id].uses.clone()].iter();
             let left = uses.find_map(|used| {

@@ -1,6 +1,6 @@
 //! Which facts of a host are new, and how long nothing may be heard before time stops to count.
 
-use genv_core::model::{HostSnapshot, Snapshot};
+use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -85,6 +85,8 @@ pub(super) struct HostFreshness {
     pub(super) gpu: Freshness,
     /// When they were read; empty where they are too old.
     pub(super) read: ReadTimes,
+    /// When the state files were asked for, before they were read, Unix time by the clock here.
+    pub(super) state_asked_seconds: Option<f64>,
     /// What a gap between two observations may last for time to count through it.
     pub(super) longest_gap_seconds: f64,
     /// By how much the clock of the host is ahead of the one here.
@@ -103,6 +105,7 @@ impl HostFreshness {
             state: Freshness::Missing,
             gpu: Freshness::Missing,
             read: ReadTimes::default(),
+            state_asked_seconds: None,
             longest_gap_seconds,
             clock_ahead_seconds: 0.0,
         }
@@ -157,12 +160,16 @@ impl HostFreshness {
             .min(freshness(read.state_seconds, times.state_seconds));
         let state = lasting(state, last.state_news_seconds);
         let gpu = freshness(read.gpu_seconds, times.gpu_seconds);
+        let clock_ahead_seconds = clock_ahead_seconds(snapshot.timestamp_seconds - received);
+        let state_status = snapshot.collectors.get("state");
+        let asked_seconds = state_status.and_then(CollectorStatus::asked_seconds);
         Self {
             state,
             gpu: state.min(lasting(gpu, last.gpu_news_seconds)),
             read,
+            state_asked_seconds: asked_seconds.map(|asked| asked - clock_ahead_seconds),
             longest_gap_seconds,
-            clock_ahead_seconds: clock_ahead_seconds(snapshot.timestamp_seconds - received),
+            clock_ahead_seconds,
         }
     }
 

@@ -1,30 +1,33 @@
 //! From what breaks a rule to what is done about it now.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use genv_core::duration::format_span;
 
 use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
-use super::history::{Past, ProcessHistory, ViolationHistory, wants_new_round};
+use super::history::{MOST_FROZEN, Past, ProcessHistory, ViolationHistory, wants_new_round};
 use super::ladder::{Rung, rung};
 use super::left_behind::left_behind;
 use super::reach::Reach;
 use super::rules::{self, Finding, Piece, Unit};
-use super::selector::View;
+use super::selector::{View, Views};
 use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, hold, words};
-use crate::config::{Action, Rule, Undelivered};
+use crate::config::{Action, Rule, RuleKind, Undelivered};
 
 /// See [`super::plan`].
-pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
-    let facts = Facts::new(input, history);
-    let past = Past::new(history, &facts);
+pub(super) fn plan<'a>(
+    input: &Input<'a>,
+    history: &History,
+    facts: &Facts<'a>,
+    views: &Views<'_, 'a>,
+) -> Plan {
+    let past = Past::new(history, facts);
     let mut judge = Judge {
         input,
         history,
-        facts: &facts,
-        reach: Reach::new(input, &past, &facts),
+        facts,
+        reach: Reach::new(input, &past, facts),
         plan: Plan::default(),
     };
     for host in &facts.hosts {
@@ -41,19 +44,31 @@ pub(super) fn plan(input: &Input<'_>, history: &History) -> Plan {
                 .insert(hostname(), by_user.collect());
         }
     }
-    judge.plan.left_behind = left_behind(&facts, input, &past);
-    let mut views = BTreeMap::new();
+    judge.plan.left_behind = left_behind(facts, input, &past);
     for rule in &input.config.rules {
-        let view = View::new(&facts, rule);
-        let mut findings = rules::findings(&view, &past, input.now_seconds);
+        let view = &views[rule.name.as_str()];
+        let mut findings = rules::findings(view, &past, input.now_seconds);
         findings.sort_by(|a, b| a.subject.cmp(&b.subject));
+        let mut of_rule = history.of_rule(rule);
         for finding in findings {
-            judge.judge(&view, finding);
+            let known = of_rule.find(&finding.subject);
+            judge.judge(view, finding, known);
         }
-        views.insert(rule.name.as_str(), view);
+        let frozen = history.frozen(facts, view, of_rule, input.now_seconds);
+        judge.plan.frozen.extend(frozen);
+        if matches!(rule.kind, RuleKind::Idle { .. }) {
+            for attachment in rules::unmeasured(view) {
+                let hostname = facts.hosts[attachment.host].hostname.to_owned();
+                let place = (rule.name.clone(), hostname);
+                let gpus = judge.plan.not_judged.entry(place).or_default();
+                gpus.insert(attachment.gpu);
+            }
+        }
     }
-    let found = &judge.plan.violations;
-    judge.plan.frozen = history.frozen(&facts, &views, found, input.now_seconds);
+    // What ends a violation of a user's own waits for nothing that others forced on users.
+    judge.plan.steps.sort_by_key(Step::takes_back);
+    judge.plan.frozen.sort_by(|a, b| a.key.cmp(&b.key));
+    judge.plan.frozen.truncate(MOST_FROZEN);
     judge.plan
 }
 
@@ -66,7 +81,7 @@ struct Judge<'j, 'a> {
 }
 
 impl Judge<'_, '_> {
-    fn judge(&mut self, view: &View<'_, '_>, finding: Finding) {
+    fn judge(&mut self, view: &View<'_, '_>, finding: Finding, known: Option<&ViolationHistory>) {
         let rule = view.rule;
         let now = self.input.now_seconds;
         let user = &self.facts.users[finding.user];
@@ -84,10 +99,6 @@ impl Judge<'_, '_> {
             .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
             .collect();
 
-        if unconfirmed {
-            self.plan.unconfirmed.insert(key.clone());
-        }
-        let known = self.history.violation(rule, &key);
         let known = known.filter(|known| known.counts_for(unconfirmed));
         let known = known.map(Cow::Borrowed);
         let reported = known.as_ref().is_some_and(|known| known.reported);
@@ -98,7 +109,7 @@ impl Judge<'_, '_> {
             .as_ref()
             .map_or(now, |known| known.since_seconds.min(now));
         let freshness = view.freshness(finding.host);
-        let is_open = |target: &Target| is_open(self.history, rule, target);
+        let is_open = |target: &Target| is_open(self.history, self.facts, rule, target);
         let known = known.and_then(|mut known| {
             if wants_new_round(rule, &known, &targets, is_open) {
                 known
@@ -136,7 +147,11 @@ impl Judge<'_, '_> {
                 self.climb(&at, relief.is_some().then_some(&pieces[..]), &finding.units)
             }
         };
-        let remedy = self.reach.remedy(&finding.advice, &pieces, finding.host);
+        let advice = match unconfirmed {
+            true => NOTHING_TO_DO,
+            false => &finding.advice,
+        };
+        let remedy = self.reach.remedy(advice, &pieces, finding.host);
         self.plan.violations.push(Violation {
             username: user.name.to_owned(),
             uid: user.uid,
@@ -148,6 +163,7 @@ impl Judge<'_, '_> {
             allowed: finding.allowed,
             remedy,
             targets,
+            unconfirmed,
             key,
         });
     }
@@ -194,6 +210,7 @@ impl Judge<'_, '_> {
             Rung::Warned { given, end_seconds } => Stage::Warned { given, end_seconds },
             Rung::End if !ends => Stage::Acted {
                 at_seconds: at.acted_seconds().unwrap_or(now),
+                kill_seconds: None,
             },
             Rung::End => self.act(at, relief),
         }
@@ -223,10 +240,40 @@ impl Judge<'_, '_> {
         }
         match acted {
             Some(at_seconds) if self.plan.steps.len() == planned && !waits => {
-                Stage::Acted { at_seconds }
+                let kills = relief
+                    .iter()
+                    .filter_map(|piece| self.kill_seconds(at, *piece));
+                let kill_seconds = kills.reduce(f64::min);
+                Stage::Acted {
+                    at_seconds,
+                    kill_seconds,
+                }
             }
             _ => Stage::Due,
         }
+    }
+
+    /// When SIGKILL follows the SIGTERM that a process got.
+    fn kill_seconds(&self, at: &Position<'_, '_>, piece: Piece) -> Option<f64> {
+        let rule = at.view.rule;
+        let attachment = match piece {
+            _ if rule.action != Action::Kill => return None,
+            Piece::Process(id) => return self.kill_of(rule, id),
+            Piece::Attachment(id) => &self.facts.attachments[id],
+        };
+        let uses = self.facts.uses_of(attachment.environment);
+        let on_it = uses.filter(|used| used.gpu == attachment.gpu);
+        let kills = on_it.filter_map(|used| self.kill_of(rule, used.process));
+        kills.reduce(f64::min)
+    }
+
+    fn kill_of(&self, rule: &Rule, id: ProcessId) -> Option<f64> {
+        let history = self.reach.process_history(id)?;
+        let host = Some(self.facts.processes[id].host);
+        let now = self.input.now_seconds;
+        let waited = history.seen.at(now, self.facts.longest_gap_seconds(host));
+        let waits = history.killed_seconds.is_none() && history.terminated_seconds.is_some();
+        waits.then(|| now + (rule.grace.as_secs_f64() - waited).max(0.0))
     }
 
     /// Ends a process, as far as that is due. Returns when something was done about it, if everything is that may be done now.
@@ -266,7 +313,7 @@ impl Judge<'_, '_> {
     fn detach(&mut self, at: &Position<'_, '_>, id: AttachmentId, relief: &[Piece]) -> Option<f64> {
         let facts = self.facts;
         let attachment = &facts.attachments[id];
-        if let Some(detached) = self.reach.detached_seconds(attachment) {
+        if let Some(detached) = attachment.detached_seconds {
             return Some(detached);
         }
         let mut processes = self
@@ -294,9 +341,6 @@ impl Judge<'_, '_> {
         processes.retain(|&process| !self.reach.is_going(process));
         self.reach.ending.extend(&processes);
         let target = self.reach.attachment_target(attachment, &processes);
-        if attachment.unconfirmed {
-            self.plan.taken_back.insert(target.identity());
-        }
         self.step(at.key, StepKind::Detach(target));
         None
     }
@@ -311,6 +355,10 @@ impl Judge<'_, '_> {
         at.is_new && at.view.freshness(Some(host)) == Freshness::New
     }
 }
+
+/// What a user may do about devices that another user may have attached.
+const NOTHING_TO_DO: &str = "nothing has to be done: another user may have attached this, and no process ends by taking it \
+     back. To keep it, detach it and attach it again";
 
 /// What a violation's way is judged by.
 struct Position<'p, 'a> {
@@ -348,12 +396,16 @@ impl Position<'_, '_> {
     }
 
     fn acted_seconds(&self) -> Option<f64> {
-        self.known.and_then(|known| known.acted_seconds)
+        let known = self.known?;
+        match self.view.rule.action {
+            Action::Report => known.reported_seconds,
+            _ => known.acted_seconds,
+        }
     }
 }
 
 /// Whether something is left to do about a target.
-pub(super) fn is_open(history: &History, rule: &Rule, target: &Target) -> bool {
+pub(super) fn is_open(history: &History, facts: &Facts<'_>, rule: &Rule, target: &Target) -> bool {
     match target {
         Target::Process(target) => {
             let known = history.process(&target.hostname, target.pid, target.start_time_ticks);
@@ -363,9 +415,10 @@ pub(super) fn is_open(history: &History, rule: &Rule, target: &Target) -> bool {
             })
         }
         Target::Attachment(target) => {
-            let (hostname, eid, gpu) = (&target.hostname, &target.eid, target.gpu);
-            let known = history.attachment(hostname, eid, gpu, target.attached_seconds);
-            known.is_none_or(|known| known.detached_seconds.is_none())
+            let environment = facts.environment(&target.hostname, &target.eid);
+            let attached = environment.map_or(&[][..], |id| facts.attachments_of(id));
+            let mut attached = attached.iter().filter(|it| it.gpu == target.gpu);
+            attached.any(|it| it.detached_seconds.is_none())
         }
     }
 }

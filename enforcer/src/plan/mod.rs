@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Action, Config, Waiver};
 pub use counted::{Counted, counted};
 pub use explain::{Explanation, RuleExplanation, Standing, explain};
+use facts::Facts;
 pub use history::{Frozen, History, HistoryError};
 pub use left_behind::LeftBehind;
 pub(crate) use left_behind::Since;
@@ -40,7 +41,21 @@ pub use unconfirmed::Unconfirmed;
 /// stays where it is.
 #[must_use]
 pub fn plan(input: &Input<'_>, history: &History) -> Plan {
-    judge::plan(input, history)
+    let facts = Facts::new(input, history);
+    let views = selector::views(&facts, &input.config.rules);
+    judge::plan(input, history, &facts, &views)
+}
+
+impl History {
+    /// Plans as [`plan()`] does, and notes what the plan found: what is seen and since when, what is gone, and how busy
+    /// attachments were. What the input does not show now, because a host is silent, is kept as it is.
+    pub fn plan(&mut self, input: &Input<'_>) -> Plan {
+        let facts = Facts::new(input, self);
+        let views = selector::views(&facts, &input.config.rules);
+        let plan = judge::plan(input, self, &facts, &views);
+        self.follow(input, &facts, &views, &plan);
+        plan
+    }
 }
 
 /// All that a plan depends on besides the history.
@@ -76,6 +91,9 @@ pub struct Plan {
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
+    /// GPUs of which a rule about idle devices judges nothing, since the driver does not measure their utilization: by rule
+    /// and host.
+    pub not_judged: BTreeMap<(String, String), BTreeSet<u32>>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehind>,
     /// Hosts without fresh facts: nothing is done there, and nothing is counted over all hosts.
@@ -83,10 +101,6 @@ pub struct Plan {
     /// Violations that a pause, maintenance, a waiver or the hours of their rule put off, now or before. It is no surprise if
     /// many of these fall due together.
     pub put_off: BTreeSet<Key>,
-    /// Violations that exist only by attachments that nothing shows to be their user's doing.
-    pub unconfirmed: BTreeSet<Key>,
-    /// Attachments that steps take back because nothing shows them to be their user's doing: nobody loses anything by that.
-    pub taken_back: BTreeSet<Subject>,
 }
 
 /// What makes a violation the same one in the next cycle.
@@ -184,6 +198,9 @@ pub struct Violation {
     pub remedy: String,
     /// What would be ended or taken to end it, the newest first.
     pub targets: Vec<Target>,
+    /// Whether it exists only by attachments that nothing shows to be their user's doing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 /// How far a violation is.
@@ -208,6 +225,9 @@ pub enum Stage {
     Acted {
         /// Unix time.
         at_seconds: f64,
+        /// Unix time of the SIGKILL that follows SIGTERM; absent if nothing follows.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kill_seconds: Option<f64>,
     },
     /// It waits where it is.
     Held {
@@ -269,18 +289,17 @@ pub struct AttachmentTarget {
     pub username: String,
     /// The whole GPU.
     pub gpu: u32,
+    /// Its UUID in the snapshot: another GPU may come to the index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// When it was attached by the snapshot, Unix time in whole seconds as the state has it: an attachment that was made
     /// since is another one.
     pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
     pub processes: Vec<ProcessTarget>,
-}
-
-impl Plan {
-    /// Whether a step only takes back what nothing shows to be its user's doing.
-    pub(crate) fn takes_back(&self, target: &AttachmentTarget) -> bool {
-        self.taken_back.contains(&target.identity())
-    }
+    /// Whether nothing shows it to be its user's doing: no user loses anything where it is taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 impl AttachmentTarget {
@@ -301,6 +320,13 @@ pub struct Step {
     pub key: Key,
     /// What to do.
     pub kind: StepKind,
+}
+
+impl Step {
+    /// Whether it takes back a device that nothing shows to be held by its user's doing.
+    pub(crate) const fn takes_back(&self) -> bool {
+        matches!(&self.kind, StepKind::Detach(target) if target.unconfirmed)
+    }
 }
 
 /// What to do.

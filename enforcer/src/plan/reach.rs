@@ -52,7 +52,7 @@ impl<'j, 'a> Reach<'j, 'a> {
                     Piece::Process(id) => self.is_going(*id),
                     Piece::Attachment(id) => {
                         let attachment = &self.facts.attachments[*id];
-                        self.detaching.contains(id) || self.detached_seconds(attachment).is_some()
+                        self.detaching.contains(id) || attachment.detached_seconds.is_some()
                     }
                 }),
             })
@@ -92,11 +92,13 @@ impl<'j, 'a> Reach<'j, 'a> {
     }
 
     fn may_detach(&self, attachment: &AttachmentFacts) -> bool {
-        let environment = self.facts.environments[attachment.environment].environment;
+        let facts = &self.facts.environments[attachment.environment];
         let refused = self
             .attachment_history(attachment)
             .is_some_and(|known| known.refused.is_some());
-        environment.uid.is_some_and(|uid| uid != 0)
+        let is_roots = facts.environment.uid.is_none_or(|uid| uid == 0);
+        (!is_roots || attachment.unconfirmed)
+            && !facts.moved
             && !refused
             && !self.is_left_alone(attachment.host)
     }
@@ -128,10 +130,6 @@ impl<'j, 'a> Reach<'j, 'a> {
         )
     }
 
-    pub(super) fn detached_seconds(&self, attachment: &AttachmentFacts) -> Option<f64> {
-        self.attachment_history(attachment)?.detached_seconds
-    }
-
     /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are busy
     /// on a device that the environment keeps are spared; by an attachment that another user may have made, none ends.
     pub(super) fn processes_that_end(
@@ -154,10 +152,10 @@ impl<'j, 'a> Reach<'j, 'a> {
         let stays = |other: &AttachmentFacts| {
             let mut going = all.clone().filter(goes);
             going.all(|id| self.facts.attachments[id].gpu != other.gpu)
-                && self.detached_seconds(other).is_none()
+                && other.detached_seconds.is_none()
         };
         let uses = self.facts.uses_of(attachment.environment);
-        let uses = uses.filter(|used| used.gpu == attachment.gpu);
+        let uses = uses.filter(|used| used.shows_use && used.gpu == attachment.gpu);
         uses.map(|used| used.process)
             .filter(|&id| self.may_end(id))
             .filter(|&id| !contexts.is_spared(id, rule, attachment.gpu, stays))
@@ -200,13 +198,16 @@ impl<'j, 'a> Reach<'j, 'a> {
     ) -> AttachmentTarget {
         let environment = self.facts.environments[attachment.environment].environment;
         let processes = processes.iter().filter_map(|&id| self.process_target(id));
+        let host = &self.facts.hosts[attachment.host];
         AttachmentTarget {
-            hostname: self.facts.hosts[attachment.host].hostname.to_owned(),
+            hostname: host.hostname.to_owned(),
             eid: environment.eid.clone(),
             username: environment.username.clone(),
             gpu: attachment.gpu,
+            uuid: host.uuid_of(attachment.gpu).map(str::to_owned),
             attached_seconds: attachment.attached_seconds,
             processes: processes.collect(),
+            unconfirmed: attachment.unconfirmed,
         }
     }
 
@@ -239,27 +240,33 @@ impl<'j, 'a> Reach<'j, 'a> {
             Some(_) => String::new(),
             None => format!(" on {}", words::name(facts.hosts[id].hostname)),
         };
-        let commands: Vec<String> = pieces
-            .iter()
-            .take(MOST_NAMED)
-            .map(|piece| match piece {
+        // Commands that are given in one place are one line for a shell.
+        let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+        for piece in pieces.iter().take(MOST_NAMED) {
+            let (place, command) = match piece {
                 Piece::Process(id) => {
                     let process = &facts.processes[*id];
-                    format!("kill {}{}", process.process.pid, on(process.host))
+                    let pid = process.process.pid;
+                    (format!("run{}", on(process.host)), format!("kill {pid}"))
                 }
                 Piece::Attachment(id) => {
                     let attachment = &facts.attachments[*id];
                     let environment = facts.environments[attachment.environment].environment;
-                    format!(
-                        "genv detach --index {} in environment {}{}",
-                        attachment.gpu,
-                        words::name(&environment.eid),
-                        on(attachment.host)
-                    )
+                    let eid = words::name(&environment.eid);
+                    let place = format!("in environment {eid}{} run", on(attachment.host));
+                    (place, format!("genv detach --index {}", attachment.gpu))
                 }
-            })
+            };
+            match lines.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, commands)) => commands.push(command),
+                None => lines.push((place, vec![command])),
+            }
+        }
+        let commands: Vec<String> = lines
+            .iter()
+            .map(|(place, commands)| format!("{place} '{}'", commands.join("; ")))
             .collect();
-        let more = pieces.len() - commands.len();
+        let more = pieces.len().saturating_sub(MOST_NAMED);
         let more = if more > 0 {
             format!(", and {more} more")
         } else {

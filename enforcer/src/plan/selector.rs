@@ -1,9 +1,9 @@
 //! What one rule looks at.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{AttachmentFacts, Facts, HostId, UseFacts, UserFacts, UserId};
+use super::facts::{AttachmentFacts, EnvironmentId, Facts, HostId, UseFacts, UserFacts, UserId};
 use super::freshness::Freshness;
 use super::limits::{Applied, LimitTable};
 use crate::config::{Rule, RuleKind, Selector};
@@ -15,6 +15,8 @@ pub(super) struct View<'f, 'a> {
     pub(super) facts: &'f Facts<'a>,
     pub(super) rule: &'a Rule,
     users: Vec<bool>,
+    /// Users whom the selector matches, also those out of reach: what others attached in their names is nobody's.
+    named_users: Vec<bool>,
     hosts: Vec<bool>,
     /// Hosts that it matches and of which the facts that it needs are missing.
     pub(super) missing_hosts: Vec<&'a str>,
@@ -23,6 +25,17 @@ pub(super) struct View<'f, 'a> {
     freshness: Freshness,
     /// Empty until it is asked for a limit.
     limits: OnceCell<LimitTable<'a>>,
+}
+
+/// The views of rules, by their names.
+pub(super) type Views<'f, 'a> = BTreeMap<&'a str, View<'f, 'a>>;
+
+/// All rules as they look at facts.
+pub(super) fn views<'f, 'a>(facts: &'f Facts<'a>, rules: &'a [Rule]) -> Views<'f, 'a> {
+    let views = rules.iter();
+    views
+        .map(|rule| (rule.name.as_str(), View::new(facts, rule)))
+        .collect()
 }
 
 impl<'f, 'a> View<'f, 'a> {
@@ -45,11 +58,14 @@ impl<'f, 'a> View<'f, 'a> {
         });
         let hosts = hosts.collect();
         let users = facts.users.iter();
-        let users = users.map(|user| !user.never && matches_user(selector, user));
+        let named_users: Vec<bool> = users.map(|user| matches_user(selector, user)).collect();
+        let users = facts.users.iter().zip(&named_users);
+        let users = users.map(|(user, is_named)| !user.never && *is_named);
         Self {
             facts,
             rule,
             users: users.collect(),
+            named_users,
             hosts,
             missing_hosts,
             needs_processes,
@@ -85,7 +101,20 @@ impl<'f, 'a> View<'f, 'a> {
     }
 
     pub(super) fn sees_attachment(&self, attachment: &AttachmentFacts) -> bool {
-        self.users[attachment.user] && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
+        let is_in_reach = self.users[attachment.user]
+            || attachment.unconfirmed && self.named_users[attachment.user];
+        is_in_reach && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
+    }
+
+    /// Whether it looks at an environment: one of a user in reach, or one that holds nothing by its user's doing.
+    pub(super) fn sees_environment(&self, id: EnvironmentId) -> bool {
+        let environment = &self.facts.environments[id];
+        let mut attachments = self.facts.attachments[environment.attachments.clone()].iter();
+        let is_in_reach = self.users[environment.user]
+            || self.named_users[environment.user]
+                && attachments.len() > 0
+                && attachments.all(|it| it.unconfirmed);
+        is_in_reach && self.hosts[environment.host]
     }
 
     /// Uses by processes of which the user is known, sorted by user, host and GPU.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use genv_core::text::{harmless, shortened};
 
 use super::{ProcessTarget, Stage, StepKind, Subject, Target};
+use crate::config::Action;
 
 /// `1 device`, `2 devices`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
@@ -67,6 +68,11 @@ pub(crate) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
     }
 }
 
+/// `the utilization of device 1 is not measured`.
+pub(crate) fn not_measured(gpus: impl IntoIterator<Item = u32>) -> String {
+    format!("the utilization of {} is not measured", devices(gpus))
+}
+
 /// `process 4242 (python)`.
 pub(crate) fn process(pid: u32, comm: Option<&str>) -> String {
     match comm {
@@ -85,6 +91,10 @@ const SHOWN_CHARACTERS: usize = 60;
 
 /// A name that somebody chose: on one line, without control characters, and not without end.
 pub(crate) fn name(text: &str) -> String {
+    // Nearly all names are short and plain.
+    if text.len() <= SHOWN_CHARACTERS && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
     shortened(&harmless(text), SHOWN_CHARACTERS)
 }
 
@@ -101,6 +111,14 @@ pub(crate) fn subject(subject: &Subject) -> String {
             username, index, ..
         } => format!("user {} on device {index}", name(username)),
     }
+}
+
+/// A subject, unless what was found names it: `environment e1 uses 20 GiB on device 0`.
+pub(crate) fn unless_named<'s>(subject: &'s str, found: &str) -> Option<&'s str> {
+    let name = subject.split(" on device ").next().unwrap_or(subject);
+    let rest = found.strip_prefix(name);
+    let is_named = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    (!is_named).then_some(subject)
 }
 
 /// The word of a stage.
@@ -162,6 +180,16 @@ pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
         StepKind::Terminate(target) | StepKind::Kill(target) => {
             Some(Target::Process(target.clone()))
         }
+    }
+}
+
+/// The action that a step is; nothing if it only says something.
+pub(crate) const fn action(step: &StepKind) -> Option<Action> {
+    match step {
+        StepKind::Report | StepKind::Warn { .. } => None,
+        StepKind::Detach(_) => Some(Action::Detach),
+        StepKind::Terminate(_) => Some(Action::Terminate),
+        StepKind::Kill(_) => Some(Action::Kill),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, Snapshot};
 
-use super::known::{Held, Known, Reservations};
+use super::known::{Held, Known, Reservations, is_less};
 
 /// A record whose time of making is later than now by more than this was not made then: clocks of machines that share a
 /// state differ by less.
@@ -31,25 +31,19 @@ pub(super) fn held(
     let attached = environment.devices.iter().filter(|device| device.attached);
     let gpus: BTreeSet<u32> = attached.map(|device| device.index.whole().gpu).collect();
     let held = gpus.into_iter().map(|gpu| {
-        let (memory_bytes, attached_seconds) = reservations.reserved(&environment.eid, gpu);
+        let reserved = reservations.reserved(&environment.eid, gpu);
+        let (memory_bytes, attached_seconds) = reserved.unwrap_or_default();
         let held = Held {
             memory_bytes,
             attached_seconds,
             seen_seconds,
             unconfirmed: false,
+            taken_seconds: None,
+            unread: reserved.is_none(),
         };
         (gpu, held)
     });
     held.collect()
-}
-
-/// Whether an amount is less than another; none is all of a device.
-fn is_less(bytes: Option<u64>, than: Option<u64>) -> bool {
-    match (bytes, than) {
-        (Some(bytes), Some(than)) => bytes < than,
-        (Some(_), None) => true,
-        (None, _) => false,
-    }
 }
 
 /// Whether a record has less memory than its user had.
@@ -60,7 +54,7 @@ pub(super) fn is_lessened(
 ) -> bool {
     let less = |(gpu, held): (&u32, &Held)| {
         let first = known.devices.get(gpu);
-        first.is_some_and(|first| is_less(held.memory_bytes, first.memory_bytes))
+        first.is_some_and(|first| held.is_less(first))
     };
     is_less(environment.gpu_memory_bytes, known.memory_bytes) || now.iter().any(less)
 }
@@ -85,7 +79,8 @@ pub(super) fn compare(
 
     let mut memory_bytes = environment.gpu_memory_bytes;
     if is_less(memory_bytes, known.memory_bytes) {
-        if now.values().any(|held| held.memory_bytes.is_none()) {
+        let of_all = |held: &Held| held.memory_bytes.is_none() && !held.unread;
+        if now.values().any(of_all) {
             why.push("its memory was lowered".to_owned());
         }
         memory_bytes = known.memory_bytes;
@@ -96,7 +91,7 @@ pub(super) fn compare(
     }
     for (&gpu, held) in now {
         match known.devices.get_mut(&gpu) {
-            Some(first) if is_less(held.memory_bytes, first.memory_bytes) => {
+            Some(first) if held.is_less(first) => {
                 why.push(format!("its memory on device {gpu} was lowered"));
                 let memory_bytes = first.memory_bytes;
                 compared.reserved.insert(
@@ -107,10 +102,11 @@ pub(super) fn compare(
                     },
                 );
             }
-            Some(first) if shown => {
+            Some(first) if shown && !held.unread => {
                 compared.changed |= first.memory_bytes != held.memory_bytes;
                 *first = Held {
                     unconfirmed: first.unconfirmed,
+                    taken_seconds: first.taken_seconds,
                     ..*held
                 };
             }

@@ -2,7 +2,7 @@
 //! whose environment variables name the environment and the device. Without either, what came to a record helps its
 //! user, and harms nobody.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use genv_core::model::Environment;
 use genv_core::proc::Named;
@@ -33,9 +33,24 @@ impl Claims {
 struct Word {
     /// Processes, with when they joined, Unix time.
     joined: BTreeMap<u32, f64>,
-    attached: BTreeSet<u32>,
+    /// By GPU, with when it was last attached and given back or taken, Unix time.
+    attached: BTreeMap<u32, f64>,
+    released: BTreeMap<u32, f64>,
     /// It ended, and no command began another one by its id.
     ended: bool,
+}
+
+impl Word {
+    /// Whether its user attached a GPU, and no command gave it back or took it afterwards.
+    fn has_attached(&self, gpu: u32) -> bool {
+        let (attached, released) = (self.attached.get(&gpu), self.released.get(&gpu));
+        attached.is_some_and(|at| released.is_none_or(|released| at > released))
+    }
+}
+
+fn note_latest(times: &mut BTreeMap<u32, f64>, gpu: u32, at_seconds: f64) {
+    let latest = times.entry(gpu).or_insert(at_seconds);
+    *latest = latest.max(at_seconds);
 }
 
 impl Judgement<'_, '_> {
@@ -72,9 +87,11 @@ impl Judgement<'_, '_> {
         // What joined before any member was started was another process with the same pid.
         let oldest = environment.oldest_member_started_timestamp_seconds;
         let earliest = oldest.map_or(f64::MIN, |it| it - START_TOLERANCE_SECONDS);
+        let of_root = environment.uid == Some(0);
         let is_sure = |by: &mut Self, it: (u32, u64)| {
-            word.joined.get(&it.0).is_some_and(|at| *at >= earliest)
-                || !word.ended && by.names(it, eid, false)
+            of_root && by.is_roots_shell(it)
+                || word.joined.get(&it.0).is_some_and(|at| *at >= earliest)
+                || !word.ended && by.names(it, eid, environment.uid, false)
         };
         sought.retain(|it| !is_sure(self, *it));
         if !borne_out {
@@ -89,6 +106,15 @@ impl Judgement<'_, '_> {
         self.judged.changed |= borne_out != known.borne_out;
         known.borne_out = borne_out;
         known.unconfirmed = sought;
+    }
+
+    /// Whether a member can only be a shell that root works in, and put there with genv 1.x. Nothing else shows it before a
+    /// process is started in that environment.
+    fn is_roots_shell(&mut self, of: (u32, u64)) -> bool {
+        let witness = self.witness.as_mut();
+        witness.is_some_and(|witness| {
+            witness.is_in_terminal(member(of)) && witness.is_started_by_root(member(of))
+        })
     }
 
     /// Remembers devices that came to a record, and looks for what bears out that its user attached them.
@@ -123,7 +149,7 @@ impl Judgement<'_, '_> {
         let word = self.word_of(eid, uid);
         for gpu in sought {
             let mut of_it = processes.iter();
-            let is_sure = word.attached.contains(&gpu)
+            let is_sure = word.has_attached(gpu)
                 || of_it.any(|at| self.is_users_own(*at, eid) && self.sees(*at, gpu));
             if is_sure
                 && let Some(held) = self
@@ -162,7 +188,7 @@ impl Judgement<'_, '_> {
         uid.is_some()
             && !elsewhere
             && (contained || process.uid == uid)
-            && self.names(of, eid, true)
+            && self.names(of, eid, uid, true)
             && !self.word_of(eid, uid).ended
     }
 
@@ -174,9 +200,14 @@ impl Judgement<'_, '_> {
         })
     }
 
-    fn names(&mut self, of: (u32, u64), eid: &str, again: bool) -> bool {
+    /// Whether a process names an environment of a user. Setuid programs of root's name what their callers want.
+    fn names(&mut self, of: (u32, u64), eid: &str, uid: Option<u32>, again: bool) -> bool {
         let named = self.named_by(of, again);
-        named.is_some_and(|it| it.eid.as_deref() == Some(eid))
+        let names_it = named.is_some_and(|it| it.eid.as_deref() == Some(eid));
+        let witness = self.witness.as_mut();
+        names_it
+            && (uid != Some(0)
+                || witness.is_some_and(|witness| witness.is_started_by_root(member(of))))
     }
 
     /// What a process names; asked once, and `again` in each cycle while it names nothing.
@@ -186,7 +217,7 @@ impl Judgement<'_, '_> {
             let known = known.filter(|it| it.eid.is_some() || !again);
             let named = match known {
                 Some(named) => named,
-                None => self.witness.as_mut()?.names(member(of)).unwrap_or_default(),
+                None => self.witness.as_mut()?.names(member(of))?,
             };
             self.claims.asked.insert(of, named);
         }
@@ -206,7 +237,12 @@ impl Judgement<'_, '_> {
                     word.joined.insert(pid, it.at_seconds);
                     joined_seconds = it.at_seconds.max(joined_seconds);
                 }
-                ConfirmedChange::Attached { gpu } => _ = word.attached.insert(gpu),
+                ConfirmedChange::Attached { gpu } => {
+                    note_latest(&mut word.attached, gpu, it.at_seconds)
+                }
+                ConfirmedChange::Released { gpu } => {
+                    note_latest(&mut word.released, gpu, it.at_seconds)
+                }
                 ConfirmedChange::Ended => ended_seconds = it.at_seconds.max(ended_seconds),
                 _ => {}
             }

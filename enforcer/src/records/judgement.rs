@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use genv_core::enforcement::DisputedRecord;
-use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Snapshot};
+use genv_core::model::{
+    Attachment, Attribution, CollectorStatus, DeviceIndex, Environment, Snapshot,
+};
 use genv_core::state::Confirmed;
 
 use super::TooManyRecords;
 use super::amounts::{Compared, compare, held, is_lessened};
 use super::evidence::Claims;
+use super::given_back::GivenBack;
 use super::known::{Held, Known, Reservations, member};
 use super::places::{Places, Taken};
 use super::witness::Witness;
@@ -34,6 +37,7 @@ pub(super) struct Judged {
 pub(super) struct Memory<'j> {
     pub(super) known: &'j mut BTreeMap<String, Known>,
     pub(super) places: &'j mut Places,
+    pub(super) given_back: &'j mut GivenBack,
     pub(super) claims: &'j mut Claims,
 }
 
@@ -42,6 +46,7 @@ pub(super) struct Judgement<'j, 'w> {
     pub(super) snapshot: &'j Snapshot,
     pub(super) known: &'j mut BTreeMap<String, Known>,
     pub(super) places: &'j mut Places,
+    given_back: &'j mut GivenBack,
     pub(super) claims: &'j mut Claims,
     pub(super) witness: Option<&'j mut (dyn Witness + 'w)>,
     pub(super) unconfirmed: &'j mut Unconfirmed,
@@ -52,6 +57,8 @@ pub(super) struct Judgement<'j, 'w> {
     pub(super) believes: bool,
     /// When the files were read, by the clock of the host.
     pub(super) read_seconds: f64,
+    /// When they were asked for, before they were read.
+    asked_seconds: Option<f64>,
     confirmed: HashMap<u32, Vec<Confirmed>>,
     /// Members that are other environments', by the eid of the record that lists them.
     pub(super) taken: Taken,
@@ -78,16 +85,19 @@ impl<'j, 'w> Judgement<'j, 'w> {
         let read_seconds = state.and_then(|it| it.timestamp_seconds);
         let read_seconds = read_seconds.unwrap_or(snapshot.timestamp_seconds);
         let finite = Some(read_seconds).filter(|it| it.is_finite());
+        let asked_seconds = state.and_then(CollectorStatus::asked_seconds);
         Self {
             snapshot,
             known: memory.known,
             places: memory.places,
+            given_back: memory.given_back,
             claims: memory.claims,
             believes: witness.is_none(),
             witness,
             unconfirmed,
             begins: false,
             read_seconds: finite.unwrap_or(now_seconds),
+            asked_seconds,
             confirmed: HashMap::new(),
             taken: Taken::new(),
             moved: HashMap::new(),
@@ -123,6 +133,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
         self.remember_places();
         self.differs |= !self.moved.is_empty();
         self.compare_amounts(&uses);
+        self.remember_workers();
         self.claims.forget_unasked();
         self.finish()
     }
@@ -147,7 +158,14 @@ impl<'j, 'w> Judgement<'j, 'w> {
     ) -> Option<Environment> {
         let eid = &environment.eid;
         let snapshot = self.snapshot;
-        let uid = self.known.get(eid)?.uid;
+        let known = self.known.get_mut(eid)?;
+        let uid = known.uid;
+        let before = known.devices.len();
+        let asked_seconds = self.asked_seconds;
+        known
+            .devices
+            .retain(|gpu, held| !held.was_taken(now.contains_key(gpu), asked_seconds));
+        self.judged.changed |= known.devices.len() != before;
         let is_in_use = |moved: &HashMap<usize, Attribution>, gpu: u32| {
             let mut of_it = snapshot
                 .processes
@@ -232,24 +250,29 @@ impl<'j, 'w> Judgement<'j, 'w> {
 
     /// What commands of a user changed. Another host sends that with the user's environments.
     pub(super) fn confirmed_by(&mut self, uid: u32) -> &[Confirmed] {
-        let witness = &mut self.witness;
+        let (witness, given_back) = (&mut self.witness, &mut *self.given_back);
         let environments = self.snapshot.environments.iter();
-        self.confirmed.entry(uid).or_insert_with(|| match witness {
-            Some(witness) => witness.confirmed(uid),
-            None => {
-                let of_user = environments.filter(|it| it.uid == Some(uid));
-                let of_it = |it: &Arc<Environment>| {
-                    let changes = it.confirmed.iter().filter(|change| change.eid == it.eid);
-                    changes.cloned().collect::<Vec<_>>()
-                };
-                of_user.flat_map(of_it).collect()
-            }
+        let (now_seconds, changed) = (self.read_seconds, &mut self.judged.changed);
+        self.confirmed.entry(uid).or_insert_with(|| {
+            let mut confirmed = match witness {
+                Some(witness) => witness.confirmed(uid),
+                None => {
+                    let of_user = environments.filter(|it| it.uid == Some(uid));
+                    let of_it = |it: &Arc<Environment>| {
+                        let changes = it.confirmed.iter().filter(|change| change.eid == it.eid);
+                        changes.cloned().collect::<Vec<_>>()
+                    };
+                    of_user.flat_map(of_it).collect()
+                }
+            };
+            *changed |= given_back.complete(uid, &mut confirmed, now_seconds);
+            confirmed
         })
     }
 
     pub(super) fn is_ended(&mut self, eid: &str, uid: Option<u32>) -> bool {
         let ended = self.confirm(eid, uid);
-        ended || self.known.get(eid).is_some_and(|it| it.members.is_empty())
+        ended || self.known.get(eid).is_some_and(Known::is_unseen)
     }
 
     /// Names a record of which not all counts; the first reason is told.
@@ -296,6 +319,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
                         memory_bytes: held.memory_bytes,
                         share_ratio: 0.0,
                         attached_timestamp_seconds: held.attached_seconds,
+                        moved: false,
                     }),
                 }
             }

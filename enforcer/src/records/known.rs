@@ -30,6 +30,15 @@ pub(super) struct Known {
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]
     pub(super) members: BTreeMap<(u32, u64), f64>,
+    /// Other processes of its user in it, by the kernel, with when the files last showed them there.
+    #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) workers: BTreeMap<(u32, u64), f64>,
+    /// When a process of it last had a context on a device of it, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) context_seconds: Option<f64>,
+    /// The same, as it was last written down.
+    #[serde(skip)]
+    pub(super) noted_context_seconds: Option<f64>,
     /// Whether something shows that its user made it.
     #[serde(default = "yes")]
     pub(super) borne_out: bool,
@@ -58,6 +67,34 @@ pub(super) struct Held {
     /// Whether it was added later, and nothing shows that the user did it.
     #[serde(default)]
     pub(super) unconfirmed: bool,
+    /// When the enforcer took it, Unix time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) taken_seconds: Option<f64>,
+    /// Whether its memory is not known: the driver has not listed the device yet, and reservations are read with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) unread: bool,
+}
+
+impl Held {
+    /// Whether the enforcer took it, and a state that was asked for at this time does not show it, or shows it anew.
+    pub(super) fn was_taken(&self, is_shown: bool, asked_seconds: Option<f64>) -> bool {
+        let taken = self.taken_seconds;
+        taken.is_some_and(|taken| !is_shown || asked_seconds.is_some_and(|asked| asked > taken))
+    }
+
+    /// Whether it reserves less than the same device did before.
+    pub(super) fn is_less(&self, before: &Self) -> bool {
+        !self.unread && !before.unread && is_less(self.memory_bytes, before.memory_bytes)
+    }
+}
+
+/// Whether an amount is less than another; none is all of a device.
+pub(super) fn is_less(bytes: Option<u64>, than: Option<u64>) -> bool {
+    match (bytes, than) {
+        (Some(bytes), Some(than)) => bytes < than,
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
 }
 
 impl Known {
@@ -73,6 +110,9 @@ impl Known {
             memory_seen_seconds: 0.0,
             devices: BTreeMap::new(),
             members: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            context_seconds: None,
+            noted_context_seconds: None,
             borne_out: false,
             unconfirmed: BTreeSet::new(),
             is_new: true,
@@ -88,6 +128,11 @@ impl Known {
         if let Some((now, seen)) = uptime_seconds.zip(self.seen_uptime_seconds) {
             self.seen_seconds = Some(now_seconds - (now - seen));
         }
+    }
+
+    /// Whether no process showed that the record is its user's.
+    pub(super) fn is_unseen(&self) -> bool {
+        self.members.is_empty() && self.workers.is_empty()
     }
 
     /// Of these GPUs those that nothing shows to be held by its user's will.
@@ -126,7 +171,10 @@ impl Known {
     /// Forgets what commands took since it was last seen; whether they ended the environment, and whether something changed.
     pub(super) fn confirm(&mut self, eid: &str, confirmed: &[Confirmed]) -> (bool, bool) {
         let mut ended = false;
-        let amounts = |it: &Self| (it.members.len(), it.devices.len(), it.memory_bytes);
+        let amounts = |it: &Self| {
+            let processes = it.members.len() + it.workers.len();
+            (processes, it.devices.len(), it.memory_bytes)
+        };
         let before = amounts(self);
         let mut lowered = false;
         for Confirmed {
@@ -135,12 +183,14 @@ impl Known {
         {
             match *change {
                 ConfirmedChange::Ended => {
-                    ended |= self.members.values().all(|seen| at_seconds >= seen);
+                    let mut seen = self.members.values().chain(self.workers.values());
+                    ended |= seen.all(|seen| at_seconds >= seen);
                 }
                 ConfirmedChange::Left { pid } => {
                     let left =
                         |member: &(u32, u64), seen: f64| member.0 == pid && *at_seconds >= seen;
                     self.members.retain(|member, seen| !left(member, *seen));
+                    self.workers.retain(|worker, seen| !left(worker, *seen));
                 }
                 ConfirmedChange::Released { gpu } => {
                     self.devices
@@ -188,8 +238,9 @@ impl<'a> Reservations<'a> {
         Self(all)
     }
 
-    pub(super) fn reserved(&self, eid: &'a str, gpu: u32) -> Reserved {
-        self.0.get(&(eid, gpu)).copied().unwrap_or_default()
+    /// Absent where the snapshot does not list the device.
+    pub(super) fn reserved(&self, eid: &'a str, gpu: u32) -> Option<Reserved> {
+        self.0.get(&(eid, gpu)).copied()
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod amounts;
 mod evidence;
+mod given_back;
 mod judgement;
 mod known;
 mod owner;
@@ -16,6 +17,7 @@ mod surplus;
 #[cfg(test)]
 mod tests;
 mod witness;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 use crate::plan::Unconfirmed;
 use evidence::Claims;
+use given_back::GivenBack;
 use judgement::{Judgement, Memory};
 use known::Known;
 use places::Places;
@@ -55,6 +58,9 @@ pub(crate) struct Records {
     /// Where processes were first seen, by host.
     #[serde(default)]
     places: BTreeMap<String, Places>,
+    /// What users gave back, by host.
+    #[serde(default)]
+    given_back: BTreeMap<String, GivenBack>,
     /// Whether what the first moment of a host shows may have been there for long.
     #[serde(skip)]
     is_recording: bool,
@@ -158,6 +164,17 @@ impl Records {
         Ok(())
     }
 
+    /// Notes that the enforcer took a device from an environment: a record that has it afterwards, also as it was before, has to
+    /// be borne out.
+    pub(crate) fn note_taken(&mut self, hostname: &str, eid: &str, gpu: u32, now_seconds: f64) {
+        let host = self.hosts.get_mut(hostname);
+        let known = host.and_then(|environments| environments.get_mut(eid));
+        if let Some(held) = known.and_then(|known| known.devices.get_mut(&gpu)) {
+            held.taken_seconds = Some(now_seconds);
+            self.changed = true;
+        }
+    }
+
     /// The hosts as they count now. `witness` tells what the kernel says of the host `here`, where there is one.
     pub(crate) fn count(
         &mut self,
@@ -179,6 +196,7 @@ impl Records {
                 let memory = Memory {
                     known: self.hosts.entry(host.hostname.clone()).or_default(),
                     places: self.places.entry(host.hostname.clone()).or_default(),
+                    given_back: self.given_back.entry(host.hostname.clone()).or_default(),
                     claims: &mut self.claims,
                 };
                 let unconfirmed = &mut counting.unconfirmed;
@@ -206,6 +224,7 @@ impl Records {
             let named = |hostname: &String| hosts.iter().any(|it| it.hostname == *hostname);
             self.hosts.retain(|hostname, _| named(hostname));
             self.places.retain(|hostname, _| named(hostname));
+            self.given_back.retain(|hostname, _| named(hostname));
         }
         counting
     }

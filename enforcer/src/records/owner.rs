@@ -1,10 +1,11 @@
-//! Whose a record is: its user's as long as a member of that user lives, whatever the files say later.
+//! Whose a record is: its user's as long as a member or a job of that user lives, whatever the files say later.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Environment};
+use genv_core::proc::is_kernel_thread;
 
 use super::MOST_OF_A_HOST;
 use super::judgement::Judgement;
@@ -25,7 +26,8 @@ impl Judgement<'_, '_> {
             counts = Arc::new(own);
         }
         if !self.known.contains_key(eid) {
-            if self.is_anothers(environment, processes) {
+            // What nobody may say is root's is taken back by rules, which see it.
+            if environment.uid != Some(0) && self.is_anothers(environment, processes) {
                 let user = words::name(&environment.username);
                 let why = format!("no member of it is a process of {user}");
                 self.dispute(eid, &environment.username, why);
@@ -39,7 +41,9 @@ impl Judgement<'_, '_> {
             }
             let seen = (!self.begins).then_some(self.snapshot.timestamp_seconds);
             let mut known = Known::begin(environment, seen);
-            known.borne_out = self.believes && !self.is_taken_whole(environment);
+            known.borne_out = self.believes
+                && !self.is_taken_whole(environment)
+                && (environment.uid != Some(0) || self.may_be_roots(environment));
             self.known.insert(eid.clone(), known);
             self.judged.changed = true;
         }
@@ -56,7 +60,7 @@ impl Judgement<'_, '_> {
         let eid = &environment.eid;
         let known = self.known.get(eid)?;
         let uid = known.uid;
-        if known.members.is_empty() {
+        if known.is_unseen() {
             // Nothing showed that it was that user's.
             if environment.uid != uid {
                 self.forget(eid);
@@ -80,14 +84,15 @@ impl Judgement<'_, '_> {
                 self.judged.changed = true;
             }
         }
-        if environment.uid != uid && (there || !living.is_empty()) {
+        let lives = there || !living.is_empty() || self.works(eid);
+        if environment.uid != uid && lives {
             if self.is_ended(eid, uid) {
                 self.forget(eid);
                 return None;
             }
             let owner = self.known[eid].username.clone();
             let why = format!(
-                "it names {} as its user, and its members are of {}",
+                "it names {} as its user, and its processes are of {}",
                 words::name(&environment.username),
                 words::name(&owner)
             );
@@ -99,7 +104,7 @@ impl Judgement<'_, '_> {
             (own.uid, own.username) = (uid, owner);
             return Some(own);
         }
-        if environment.uid != uid || !there && living.is_empty() {
+        if !lives || environment.uid != uid {
             self.forget(eid);
         } else if !living.is_empty() {
             self.confirm(eid, uid);
@@ -120,6 +125,13 @@ impl Judgement<'_, '_> {
         self.differs = true;
     }
 
+    /// Whether root may have made an environment that was there before this program: one of its members may be a shell of
+    /// root's. Every user can list the first process and threads of the kernel.
+    fn may_be_roots(&self, environment: &Environment) -> bool {
+        let mut members = environment.members.iter();
+        self.witness.is_none() || members.any(|it| it.pid != 1 && !is_kernel_thread(it.pid))
+    }
+
     /// Whether all that its record lists and that lives is of other users, and nothing else shows it to be its user's.
     fn is_anothers(&self, environment: &Environment, processes: &[usize]) -> bool {
         environment.foreign_members > 0
@@ -129,7 +141,7 @@ impl Judgement<'_, '_> {
             && !self.is_used(environment, processes)
     }
 
-    /// Records that are gone while members of them live: their processes go on as they were.
+    /// Records that are gone while members or jobs of them live: their processes go on as they were.
     pub(super) fn look_for_removed(&mut self) {
         let snapshot = self.snapshot;
         let environments = snapshot.environments.iter();
@@ -142,7 +154,7 @@ impl Judgement<'_, '_> {
         for eid in gone {
             let uid = self.known[&eid].uid;
             let members: Vec<(u32, u64)> = self.known[&eid].members.keys().copied().collect();
-            let lives = members.into_iter().any(|it| self.lives(it, uid));
+            let lives = members.into_iter().any(|it| self.lives(it, uid)) || self.works(&eid);
             if !lives || self.is_ended(&eid, uid) {
                 self.known.remove(&eid);
                 self.judged.changed = true;

@@ -110,12 +110,15 @@ impl Judgement<'_, '_> {
     pub(super) fn keep_places(&mut self) {
         let snapshot = self.snapshot;
         for (position, process) in snapshot.processes.iter().enumerate() {
-            let (Some(of), Some(now)) = (of(process), process.attribution.eid()) else {
+            let Some(of) = of(process).filter(|_| !self.moved.contains_key(&position)) else {
                 continue;
             };
-            if self.moved.contains_key(&position) {
+            let Some(now) = process.attribution.eid() else {
+                if let Some(place) = self.place_left_out(of, process) {
+                    self.moved.insert(position, place);
+                }
                 continue;
-            }
+            };
             let place = self.places.0.get(&of).filter(|it| it.uid == process.uid);
             let belongs = if let Some(place) = place {
                 let elsewhere = (place.eid.as_deref() != Some(now)).then(|| place.clone());
@@ -131,6 +134,24 @@ impl Judgement<'_, '_> {
                 self.moved.insert(position, disputed());
             }
         }
+    }
+
+    /// The environment of a process that the files do not show there any more, though nothing shows that it left: it stays as
+    /// long as its record counts.
+    fn place_left_out(&mut self, of: (u32, u64), process: &Process) -> Option<Attribution> {
+        let is_outside = matches!(process.attribution, Attribution::Outside { .. });
+        // Without a witness nothing can confirm that it left.
+        if !is_outside || self.witness.is_none() {
+            return None;
+        }
+        let place = self.places.0.get(&of).filter(|it| it.uid == process.uid)?;
+        let (eid, seen_seconds) = (place.eid.clone()?, place.seen_seconds);
+        let is_own = self.known.get(&eid)?.uid == process.uid && process.uid.is_some();
+        if !is_own || self.has_left(&eid, seen_seconds) {
+            return None;
+        }
+        self.show(&eid);
+        Some(Attribution::Environment { eid })
     }
 
     /// Where a process belongs that the files show in another place than before; absent: where they show it.
@@ -196,7 +217,7 @@ impl Judgement<'_, '_> {
         };
         self.environments
             .insert(eid.to_owned(), Arc::new(environment));
-        let why = "it was removed while members of it live".to_owned();
+        let why = "it was removed while processes of it live".to_owned();
         self.dispute(eid, &username, why);
     }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::plan::tests::lab::{Lab, NOON, uid};
 
 mod surplus;
+mod taken;
 
 /// A machine where these processes live, what their user confirmed, and what their environment variables name.
 #[derive(Default)]
@@ -20,6 +21,7 @@ impl Told {
     /// A command of the user's did this now.
     fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
         self.confirmed.push(Confirmed {
+            process: None,
             eid: eid.to_owned(),
             at_seconds: NOON + 1.0,
             change,
@@ -46,7 +48,7 @@ impl Witness for Told {
     }
 
     fn names(&mut self, member: Member) -> Option<Named> {
-        self.named.get(&member.pid).cloned()
+        Some(self.named.get(&member.pid).cloned().unwrap_or_default())
     }
 
     fn uptime_seconds(&mut self) -> Option<f64> {
@@ -56,6 +58,7 @@ impl Witness for Told {
 
 fn released(at_seconds: f64) -> Confirmed {
     Confirmed {
+        process: None,
         eid: "e1".to_owned(),
         at_seconds,
         change: ConfirmedChange::Released { gpu: 0 },
@@ -104,6 +107,30 @@ fn only_what_was_confirmed_after_it_was_seen_counts() {
     let counting = count(&mut told, false);
     assert!(!is_attached(&counting));
     assert_eq!(counting.disputed, []);
+}
+
+#[test]
+fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
+    let mut told = Told::default();
+    told.living.insert(7, uid("alice"));
+    let mut records = Records::default();
+    let mut count = |lists_devices: bool, memory_bytes: u64| {
+        let mut hosts = lab(true);
+        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        snapshot.devices[0].attachments[0].memory_bytes = Some(memory_bytes);
+        if !lists_devices {
+            snapshot.devices.clear();
+            snapshot.processes.clear();
+        }
+        records
+            .count(&hosts, Some(("gpu01", &mut told)), NOON)
+            .disputed
+    };
+    assert_eq!(count(false, 2), []);
+    assert_eq!(count(true, 2), []);
+    assert_eq!(count(false, 2), []);
+    assert_eq!(count(true, 2), []);
+    assert_eq!(count(true, 1)[0].why, "its memory on device 0 was lowered");
 }
 
 #[test]
@@ -283,6 +310,7 @@ fn a_member_that_its_user_moves_is_in_the_other_environment() {
         let mut told = Told::default();
         let mut records = first_seen(&mut told, &files(Some("e1"), &[("e1", &[0])]));
         told.confirmed = vec![Confirmed {
+            process: None,
             eid: "e1".to_owned(),
             at_seconds: NOON + 1.0,
             change,

@@ -6,20 +6,31 @@ use std::path::PathBuf;
 use genv_core::model::Member;
 use genv_core::proc::Named;
 use genv_core::state::{Confirmed, read_confirmed};
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Who can tell more of a host than its snapshot.
 pub(crate) trait Witness {
-    /// The effective uid of a process that lives now; absent if it ended, or cannot be seen.
+    /// The user of a process that lives now; absent if it ended, cannot be seen, or works with the rights of another user than
+    /// the one who started it.
     fn lives(&mut self, member: Member) -> Option<u32>;
 
     /// What commands changed in environments of this user: the user's own, root's, and the enforcer's.
     fn confirmed(&mut self, uid: u32) -> Vec<Confirmed>;
 
-    /// What the environment variables of a process name; absent if it ended, or cannot be seen.
+    /// What the environment variables of a process name: nothing if it ended, or cannot be seen. Absent if that is not known yet.
     fn names(&mut self, member: Member) -> Option<Named>;
+
+    /// Whether a process is root's alone, as is its parent, which is not the first process. Setuid programs that other users
+    /// start are not, though they may show no other user than root: sudo waits for a password with its caller's variables.
+    fn is_started_by_root(&mut self, _member: Member) -> bool {
+        false
+    }
+
+    /// Whether a process of root's is in a terminal.
+    fn is_in_terminal(&mut self, _member: Member) -> bool {
+        false
+    }
 
     /// How long this machine has run, by a clock that no admin turns (`CLOCK_BOOTTIME`), if the host is this machine.
     fn uptime_seconds(&mut self) -> Option<f64> {
@@ -56,9 +67,21 @@ impl Witness for Here {
     }
 
     fn names(&mut self, member: Member) -> Option<Named> {
-        let named = Named::by(member.pid);
+        let named = Named::by(member.pid)?;
         // What was read was of it if it lives still.
-        user_of(member).map(|_| named)
+        Some(user_of(member).map_or_else(Named::default, |_| named))
+    }
+
+    fn is_started_by_root(&mut self, member: Member) -> bool {
+        let parent = stat_field(member.pid, 1).and_then(|it| it.parse::<u32>().ok());
+        // Read last, the start time shows that all was of this process.
+        parent.is_some_and(|parent| parent > 1 && uid_of(parent) == Some(0))
+            && user_of(member) == Some(0)
+    }
+
+    fn is_in_terminal(&mut self, member: Member) -> bool {
+        let terminal = stat_field(member.pid, 4).and_then(|it| it.parse::<i32>().ok());
+        terminal.is_some_and(|it| it != 0)
     }
 
     fn uptime_seconds(&mut self) -> Option<f64> {
@@ -72,19 +95,29 @@ impl Witness for Here {
     }
 }
 
-/// The owner of `/proc/PID` is the effective user of the process, also of one that may not be traced (proc(5)).
 fn user_of(member: Member) -> Option<u32> {
-    let path = format!("/proc/{}", member.pid);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // As long as it is open it is of this process, whoever has the pid later.
-    let process = openat(CWD, &path, flags, Mode::empty()).ok()?;
-    let uid = fstat(&process).ok()?.st_uid;
-    let stat = fs::read_to_string(format!("{path}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let state = fields.chars().next()?;
-    let started: u64 = fields.split(' ').nth(19)?.parse().ok()?;
-    let is_it = started == member.start_time_ticks && !matches!(state, 'Z' | 'X');
+    let uid = uid_of(member.pid)?;
+    // Read last, the start time shows that the uid was of this process.
+    let started: u64 = stat_field(member.pid, 19)?.parse().ok()?;
+    let state = stat_field(member.pid, 0)?;
+    let is_it = started == member.start_time_ticks && !matches!(state.as_str(), "Z" | "X");
     is_it.then_some(uid)
+}
+
+/// The real, effective, saved and file system user of a process, where these are one.
+fn uid_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut uids = uids.split_ascii_whitespace();
+    let first = uids.next()?;
+    uids.all(|uid| uid == first).then(|| first.parse().ok())?
+}
+
+/// A field of `/proc/PID/stat`, counted from the process's state.
+fn stat_field(pid: u32, number: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(number).map(str::to_owned)
 }
 
 /// What the kernel calls the time since the machine was started (random(4)).

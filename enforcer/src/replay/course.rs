@@ -14,7 +14,7 @@ use crate::execute::surprise::Expected;
 use crate::groups::{Known, waiver_of_unknown};
 use crate::host::users_of_devices;
 use crate::plan::words;
-use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation, plan};
+use crate::plan::{History, Input, Key, Outcome, Plan, Stage, Step, StepKind, Violation};
 use crate::records::Records;
 
 /// Three missed intervals, and never less than this, are a gap.
@@ -184,8 +184,7 @@ impl<'a> Course<'a> {
             paused_until_seconds: None,
             now_seconds: now,
         };
-        let plan = plan(&input, &self.history);
-        self.history.follow(&input, &plan);
+        let plan = self.history.plan(&input);
         for (hostname, count) in &plan.unknown_processes {
             let most = self.unknown_processes.entry(hostname.clone()).or_default();
             *most = (*most).max(*count);
@@ -198,7 +197,8 @@ impl<'a> Course<'a> {
             &users_of_devices(&self.hosts),
             now,
         );
-        self.expected.follow(&plan);
+        let breaker_is_open = self.breaker.open.is_some();
+        self.expected.follow(&plan, breaker_is_open);
         if let Some(why) = surprise {
             self.trip(why)?;
         }

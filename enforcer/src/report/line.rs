@@ -92,6 +92,7 @@ impl Line {
         match outcome {
             Outcome::Would => format!("would have {past} {what}"),
             Outcome::Done if past == "taken" => format!("took {what}"),
+            Outcome::Done if past == "ended" => format!("sent SIGTERM to {what}"),
             Outcome::Done => format!("{past} {what}"),
             Outcome::Refused => format!("did not {infinitive} {what}{reason}"),
             Outcome::Failed => format!("could not {infinitive} {what}{reason}"),

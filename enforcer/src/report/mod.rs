@@ -101,6 +101,12 @@ fn text(report: &Report, zone: &TimeZone) -> String {
             out.push_str(&case_text(case, zone));
         }
     }
+    if report.total.would > 0 {
+        out.push_str(
+            "\nIn dry-run every warning counts as delivered. In enforce, what follows from a warning waits for its delivery where\n\
+             its rule has 'undelivered: hold'.\n",
+        );
+    }
     if report.damaged_lines > 0 {
         let lines = words::count(report.damaged_lines, "line");
         // Writing to a string does not fail.

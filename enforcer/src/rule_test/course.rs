@@ -13,7 +13,7 @@ use super::control::TestControl;
 use super::fact::{self, Fact, Happened};
 use super::stage::Stage;
 use crate::config::Config;
-use crate::plan::{History, Input, Outcome, plan};
+use crate::plan::{History, Input, Outcome};
 
 /// What a test plays.
 pub(super) struct Course {
@@ -100,8 +100,7 @@ impl Course {
                 paused_until_seconds: self.control.paused_until_seconds(epoch, at),
                 now_seconds: now.as_secs_f64(),
             };
-            let planned = plan(&input, &history);
-            history.follow(&input, &planned);
+            let planned = history.plan(&input);
             let mut cycle = Cycle {
                 at,
                 violations: planned

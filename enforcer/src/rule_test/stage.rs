@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use genv_core::collect::HostSources;
-use genv_core::gpu::{GpuError, GpuSample, GpuSource};
+use genv_core::gpu::{GpuError, GpuProcess, GpuSample, GpuSource};
+use genv_core::model::DeviceMeasurements;
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 use genv_core::scenario::{self, Clock, Engine, RealSources};
 use genv_core::state::{State, StateError, StateSource};
@@ -105,18 +106,38 @@ impl GpuSource for Without<dyn GpuSource> {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         let mut sample = self.1.sample()?;
         let gone = lock(&self.0);
-        for processes in sample
-            .devices
-            .iter_mut()
-            .filter_map(|device| device.processes.as_mut())
-        {
-            processes.retain(|process| !gone.pids.contains(&process.pid));
+        for device in &mut sample.devices {
+            let measurements = &mut device.measurements;
+            if let Some(processes) = &mut device.processes {
+                processes.retain(|process| {
+                    let is_gone = gone.pids.contains(&process.pid);
+                    if is_gone {
+                        give_back(measurements, process);
+                    }
+                    !is_gone
+                });
+            }
         }
         Ok(sample)
     }
 
     fn is_simulated(&self) -> bool {
         self.1.is_simulated()
+    }
+}
+
+/// Takes what a process uses of a device out of what the device measures.
+fn give_back(measurements: &mut DeviceMeasurements, process: &GpuProcess) {
+    if let (Some(memory), Some(used)) = (&mut measurements.memory, process.memory_used_bytes) {
+        let used = used.min(memory.used_bytes);
+        memory.used_bytes -= used;
+        memory.free_bytes += used;
+    }
+    if let (Some(all), Some(own)) = (
+        &mut measurements.utilization_ratio,
+        process.utilization_ratio,
+    ) {
+        *all = (*all - own).max(0.0);
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use anyhow::anyhow;
 use genv_core::model::Publication;
 use genv_core::state::directory_path;
+use genv_web::allocator;
 use tokio::sync::mpsc as async_mpsc;
 
 use super::collecting::{Collecting, Facts};
@@ -79,6 +80,8 @@ pub(super) fn start_cycles(
                 if finished.send(done).is_err() {
                     return;
                 }
+                // A user may have written any number of records, and removed them.
+                allocator::give_back();
             }
         })
         .map_err(|error| {

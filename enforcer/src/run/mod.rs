@@ -245,7 +245,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says in the log what in the configuration is hardly meant. Whom the machine knows may take long to tell.
+    /// Says in the log what in the configuration is probably a mistake. Whom the machine knows may take long to tell.
     fn say_warnings(&self) {
         let Some(path) = self.rules.file().map(Path::to_owned) else {
             return;
@@ -261,7 +261,7 @@ impl Daemon {
                 tracing::warn!(
                     event = "config_warning",
                     warning,
-                    "something in the configuration is hardly meant"
+                    "the configuration has something that is probably a mistake"
                 );
             }
         });

@@ -19,41 +19,46 @@ pub fn notice(
     now_seconds: f64,
     zone: &TimeZone,
 ) -> Option<String> {
-    let what = match step {
+    let comply = format!("To comply: {}. More: 'genv why'", violation.remedy);
+    let (what, then) = match step {
         StepKind::Report => return None,
         StepKind::Warn {
             end_seconds: None, ..
-        } => "Nothing is done about it but this.".to_owned(),
+        } => ("Nothing is done about it but this.".to_owned(), comply),
         StepKind::Warn {
             end_seconds: Some(end),
             ..
         } => {
             let targets = words::listed(violation.targets.iter().map(words::target), "; ");
-            format!(
+            let what = format!(
                 "At {} (in {}) {}: {}.",
                 moment(*end, zone),
                 format_span(end - now_seconds),
                 fate(violation.action.word()),
                 targets
-            )
+            );
+            (what, comply)
         }
+        // It is too late to comply.
         _ => {
             let (deed, target) = words::deed(step)?;
-            format!("This {}: {target}.", done(deed))
+            let what = format!("This {}: {target}.", done(deed));
+            (what, "More: 'genv why'".to_owned())
         }
     };
+    let subject = words::subject(&violation.key.subject);
+    let subject = words::unless_named(&subject, &violation.found);
+    let subject = subject.map(|it| format!(" ({it})")).unwrap_or_default();
     let place = violation
         .hostname
         .as_deref()
         .map(|hostname| format!(" on {}", words::name(hostname)));
     let text = format!(
-        "GPU rule {}{} ({}): {}; allowed: {}.\n{what}\nTo comply: {}. More: genv why",
+        "GPU rule {}{}{subject}: {}; allowed: {}.\n{what}\n{then}",
         words::name(&violation.key.rule),
         place.unwrap_or_default(),
-        words::subject(&violation.key.subject),
         violation.found,
-        violation.allowed,
-        violation.remedy
+        violation.allowed
     );
     Some(framed(&text))
 }
@@ -87,12 +92,50 @@ fn framed(text: &str) -> String {
     framed
 }
 
+/// Words, and commands in quotes as one word each, which can be copied from the terminal.
+fn unbreakable(text: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut command: Option<String> = None;
+    for word in text.split(' ') {
+        let begins = word.starts_with('\'') && !word[1..].contains('\'');
+        command = match command {
+            None if begins => Some(word.to_owned()),
+            None => {
+                all.push(word.to_owned());
+                None
+            }
+            Some(begun) => {
+                let begun = format!("{begun} {word}");
+                if word.contains('\'') {
+                    all.push(begun);
+                    None
+                } else {
+                    Some(begun)
+                }
+            }
+        };
+    }
+    // A quote that does not end is none.
+    all.extend(
+        command
+            .iter()
+            .flat_map(|it| it.split(' '))
+            .map(str::to_owned),
+    );
+    let columns = |word: &str| -> usize { word.chars().filter_map(char::width).sum() };
+    let fits = |word: String| match columns(&word) <= WIDTH {
+        true => vec![word],
+        false => word.split(' ').map(str::to_owned).collect(),
+    };
+    all.into_iter().flat_map(fits).collect()
+}
+
 /// Broken between words where there are some; a word that is longer than a line is broken too.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     let mut columns = 0;
-    for word in text.split(' ') {
+    for word in unbreakable(text) {
         let width: usize = word.chars().filter_map(char::width).sum();
         if columns > 0 && columns + 1 + width > WIDTH {
             lines.push(std::mem::take(&mut line));
@@ -118,29 +161,25 @@ fn wrapped(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Action;
-    use crate::plan::{Key, ProcessTarget, Stage, Subject, Target};
+    use crate::plan::tests::lab::due_violation;
+    use crate::plan::{Key, ProcessTarget, Subject, Target};
 
     fn violation(comm: &str) -> Violation {
-        Violation {
-            key: Key {
-                rule: "idle".to_owned(),
-                subject: Subject::Process {
-                    hostname: "gpu01".to_owned(),
-                    pid: 4711,
-                    start_time_ticks: 1,
-                },
+        let key = Key {
+            rule: "idle".to_owned(),
+            subject: Subject::Process {
+                hostname: "gpu01".to_owned(),
+                pid: 4711,
+                start_time_ticks: 1,
             },
-            username: "alice".to_owned(),
+        };
+        Violation {
             uid: Some(1000),
-            hostname: Some("gpu01".to_owned()),
-            action: Action::Terminate,
-            since_seconds: 0.0,
-            stage: Stage::Due,
             found: "process 4711 uses device 0 outside any environment".to_owned(),
             allowed: "processes in an environment".to_owned(),
             remedy: "start it in an environment: genv activate".to_owned(),
             targets: vec![Target::Process(target(comm))],
+            ..due_violation(key, "alice")
         }
     }
 
@@ -175,10 +214,10 @@ mod tests {
         );
         insta::assert_snapshot!(text.unwrap().replace('\r', ""), @"
         
-        * GPU rule idle on gpu01 (process 4711): process 4711 uses device 0 outside any
-        * environment; allowed: processes in an environment.
+        * GPU rule idle on gpu01: process 4711 uses device 0 outside any environment;
+        * allowed: processes in an environment.
         * At 1970-01-01 01:30 (in 1h30m) this is ended: process 4711 (python3).
-        * To comply: start it in an environment: genv activate. More: genv why
+        * To comply: start it in an environment: genv activate. More: 'genv why'
         ");
         let text = notice(&violation("x"), &warning(None), 0.0, &TimeZone::UTC).unwrap();
         assert!(text.contains("Nothing is done about it"), "{text}");
@@ -188,6 +227,7 @@ mod tests {
             text.contains("was told to end: process 4711 (x)."),
             "{text}"
         );
+        assert!(!text.contains("To comply"), "it is too late: {text}");
     }
 
     #[test]
@@ -210,6 +250,10 @@ mod tests {
             let columns: usize = line.chars().filter_map(char::width).sum();
             assert!(columns <= WIDTH, "{line}");
         }
+        let command = "'genv exec --gpus 1 -- COMMAND',";
+        let text = format!("{} {command} b", "x".repeat(60));
+        assert_eq!(wrapped(&text)[1], format!("{command} b"));
+        assert_eq!(wrapped("a 'b c"), ["a 'b c"]);
         assert_eq!(wrapped("a b"), ["a b"]);
         assert_eq!(wrapped(""), [""]);
     }

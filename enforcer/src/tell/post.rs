@@ -27,6 +27,10 @@ const MOST_TARGETS: usize = 10;
 const RETRY_INTERVALS: u32 = 6;
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// How long a user learns by `genv why` alone of more devices that others attached and that the same rule takes back. Whoever
+/// attaches them could have texts written without end otherwise.
+const FORCED_AGAIN_SECONDS: f64 = 86_400.0;
+
 /// Delivers notices.
 #[derive(Debug)]
 pub(crate) struct Post {
@@ -36,6 +40,8 @@ pub(crate) struct Post {
     notifier: Option<Notifier<Letter>>,
     /// Warnings that did not reach all their recipients.
     pending: BTreeMap<Letter, Pending>,
+    /// When a user, by uid, was written to last about devices that others attached, by rule; Unix time.
+    forced: BTreeMap<(u32, String), f64>,
 }
 
 /// What a user is to be told about a step.
@@ -81,6 +87,7 @@ impl Post {
             readers: None,
             notifier: None,
             pending: BTreeMap::new(),
+            forced: BTreeMap::new(),
         }
     }
 
@@ -116,6 +123,8 @@ impl Post {
         let retry = (interval * RETRY_INTERVALS)
             .min(LONGEST_RETRY)
             .as_secs_f64();
+        let is_recent = |at: f64| (0.0..FORCED_AGAIN_SECONDS).contains(&(now_seconds - at));
+        self.forced.retain(|_, at| is_recent(*at));
         let mut before = std::mem::take(&mut self.pending);
         let accepted = self.notifier.as_mut().map(Notifier::accepted);
         for letter in accepted.unwrap_or_default() {
@@ -140,6 +149,8 @@ impl Post {
             } else {
                 state.listed_seconds = None;
             }
+            let violation = warnings[position].violation;
+            state.is_delivered |= self.knows_of_forced(letter.uid, violation);
             // What was tried in the future was tried before the clock was set back.
             let waits = |tried: f64| (0.0..retry).contains(&(now_seconds - tried));
             if !state.is_delivered && !state.tried_seconds.is_some_and(waits) {
@@ -155,6 +166,7 @@ impl Post {
             let named = positions.iter().flat_map(|position| &letters[*position]);
             let named = named.filter(|it| it.uid == uid && rules.contains(&it.key.rule));
             let named: Vec<Letter> = named.cloned().collect();
+            self.note_forced(uid, &all, now_seconds);
             let took = self.write(uid, all.into_iter(), named.clone(), now_seconds, zone);
             for letter in named {
                 if let Some(state) = self.pending.get_mut(&letter) {
@@ -179,11 +191,28 @@ impl Post {
         let mut by_user: BTreeMap<u32, Vec<Notice<'_>>> = BTreeMap::new();
         for notice in done {
             for uid in notice.recipients() {
-                by_user.entry(uid).or_default().push(*notice);
+                if !self.knows_of_forced(uid, notice.violation) {
+                    by_user.entry(uid).or_default().push(*notice);
+                }
             }
         }
         for (uid, notices) in by_user {
+            self.note_forced(uid, &notices, now_seconds);
             self.write(uid, notices.into_iter(), Vec::new(), now_seconds, zone);
+        }
+    }
+
+    /// Whether a user was written to within the last day that a rule takes back devices which others attached.
+    fn knows_of_forced(&self, uid: u32, violation: &Violation) -> bool {
+        violation.unconfirmed && self.forced.contains_key(&(uid, violation.key.rule.clone()))
+    }
+
+    fn note_forced(&mut self, uid: u32, notices: &[Notice<'_>], now_seconds: f64) {
+        for violation in notices.iter().map(|it| it.violation) {
+            if violation.unconfirmed {
+                let of_rule = (uid, violation.key.rule.clone());
+                self.forced.entry(of_rule).or_insert(now_seconds);
+            }
         }
     }
 
@@ -253,7 +282,7 @@ impl Post {
             return Ok(());
         }
         Err(format!(
-            "no terminal of uid {} takes it, 'genv why' has not shown it there, and {}",
+            "no terminal of uid {} takes it, neither 'genv why' nor a prompt has shown it there, and {}",
             missing.join(", "),
             match self.notifier {
                 Some(_) => "the notifier has not accepted it",
@@ -265,13 +294,15 @@ impl Post {
 
 impl Notice<'_> {
     /// What a warning that was delivered, or not, is to its rule.
-    pub(crate) fn outcome(&self, delivered: Result<(), String>, config: &Config) -> Outcome {
+    pub(crate) fn outcome(&self, delivered: &Result<(), String>, config: &Config) -> Outcome {
         let mut rules = config.rules.iter();
         let rule = rules.find(|rule| rule.name == self.violation.key.rule);
-        let holds = rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
+        // Nothing of the user's is at stake where others attached a device, and who may be away holds it for nobody.
+        let holds = !self.violation.unconfirmed
+            && rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
         match delivered {
             Err(reason) if holds => Outcome::Refused {
-                reason,
+                reason: reason.clone(),
                 again: true,
             },
             _ => Outcome::Done,
@@ -352,8 +383,8 @@ mod tests {
     use genv_core::enforcement::READ_SOCKET;
 
     use super::*;
-    use crate::config::Action;
-    use crate::plan::{ProcessTarget, Stage, Subject, Target};
+    use crate::plan::tests::lab::due_violation;
+    use crate::plan::{ProcessTarget, Subject, Target};
 
     /// A user without a terminal.
     const NOBODY: u32 = 3_000_000_000;
@@ -366,24 +397,16 @@ mod tests {
 
     fn violation(pid: u32, uid: u32, owner: u32, container_id: Option<&str>) -> Violation {
         let hostname = "gpu01".to_owned();
-        Violation {
-            key: Key {
-                rule: "rule".to_owned(),
-                subject: Subject::Process {
-                    hostname: hostname.clone(),
-                    pid,
-                    start_time_ticks: 1,
-                },
+        let key = Key {
+            rule: "rule".to_owned(),
+            subject: Subject::Process {
+                hostname: hostname.clone(),
+                pid,
+                start_time_ticks: 1,
             },
-            username: "alice".to_owned(),
+        };
+        Violation {
             uid: Some(uid),
-            hostname: Some(hostname.clone()),
-            action: Action::Terminate,
-            since_seconds: 0.0,
-            stage: Stage::Due,
-            found: String::new(),
-            allowed: String::new(),
-            remedy: String::new(),
             targets: vec![Target::Process(ProcessTarget {
                 hostname,
                 pid,
@@ -394,6 +417,7 @@ mod tests {
                 eid: None,
                 container_id: container_id.map(str::to_owned),
             })],
+            ..due_violation(key, "alice")
         }
     }
 
@@ -486,6 +510,28 @@ mod tests {
         both[1].found.clear();
         assert_eq!(warn_and_read(&both[1..], 120.0), [false]);
         assert_eq!(warn_and_read(&both[1..], 130.0), [true]);
+    }
+
+    #[test]
+    fn of_devices_that_others_attach_a_user_gets_one_text_a_day() {
+        let own = rustix::process::getuid().as_raw();
+        let mut post = Post::of_terminals();
+        post.terminals = Terminals::nowhere();
+        let forced = |pid: u32| Violation {
+            unconfirmed: true,
+            ..violation(pid, own, own, None)
+        };
+        let mut is_written = |violation: Violation, now: f64| {
+            warn(&mut post, &[violation], now);
+            let tried = post.pending.values().next();
+            tried.is_some_and(|it| it.tried_seconds == Some(now))
+        };
+        assert!(is_written(forced(1), 100.0));
+        assert!(!is_written(forced(1), 200.0));
+        assert!(!is_written(forced(2), 300.0));
+        // One of what its user does is written all the same.
+        assert!(is_written(violation(3, own, own, None), 400.0));
+        assert!(is_written(forced(4), 100.0 + FORCED_AGAIN_SECONDS));
     }
 
     #[test]

@@ -88,6 +88,7 @@ fn device() -> impl Strategy<Value = Device> {
                 ..DeviceMeasurements::default()
             },
             processes_measured,
+            use_unexplained: !up,
             attachments: attachments
                 .into_iter()
                 .map(|(eid, memory_bytes, share_ratio)| Attachment {
@@ -95,6 +96,7 @@ fn device() -> impl Strategy<Value = Device> {
                     memory_bytes,
                     share_ratio,
                     attached_timestamp_seconds: None,
+                    moved: false,
                 })
                 .collect(),
         },

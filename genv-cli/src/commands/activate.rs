@@ -1,17 +1,18 @@
 //! `genv activate`
 
-use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
-use genv_core::proc::own_uid;
+use genv_core::proc::{find_username, in_initial_pid_namespace, own_pid_namespace, own_uid};
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{Activation, Configuration, EditableState, MemberId, State, StoreError};
 
+use crate::announce::{Activated, HeldDevice, QuietFlag};
 use crate::failure::EXIT_CODES;
 use crate::machine::{Machine, Survey, tell};
 use crate::own_environment::{self, Shown, check_lost, check_member, check_owner};
-use crate::queue::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, local_config, values};
 
@@ -28,7 +29,7 @@ In a terminal beside it, to work in the same environment
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Activate {
-    /// Environment to join, or id of a new one. Without it: the shell's pid.
+    /// Environment to join, or id of a new one. Without it: the shell's pid, in a container with the number of its pid namespace.
     #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
     eid: Option<String>,
 
@@ -42,6 +43,9 @@ pub(crate) struct Activate {
     /// Do not attach devices.
     #[arg(long)]
     no_attach: bool,
+
+    #[command(flatten)]
+    quiet: QuietFlag,
 }
 
 /// How an environment shall be.
@@ -68,6 +72,9 @@ pub(crate) struct Wanted {
     over_subscribe: bool,
 
     #[command(flatten)]
+    force: ForceFlag,
+
+    #[command(flatten)]
     wait: WaitFlag,
 }
 
@@ -80,6 +87,20 @@ pub(crate) struct Entry<'a> {
     /// What a `.genv` configures.
     pub(crate) local: Configuration,
     pub(crate) attach: bool,
+}
+
+/// The nearest `.genv`, and what it configures.
+#[derive(Default)]
+pub(crate) struct Local {
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) configuration: Configuration,
+}
+
+/// An environment that was entered.
+pub(crate) struct Entered {
+    pub(crate) shown: Shown,
+    activation: Activation,
+    devices: Vec<HeldDevice>,
 }
 
 impl Activate {
@@ -105,45 +126,86 @@ impl Activate {
         }
         check_member(caller.pid())?;
         let eid = self.eid.unwrap_or_else(|| free_id(&state, caller.pid()));
+        let local = self.wanted.local()?;
         let entry = Entry {
             eid: &eid,
             member: caller.pid(),
             caller: Some(&caller),
-            local: self.wanted.local()?,
+            local: local.configuration,
             attach: !self.no_attach,
         };
-        let shown = self.wanted.enter(&mut machine, &entry)?;
-        Ok(caller.enter(&shown.for_shell(), !self.no_prompt)?)
+        let entered = self.wanted.enter(&mut machine, &entry)?;
+        let is_new = entered.activation == Activation::Created;
+        let loaded = local.folder.as_deref().filter(|_| is_new);
+        let announcer = self.quiet.announcer(&caller);
+        announcer.announce(&Activated {
+            eid: &eid,
+            activation: entered.activation,
+            devices: &entered.devices,
+            configuration: &entered.shown.configuration,
+            loaded: loaded.map(|folder| (folder, self.wanted.used_of(&entry.local))),
+        });
+        Ok(caller.enter(&entered.shown.for_shell(), !self.no_prompt)?)
     }
 }
 
-/// A pid, unless it is the id of somebody else's environment: pids are used again.
+/// A pid, unless it is the id of somebody else's environment: pids are used again. In a container, whose pids others have
+/// too, the number of its pid namespace follows (`lsns --type pid` lists them).
 pub(crate) fn free_id(state: &State, pid: u32) -> String {
     let uid = own_uid();
     let is_taken = |eid: &String| {
         let mut environments = state.environments.iter();
         environments.any(|it| it.eid == *eid && it.uid != uid)
     };
-    let others = (2_u32..).map(|number| format!("{pid}-{number}"));
-    let mut candidates = std::iter::once(pid.to_string()).chain(others);
+    let first = if in_initial_pid_namespace() {
+        pid.to_string()
+    } else {
+        format!("{pid}-{}", own_pid_namespace())
+    };
+    let others = (2_u32..).map(|number| format!("{first}-{number}"));
+    let mut candidates = std::iter::once(first.clone()).chain(others);
     candidates
         .find(|eid| !is_taken(eid))
-        .unwrap_or_else(|| pid.to_string())
+        .unwrap_or_else(|| first.clone())
 }
 
 impl Wanted {
+    /// What it shall be named.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// What the nearest `.genv` configures; nothing without one.
-    pub(crate) fn local(&self) -> anyhow::Result<Configuration> {
-        let folder = local_config::find().filter(|_| !self.no_load);
-        let local = folder.map(|folder| local_config::load(&folder)).transpose();
-        let local =
-            local.map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
-        Ok(local.unwrap_or_default())
+    pub(crate) fn local(&self) -> anyhow::Result<Local> {
+        let Some(folder) = local_config::find().filter(|_| !self.no_load) else {
+            return Ok(Local::default());
+        };
+        let configuration = local_config::load(&folder)
+            .map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
+        Ok(Local {
+            folder: Some(folder),
+            configuration,
+        })
+    }
+
+    /// What counts of a `.genv`: flags come before it.
+    fn used_of(&self, local: &Configuration) -> Configuration {
+        let local = local.clone();
+        Configuration {
+            name: local.name.filter(|_| self.name.is_none()),
+            gpus: local.gpus.filter(|_| self.gpus.is_none()),
+            gpu_memory: local.gpu_memory.filter(|_| self.gpu_memory.is_none()),
+        }
     }
 
     /// Makes the environment, or joins it, and attaches it: all of it or nothing.
-    pub(crate) fn enter(&self, machine: &mut Machine, entry: &Entry<'_>) -> anyhow::Result<Shown> {
-        let username = username();
+    pub(crate) fn enter(
+        &self,
+        machine: &mut Machine,
+        entry: &Entry<'_>,
+    ) -> anyhow::Result<Entered> {
+        // The name service is asked before the state is locked.
+        let username = find_username(own_uid());
         let change = |state: &mut EditableState, survey: &Survey| {
             self.change(state, survey, entry, username.as_deref())
         };
@@ -155,15 +217,16 @@ impl Wanted {
             });
         if !may_attach {
             return machine.update(|state| {
-                let shown = change(state, &Survey::default())?;
+                let entered = change(state, &Survey::default())?;
                 entry.caller.map_or(Ok(()), Caller::check)?;
-                Ok(shown)
+                Ok(entered)
             });
         }
         let asking = Asking {
             eid: entry.eid,
             caller: entry.caller,
             over_subscribe: self.over_subscribe,
+            force: self.force,
             wait: self.wait,
         };
         obtain(machine, asking, change)
@@ -175,7 +238,7 @@ impl Wanted {
         survey: &Survey,
         entry: &Entry<'_>,
         username: Option<&str>,
-    ) -> anyhow::Result<Shown> {
+    ) -> anyhow::Result<Entered> {
         let eid = entry.eid;
         match state.environment(eid) {
             Some(environment) => check_owner(environment, "activate")?,
@@ -204,7 +267,11 @@ impl Wanted {
             };
             state.attach(eid, &request)?;
         }
-        Ok(Shown::changed(state, eid))
+        Ok(Entered {
+            shown: Shown::changed(state, eid),
+            activation,
+            devices: HeldDevice::all(state, eid, &survey.models),
+        })
     }
 }
 
@@ -217,10 +284,4 @@ pub(crate) fn leave(machine: &mut Machine, entry: &Entry<'_>) {
     if let Err(error) = left {
         tell(&error.to_string());
     }
-}
-
-/// The caller's name; may ask the network.
-fn username() -> Option<String> {
-    let user = uzers::get_user_by_uid(own_uid())?;
-    OsString::from(user.name()).into_string().ok()
 }

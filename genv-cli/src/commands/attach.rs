@@ -5,10 +5,11 @@ use genv_core::state::EditableState;
 use genv_core::state::allocate::{AttachRequest, Selection};
 
 use super::shell::refresh;
+use crate::announce::{Attached, HeldDevice, QuietFlag};
 use crate::failure::EXIT_CODES;
 use crate::machine::{Machine, Survey, tell};
 use crate::own_environment::{self, Shown};
-use crate::queue::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, values};
 
@@ -29,7 +30,13 @@ pub(crate) struct Attach {
     over_subscribe: bool,
 
     #[command(flatten)]
+    force: ForceFlag,
+
+    #[command(flatten)]
     wait: WaitFlag,
+
+    #[command(flatten)]
+    quiet: QuietFlag,
 }
 
 #[derive(Debug, Args)]
@@ -66,6 +73,7 @@ impl Attach {
             eid: &eid,
             caller: Some(&caller),
             over_subscribe: self.over_subscribe,
+            force: self.force,
             wait: self.wait,
         };
         let attempt = |state: &mut EditableState, survey: &Survey| {
@@ -78,11 +86,21 @@ impl Attach {
                 over_subscribe: self.over_subscribe,
                 usage: survey.usage.clone(),
             };
+            let before = HeldDevice::all(state, &eid, &survey.models);
             state.attach(&eid, &request)?;
-            Ok(Some(Shown::changed(state, &eid)))
+            let now = HeldDevice::all(state, &eid, &survey.models);
+            Ok(Some((Shown::changed(state, &eid), before, now)))
         };
         match obtain(&mut machine, asking, attempt)? {
-            Some(shown) => caller.refresh(&shown.for_shell())?,
+            Some((shown, before, now)) => {
+                let announcer = self.quiet.announcer(&caller);
+                announcer.announce(&Attached {
+                    eid: &eid,
+                    before: &before,
+                    now: &now,
+                });
+                caller.refresh(&shown.for_shell())?;
+            }
             None => tell(
                 "nothing to attach: no number of devices is configured. 'genv config gpus N' configures it, \
                  '--count N' attaches so many",

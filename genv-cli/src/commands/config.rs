@@ -7,6 +7,7 @@ use genv_core::state::Configuration;
 
 use super::home;
 use super::shell::refresh;
+use crate::announce::{Announcer, Configured};
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::output::harmless;
@@ -70,12 +71,11 @@ impl Config {
             return refresh();
         }
         let mut machine = Machine::here()?;
-        let loaded = match self.load {
-            true => Some(local_config::load(&home::folder(
-                "load the configuration",
-            )?)?),
+        let loaded_from = match self.load {
+            true => Some(home::folder("load the configuration")?),
             false => None,
         };
+        let loaded = loaded_from.as_deref().map(local_config::load).transpose()?;
         let change = Change {
             field: self.field,
             value: self.value.as_deref(),
@@ -89,22 +89,35 @@ impl Config {
             false => None,
         };
         let changed = self.value.is_some() || self.clear || self.load;
-        let configuration = if changed {
-            let caller = Caller::from_environment()?;
-            let shown = machine.update(|state| {
+        let caller = (changed || self.save).then(Caller::from_environment);
+        let announcer = caller.as_ref().and_then(|it| it.as_ref().ok());
+        let announcer = announcer.map(Announcer::of);
+        let (before, configuration) = if let Some(caller) = caller.filter(|_| changed) {
+            let caller = caller?;
+            let (before, shown) = machine.update(|state| {
                 own_environment::own(state.environments(), &eid, TASK)?;
-                let wanted = change.of(state.configuration(&eid)?)?;
-                state.configure(&eid, wanted)?;
-                Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
+                let before = state.configuration(&eid)?;
+                state.configure(&eid, change.of(before.clone())?)?;
+                Ok::<_, anyhow::Error>((before, Shown::changed(state, &eid)))
             })?;
             caller.refresh(&shown.for_shell())?;
-            shown.configuration
+            (before, shown.configuration)
         } else {
             let state = machine.state()?;
-            own_environment::configuration(own_environment::own(&state.environments, &eid, TASK)?)
+            let environment = own_environment::own(&state.environments, &eid, TASK)?;
+            let configuration = own_environment::configuration(environment);
+            (configuration.clone(), configuration)
         };
-        if let Some(folder) = saved_to {
-            local_config::save(&folder, &configuration)?;
+        if let Some(folder) = &saved_to {
+            local_config::save(folder, &configuration)?;
+        }
+        if let Some(announcer) = announcer {
+            announcer.unless(self.quiet).announce(&Configured {
+                before: &before,
+                now: &configuration,
+                loaded: loaded_from.as_deref(),
+                saved: saved_to.as_deref(),
+            });
         }
         if self.quiet || self.clear || self.value.is_some() {
             return Ok(());

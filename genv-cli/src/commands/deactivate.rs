@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
-use genv_core::state::{MemberId, ProcessId, StoreError};
+use genv_core::state::{EditableState, MemberId, ProcessId, StoreError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::devices::indices;
+use crate::announce::{Deactivated, Fate, QuietFlag};
 use crate::machine::{INVENTORY_PATIENCE, Job, Machine, NoSample, USAGE_PATIENCE, tell};
 use crate::output::harmless;
 use crate::own_environment::{self, check_outside};
@@ -33,6 +34,9 @@ pub(crate) struct Deactivate {
     /// Wait first until no job works on the devices.
     #[arg(long)]
     wait: bool,
+
+    #[command(flatten)]
+    quiet: QuietFlag,
 }
 
 impl Deactivate {
@@ -58,14 +62,31 @@ impl Deactivate {
             ));
         }
         let member = MemberId::Process(caller.pid());
-        machine.update(|state| {
-            // A shell that became another user's, as by su, leaves alone what is not its environment.
-            if check_outside(state, &eid, "leave").is_ok() {
-                state.leave(&eid, &member);
-            }
-            Ok::<_, StoreError>(())
+        let (devices, fate) = machine.update(|state| {
+            let devices = state.attached(&eid);
+            Ok::<_, StoreError>((devices, leave(state, &eid, &member)))
         })?;
+        let announcer = self.quiet.announcer(&caller);
+        announcer.announce(&Deactivated {
+            eid: &eid,
+            devices: &devices,
+            fate,
+        });
         Ok(caller.leave()?)
+    }
+}
+
+fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> Fate {
+    // A shell that became another user's, as by su, leaves alone what is not its environment.
+    if check_outside(state, eid, "leave").is_err() {
+        return Fate::OfAnother;
+    }
+    let was_there = state.environment(eid).is_some();
+    state.leave(eid, member);
+    match state.environment(eid) {
+        Some(environment) => Fate::GoesOn(environment.clone()),
+        None if was_there => Fate::Ends,
+        None => Fate::HadEnded,
     }
 }
 
@@ -106,23 +127,27 @@ fn wait(machine: &mut Machine, eid: &str, member: u32) {
     }
 }
 
-fn named(jobs: &[Job]) -> String {
+pub(super) fn named(jobs: &[Job]) -> String {
     let named = |job: &Job| {
         let (pid, comm) = (job.process.pid, harmless(&job.comm));
-        format!(
-            "process {pid} ({comm}) works on device {}",
-            indices(&job.devices)
-        )
+        let unclear = if job.is_unclear {
+            ", which does not show its environment,"
+        } else {
+            ""
+        };
+        let devices = indices(&job.devices);
+        format!("process {pid} ({comm}){unclear} works on device {devices}")
     };
     jobs.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends jobs, and waits until they have ended.
+/// Ends jobs, and waits until they have ended. A process that does not show its environment may be in none, and is not ended.
 ///
 /// # Errors
 /// One goes on: the devices stay in the environment.
 fn end(jobs: &[Job]) -> anyhow::Result<()> {
-    for job in jobs {
+    let (unclear, jobs): (Vec<Job>, Vec<Job>) = jobs.iter().cloned().partition(|it| it.is_unclear);
+    for job in &jobs {
         let pid = i32::try_from(job.process.pid).ok().and_then(Pid::from_raw);
         let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         // What was opened is the job if the job is still there.
@@ -147,6 +172,13 @@ fn end(jobs: &[Job]) -> anyhow::Result<()> {
             );
         }
         thread::sleep(POLL / 10);
+    }
+    if !unclear.is_empty() {
+        bail!(
+            "{}, and is not ended for that: the environment goes on. 'kill' ends such a process; 'genv deactivate' without --end \
+             leaves at once",
+            named(&unclear)
+        );
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::shell::refresh;
+use crate::announce::{Detached, QuietFlag};
 use crate::machine::Machine;
 use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
@@ -18,6 +19,9 @@ pub(crate) struct Detach {
     /// Only show this shell the devices that the environment has now.
     #[arg(long, conflicts_with = "index")]
     refresh: bool,
+
+    #[command(flatten)]
+    quiet: QuietFlag,
 }
 
 const TASK: &str = "detach";
@@ -30,11 +34,17 @@ impl Detach {
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
-        let shown = machine.update(|state| {
+        let (shown, gone) = machine.update(|state| {
             own_environment::own(state.environments(), &eid, TASK)?;
-            state.detach(&eid, self.index)?;
-            Ok::<_, anyhow::Error>(Shown::changed(state, &eid))
+            let gone = state.detach(&eid, self.index)?;
+            Ok::<_, anyhow::Error>((Shown::changed(state, &eid), gone))
         })?;
+        let announcer = self.quiet.announcer(&caller);
+        announcer.announce(&Detached {
+            eid: &eid,
+            gone: &gone,
+            left: &shown.devices,
+        });
         Ok(caller.refresh(&shown.for_shell())?)
     }
 }

@@ -1,7 +1,7 @@
 //! `genv devices`
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, Selection};
@@ -11,16 +11,20 @@ use genv_core::state::{
 };
 use serde_json::{Value, json};
 
-use super::envs::{misplaced, user};
+use super::envs::misplaced;
+use super::free::name_waiting;
 use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
-    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
+    Cell, DOUBTFUL, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json,
+    stdout,
 };
+use crate::outside::OutsideUses;
 use crate::own_environment::check_outside;
-use crate::queue::{Asking, WaitFlag, obtain};
+use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
+use crate::users::Users;
 use crate::values;
 
 const EXAMPLE: &str = "Example: indices of the devices of an environment
@@ -61,6 +65,8 @@ enum DevicesCommand {
         /// Take devices that others hold if there are not enough.
         #[arg(short = 'o', long, visible_alias = "over-subscribe")]
         allow_over_subscription: bool,
+        #[command(flatten)]
+        force: ForceFlag,
     },
     /// Detach an environment from its devices or from one, and print those that it has then.
     Detach {
@@ -140,9 +146,16 @@ impl DevicesCommand {
                 count,
                 index,
                 allow_over_subscription,
+                force,
             } => {
                 let asked = count.map(Selection::Count).or(index.map(Selection::Index));
-                print_indices(&attach(machine, &eid, asked, allow_over_subscription)?)?;
+                print_indices(&attach(
+                    machine,
+                    &eid,
+                    asked,
+                    allow_over_subscription,
+                    force,
+                )?)?;
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
@@ -162,7 +175,18 @@ impl DevicesCommand {
                     print_indices(&found)?;
                 }
             }
-            Self::Ps { list } => list_devices(&known(machine)?, &list)?,
+            Self::Ps { list } => {
+                let state = known(machine)?;
+                // Programs that read the table get it as soon as ever, whatever the driver does.
+                let is_read_by_people =
+                    list.format.is_none() && !list.json && io::stdout().is_terminal();
+                let uses = match is_read_by_people {
+                    true => machine.outside_uses(&state),
+                    false => OutsideUses::new(),
+                };
+                list_devices(&state, &list, &uses)?;
+                name_waiting(&machine.waiting(&state));
+            }
             Self::Query { query, output } => {
                 answer(known(machine)?.devices.iter(), &query, output.json)?;
             }
@@ -196,11 +220,13 @@ fn attach(
     eid: &str,
     asked: Option<Selection>,
     over_subscribe: bool,
+    force: ForceFlag,
 ) -> anyhow::Result<Vec<u32>> {
     let asking = Asking {
         eid,
         caller: None,
         over_subscribe,
+        force,
         wait: WaitFlag::default(),
     };
     obtain(
@@ -232,7 +258,7 @@ fn print_indices(found: &[u32]) -> io::Result<()> {
     print(format!("{}\n", indices(found)).as_bytes())
 }
 
-fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
+fn list_devices(state: &State, flags: &ListFlags, uses: &OutsideUses) -> io::Result<()> {
     let times = Times::here();
     if flags.json {
         return print_json(&DevicesDocument::new(&state.devices, &times));
@@ -272,29 +298,32 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     }
     let header = &["ID", "ENV ID", "ENV NAME", "ATTACHED", "USER", "MEMORY"];
     let mut table = Table::new(header).header(!flags.no_header);
+    let mut users = Users::default();
     for (device, attachment) in rows() {
         let index = Cell::own(device.index.to_string());
         let total = device.total_memory.map(|total| total.to_string());
         let total = total.unwrap_or_default();
-        table.row(attachment.map_or_else(
-            || {
-                let empty = Cell::default;
-                let memory = Cell::own(total.clone());
-                vec![index.clone(), empty(), empty(), empty(), empty(), memory]
-            },
-            |it| {
-                let user = environment(&it.eid).map(user).unwrap_or_default();
-                let memory = it.gpu_memory.map(|amount| format!("{amount} of {total}"));
-                vec![
-                    index.clone(),
-                    Cell::foreign(&it.eid),
-                    Cell::foreign(name(&it.eid).unwrap_or_default()),
-                    Cell::own(time(it)),
-                    Cell::foreign(&user),
-                    Cell::own(memory.unwrap_or_else(|| total.clone())),
-                ]
-            },
-        ));
+        let Some(attachment) = attachment else {
+            let used = uses.get(&device.index).and_then(|uses| uses.first());
+            let (used, user) = used.map_or_else(Default::default, |it| {
+                let used = Cell::own("used, not held").style(DOUBTFUL);
+                (used, users.cell(it.uid))
+            });
+            let empty = Cell::default;
+            table.row([index, empty(), empty(), used, user, Cell::own(total)]);
+            continue;
+        };
+        let eid = &attachment.eid;
+        let user = environment(eid).map(|it| users.cell(it.uid));
+        let claimed = attachment.gpu_memory;
+        table.row([
+            index,
+            Cell::foreign(eid),
+            Cell::foreign(name(eid).unwrap_or_default()),
+            Cell::own(time(attachment)),
+            user.unwrap_or_default(),
+            Cell::own(claimed.map_or_else(|| total.clone(), |it| format!("{it} of {total}"))),
+        ]);
     }
     table.write(&mut stdout())
 }

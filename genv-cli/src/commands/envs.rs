@@ -16,6 +16,7 @@ use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
 };
 use crate::own_environment::{check_may_change, check_member, check_outside};
+use crate::users::Users;
 use crate::values;
 
 const EXAMPLE: &str = "Example: names of all environments, a line each
@@ -289,18 +290,20 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     if flags.format == Some(Format::Csv) {
         let lines = state.environments.iter().map(|it| {
             let name = it.name.as_deref().unwrap_or_default();
-            csv_line([&it.eid, &user(it), name, &created(it), &joined(&it.pids)])
+            let user = recorded_user(it);
+            csv_line([&it.eid, &user, name, &created(it), &joined(&it.pids)])
         });
         return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
     let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
         .header(!flags.no_header);
     let attached = state.all_attached();
+    let mut users = Users::default();
     for it in &state.environments {
         let attached = attached.get(it.eid.as_str());
         table.row([
             Cell::foreign(&it.eid),
-            Cell::foreign(&user(it)),
+            users.cell(it.uid),
             Cell::foreign(it.name.as_deref().unwrap_or_default()),
             Cell::own(created(it)),
             Cell::own(super::devices::indices(attached.map_or(&[], |it| it))),
@@ -310,8 +313,8 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     table.write(&mut stdout())
 }
 
-/// The user as the state files claim it: `root(0)`.
-pub(super) fn user(environment: &EnvironmentState) -> String {
+/// The user as the state files claim it, for programs: `root(0)`.
+fn recorded_user(environment: &EnvironmentState) -> String {
     match &environment.username {
         Some(name) => format!("{name}({})", environment.uid),
         None => environment.uid.to_string(),

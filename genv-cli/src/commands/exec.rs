@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use clap::Args;
@@ -10,20 +10,28 @@ use genv_core::proc::own_uid;
 use genv_core::state::{EditableState, MemberId, StoreError};
 
 use super::activate::{Entry, Wanted, free_id, leave};
-use crate::child::{Forwarding, become_command, command, handed_on};
+use super::deactivate::named;
+use crate::child::{Forwarding, become_command, command, exit_code, handed_on};
 use crate::failure::{EXIT_CODES, Failure};
-use crate::machine::{Machine, tell};
+use crate::jobs::{Detached, Starting};
+use crate::machine::{Job, Machine, USAGE_PATIENCE, tell};
+use crate::own_environment::Shown;
 use crate::{completion, shell, values};
 
 const EXAMPLE: &str = "Example: train on two GPUs as soon as they can be had
-  genv exec --gpus 2 --wait -- python train.py";
+  genv exec --gpus 2 --wait -- python train.py
+
+The same as a job that goes on after logout, and what it prints
+  genv exec --detach --gpus 2 --wait -- python train.py
+  genv logs --follow";
 
 /// What `genv exec` ran in genv 1.x before 1.0: its stand-ins for these programs.
 const OLD_TOOLS: [&str; 2] = ["nvidia-smi", "docker"];
 
 /// Run a command in an environment of its own, which ends with it.
 ///
-/// It is configured by a .genv folder as with 'genv activate'. The exit code is the command's, 128+n if signal n ended it.
+/// Processes that the command leaves behind keep no device, and are in no environment then; those that still work on one are
+/// named on stderr. It is configured by a .genv folder as with 'genv activate'. The exit code is the command's, 128+n if signal n ended it.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Exec {
@@ -33,6 +41,14 @@ pub(crate) struct Exec {
 
     #[command(flatten)]
     wanted: Wanted,
+
+    /// Run it as a job, which goes on after logout; prints the job's number. 'genv jobs' lists jobs.
+    #[arg(long)]
+    detach: bool,
+
+    /// Run it as the job of this folder, in the place of the program with --detach.
+    #[arg(long, value_name = "FOLDER", hide = true, conflicts_with = "detach")]
+    job: Option<PathBuf>,
 
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -44,7 +60,14 @@ impl Exec {
         if is_old_spelling(&self.command, env::args_os()) {
             return run_tool(&self.command);
         }
+        if self.detach {
+            return Detached::start(self.wanted.name());
+        }
         let mut command = command(&self.command)?;
+        let name = self.wanted.name().map(str::to_owned);
+        let job = self
+            .job
+            .map(|folder| Starting::new(folder, name, self.command));
         let mut machine = Machine::here()?;
         let own_pid = process::id();
         let eid = match self.eid {
@@ -55,12 +78,14 @@ impl Exec {
             eid: &eid,
             member: own_pid,
             caller: None,
-            local: self.wanted.local()?,
+            local: self.wanted.local()?.configuration,
             attach: true,
         };
-        let shown = self.wanted.enter(&mut machine, &entry)?;
+        let shown = self.wanted.enter(&mut machine, &entry)?.shown;
         shell::enter_child(&mut command, &shown.for_shell());
-        let done = run_within(&mut machine, &entry, command);
+        let prepared = job.as_ref().map_or(Ok(()), |job| job.prepare(&mut command));
+        let job = job.as_ref().map(|job| (job, &shown));
+        let done = prepared.and_then(|()| run_within(&mut machine, &entry, command, job));
         if done.is_err() {
             leave(&mut machine, &entry);
         }
@@ -73,7 +98,8 @@ fn run_within(
     machine: &mut Machine,
     entry: &Entry<'_>,
     command: Command,
-) -> anyhow::Result<process::ExitStatus> {
+    job: Option<(&Starting, &Shown)>,
+) -> anyhow::Result<u8> {
     let running = Forwarding::new()?.start(command)?;
     let child = Entry {
         member: running.pid(),
@@ -88,9 +114,58 @@ fn run_within(
     if let Err(error) = handed_over {
         tell(&format!("the environment ends with this program: {error}"));
     }
-    let ended = running.wait()?;
-    leave(machine, &child);
-    Ok(ended)
+    let job = job.map(|(job, shown)| job.runs(running.pid(), shown));
+    let job = match job.transpose() {
+        Ok(job) => job,
+        Err(error) => {
+            running.kill();
+            return Err(error);
+        }
+    };
+    let code = exit_code(running.wait()?);
+    end(machine, &child);
+    if let Some(job) = job {
+        job.ended(code);
+    }
+    Ok(code)
+}
+
+/// Ends the environment with its command, unless a shell joined it. Processes that still work on its devices are named.
+fn end(machine: &mut Machine, child: &Entry<'_>) {
+    let jobs = jobs_left(machine, child.eid, child.member);
+    let ended = machine.update(|state| {
+        state.leave_as_shell(child.eid, child.member);
+        Ok::<_, StoreError>(())
+    });
+    if let Err(error) = ended {
+        return tell(&error.to_string());
+    }
+    for job in &jobs {
+        let (are, it) = if job.devices.len() == 1 {
+            ("is", "it")
+        } else {
+            ("are", "them")
+        };
+        tell(&format!(
+            "{}, which {are} free now: the process is in no environment any more, and another environment may get {it}. \
+             'kill {}' ends the process",
+            named(std::slice::from_ref(job)),
+            job.process.pid
+        ));
+    }
+}
+
+/// The processes that work on the devices of an environment which ends with this member.
+fn jobs_left(machine: &mut Machine, eid: &str, member: u32) -> Vec<Job> {
+    let state = machine.state().unwrap_or_default();
+    let environment = state.environments.iter().find(|it| it.eid == eid);
+    let ends = environment
+        .is_some_and(|it| state.shells(it).all(|pid| pid == member) && it.kernel_ids.is_empty());
+    if !ends || state.attached(eid).is_empty() {
+        return Vec::new();
+    }
+    let jobs = machine.jobs(&state, eid, USAGE_PATIENCE);
+    jobs.unwrap_or_default()
 }
 
 fn hand_over(state: &mut EditableState, entry: &Entry<'_>, child: u32) {

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::io;
 
 use clap::Args;
-use genv_core::collect::seems_used;
+use genv_core::collect::seems_unused;
 use genv_core::model::{Device, DeviceIndex, MemoryAmount, Snapshot};
-use genv_core::state::DeviceState;
+use genv_core::outside;
+use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
 use super::devices::known;
 use crate::local_snapshot;
-use crate::machine::{Machine, USAGE_PATIENCE};
+use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
+use crate::queue::who_waits;
 
 const EXAMPLE: &str = "Example: devices with at least 10 GB that nobody has claimed
   genv free --gpu-memory 10g";
@@ -36,8 +38,17 @@ pub(crate) struct Free {
 #[derive(Serialize)]
 struct Answer {
     devices: Vec<FreeDevice>,
+    /// Who gets devices first.
+    waiting: Vec<WaitingProcess>,
     /// Why it is not known who uses the devices.
     gpus_unknown: Option<String>,
+}
+
+/// A process in the queue.
+#[derive(Serialize)]
+struct WaitingProcess {
+    pid: u32,
+    uid: u32,
 }
 
 /// A device, and what could be had of it.
@@ -45,8 +56,14 @@ struct Answer {
 struct FreeDevice {
     index: u32,
     name: Option<String>,
-    /// Whether it can be attached without over-subscription.
+    /// Whether it can be attached now without over-subscription.
     available: bool,
+    /// Whether it could be if nobody waited in the queue.
+    #[serde(skip)]
+    unclaimed: bool,
+    /// Whether another user's process uses it and does not hold it, so that it is not handed out.
+    #[serde(skip)]
+    used_by_others: bool,
     /// Environments that are attached to it.
     environments: usize,
     memory_total_bytes: Option<u64>,
@@ -62,6 +79,8 @@ impl Free {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
         let state = known(&mut machine)?;
+        let waiting = machine.waiting(&state);
+        let uses = machine.uses_of_others(&state);
         let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
         let gpus_unknown = local_snapshot::silence(&snapshot, "gpu");
         let told = told(&snapshot);
@@ -70,22 +89,38 @@ impl Free {
             .filter(|device| told.get(&device.index).is_none_or(|gpu| gpu.up))
             .filter(|device| gpus_unknown.is_some() || told.contains_key(&device.index))
             .map(|device| self.free(device, told.get(&device.index).copied(), &snapshot))
-            .filter(|it| it.available || self.over_subscribe)
+            .filter(|it| it.unclaimed || self.over_subscribe)
+            .map(|it| FreeDevice {
+                available: it.unclaimed && waiting.is_empty() && !uses.contains_key(&it.index),
+                used_by_others: uses.contains_key(&it.index),
+                ..it
+            })
             .collect();
         // In the order in which they would be attached.
         devices.sort_by_key(|it| {
             let busy = it.processes.is_some_and(|processes| processes > 0);
-            let environments = if it.available { 0 } else { it.environments };
-            (!it.available, environments, busy, it.index)
+            let environments = if it.unclaimed { 0 } else { it.environments };
+            (
+                it.used_by_others,
+                !it.unclaimed,
+                environments,
+                busy,
+                it.index,
+            )
         });
         let answer = Answer {
             devices,
+            waiting: waiting
+                .iter()
+                .map(|&Waiting { pid, uid }| WaitingProcess { pid, uid })
+                .collect(),
             gpus_unknown,
         };
         if self.output.json {
             print_json(&answer)?;
         } else {
             self.print(&answer, state.devices.len())?;
+            name_waiting(&waiting);
         }
         Ok(())
     }
@@ -97,14 +132,16 @@ impl Free {
             let claimed = claimed.map(|it| it.gpu_memory.map_or(total, MemoryAmount::bytes));
             claimed.fold(total, u64::saturating_sub)
         });
-        let available = match self.gpu_memory {
+        let unclaimed = match self.gpu_memory {
             None => device.attachments.is_empty(),
             Some(needed) => unattached.is_some_and(|left| left >= needed.bytes()),
         };
         FreeDevice {
             index: device.index,
             name: gpu.and_then(|gpu| gpu.name.clone()),
-            available,
+            available: unclaimed,
+            unclaimed,
+            used_by_others: false,
             environments: device.attachments.len(),
             memory_total_bytes: total,
             memory_unattached_bytes: unattached,
@@ -125,11 +162,13 @@ impl Free {
         ];
         let mut table = Table::new(header).header(!self.output.no_header);
         for it in &answer.devices {
-            let how = match (it.available, it.environments) {
+            let how = match (it.unclaimed, it.environments) {
+                _ if it.used_by_others => Cell::own("used, not held").style(DOUBTFUL),
+                (true, _) if !it.available => Cell::own("waited for").style(DOUBTFUL),
                 // An attach takes it all the same; whether somebody works there cannot be told.
                 (true, _) if it.processes.is_none() => Cell::own("not known").style(DOUBTFUL),
                 (true, _) if it.processes.is_some_and(|processes| processes > 0) => {
-                    Cell::own("free, but used").style(DOUBTFUL)
+                    Cell::own("used, not attached").style(DOUBTFUL)
                 }
                 (true, _) => Cell::own("free").style(GOOD),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
@@ -167,9 +206,19 @@ impl Free {
         }
         if let Some(why) = &answer.gpus_unknown {
             let why = crate::output::harmless(why);
-            crate::machine::tell(&format!("it is not known who uses the devices: {why}"));
+            tell(&format!("it is not known who uses the devices: {why}"));
         }
         Ok(())
+    }
+}
+
+/// Names those who get devices first.
+pub(super) fn name_waiting(waiting: &[Waiting]) {
+    if !waiting.is_empty() {
+        tell(&format!(
+            "{} in the queue for devices: '--wait' waits too, '-o' shares",
+            who_waits(waiting)
+        ));
     }
 }
 
@@ -188,18 +237,13 @@ pub(super) fn processes(index: u32, snapshot: &Snapshot) -> Option<usize> {
         devices.any(|device| device.index.whole() == gpu)
     });
     let users = users.count();
-    let mut parts = snapshot.devices.iter();
-    let contradicted =
-        users == 0 && parts.any(|it| it.index.whole() == gpu && seems_used(&it.measurements));
-    (snapshot.processes_known(index) && !contradicted).then_some(users)
+    let parts = snapshot.devices.iter();
+    let mut parts = parts.filter(|it| it.index.whole() == gpu && it.up);
+    let is_confirmed = users > 0 || parts.all(|it| seems_unused(&it.measurements));
+    (snapshot.processes_known(index) && is_confirmed).then_some(users)
 }
 
 /// Bytes for people; `?` if it is not known.
 pub(super) fn memory(bytes: Option<u64>) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    match bytes {
-        None => "?".to_owned(),
-        Some(bytes) if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
-        Some(bytes) => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    }
+    bytes.map_or_else(|| "?".to_owned(), outside::memory)
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 use genv_core::state::lock_devices;
 
-use crate::child::{Forwarding, become_command, command, handed_on};
+use crate::child::{Forwarding, become_command, command, exit_code, handed_on};
 use crate::machine::Machine;
 use crate::own_environment;
 
@@ -41,6 +41,6 @@ impl Lock {
         )?;
         let ended = Forwarding::new()?.start(command)?.wait()?;
         drop(locks);
-        handed_on(ended)
+        handed_on(exit_code(ended))
     }
 }

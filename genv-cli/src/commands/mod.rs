@@ -13,6 +13,7 @@ mod envs;
 mod exec;
 mod free;
 mod home;
+mod jobs;
 mod lock;
 mod man;
 mod monitor;
@@ -27,8 +28,9 @@ mod usage;
 mod who;
 mod why;
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
-pub(crate) use remote::spelled_out;
 
 /// What `genv` can be told to do.
 #[derive(Debug, Subcommand)]
@@ -42,6 +44,10 @@ pub(crate) enum Command {
     Home(home::Home),
     Lock(lock::Lock),
     Exec(exec::Exec),
+    Jobs(jobs::Jobs),
+    Logs(jobs::Logs),
+    Wait(jobs::Wait),
+    Stop(jobs::Stop),
     Envs(envs::Envs),
     Devices(devices::Devices),
     Free(free::Free),
@@ -64,6 +70,11 @@ pub(crate) enum Command {
     RemoteServe(remote_serve::RemoteServe),
     #[command(hide = true)]
     Root(older::Root),
+}
+
+/// The words of a command line in today's spelling.
+pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    remote::with_two_hyphens(older::without_exec(words.into_iter().collect()))
 }
 
 impl Command {
@@ -93,6 +104,10 @@ impl Command {
             Self::Home(command) => command.run(),
             Self::Lock(command) => command.run(),
             Self::Exec(command) => command.run(),
+            Self::Jobs(command) => command.run(),
+            Self::Logs(command) => command.run(),
+            Self::Wait(command) => command.run(),
+            Self::Stop(command) => command.run(),
             Self::Envs(command) => command.run(),
             Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),

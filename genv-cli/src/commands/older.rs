@@ -1,8 +1,12 @@
-//! `genv init -`, `genv root` and `genv version`: spellings that older versions of genv had, or other programs use.
+//! `genv init -`, `genv root`, `genv exec devices` and `genv version`: spellings that older versions of genv had, or other
+//! programs use.
 
 use std::env;
+use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -24,22 +28,43 @@ impl Init {
     }
 }
 
-/// Print the folder that genv is installed in.
+/// Commands that genv 1.x ran by `genv exec` too.
+const ONCE_AFTER_EXEC: [&str; 6] = ["devices", "enforce", "envs", "monitor", "remote", "usage"];
+
+/// The words of a command line without an `exec` of genv 1.x.
+pub(super) fn without_exec(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_old = words.get(1).is_some_and(|word| word == "exec")
+        && words
+            .get(2)
+            .is_some_and(|word| ONCE_AFTER_EXEC.into_iter().any(|name| word == name));
+    if is_old {
+        words.remove(1);
+    }
+    words
+}
+
+/// Print the folder of genv's own files: its 'bin' has links to the programs and the shims.
 #[derive(Debug, Args)]
 pub(crate) struct Root {}
 
 impl Root {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let program = env::current_exe().context("cannot tell where this program is")?;
-        let folder = program.parent().unwrap_or(&program);
-        let root = match folder.parent() {
-            Some(root) if folder.ends_with("bin") => root,
-            _ => folder,
-        };
-        let mut line = root.as_os_str().as_bytes().to_vec();
+        let root = root_of(&program).context(
+            "cannot tell the folder of genv's own files: this genv was installed without one. The packages and the tarball of \
+             genv have it: install one of them",
+        )?;
+        let mut line = root.into_os_string().into_vec();
         line.push(b'\n');
         Ok(io::stdout().write_all(&line)?)
     }
+}
+
+/// `lib/genv` beside the folder of a program, if its `bin` leads to this program: people remove the folder that is printed.
+fn root_of(program: &Path) -> Option<PathBuf> {
+    let root = program.parent()?.parent()?.join("lib/genv");
+    let linked = fs::canonicalize(root.join("bin").join(program.file_name()?)).ok()?;
+    (linked == program).then_some(root)
 }
 
 /// Print the version of genv.
@@ -49,5 +74,28 @@ pub(crate) struct Version {}
 impl Version {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         Ok(print(concat!(env!("CARGO_PKG_VERSION"), "\n").as_bytes())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exec_is_left_out_only_before_what_genv_1_ran_so() {
+        for (line, expected) in [
+            ("genv exec devices ps", "genv devices ps"),
+            ("genv exec remote -host a envs", "genv remote -host a envs"),
+            ("genv exec -- usage", "genv exec -- usage"),
+            ("genv exec --gpus 1 monitor", "genv exec --gpus 1 monitor"),
+            ("genv exec ./devices", "genv exec ./devices"),
+            ("genv envs exec devices", "genv envs exec devices"),
+            ("genv exec", "genv exec"),
+            ("genv", "genv"),
+        ] {
+            let words = line.split(' ').map(OsString::from).collect();
+            let spelled = without_exec(words).join(OsString::from(" ").as_os_str());
+            assert_eq!(spelled, expected);
+        }
     }
 }

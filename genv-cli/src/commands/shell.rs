@@ -8,10 +8,11 @@ use clap::Args;
 use genv_core::sources::SourceOptions;
 use genv_core::state::{StateStore, directory_path};
 
+use super::why::print_unread;
 use crate::failure::Failure;
 use crate::machine::{store, tell};
 use crate::shell::{
-    self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, resume,
+    self, Caller, CallerError, Detected, ResumeError, Resumed, Shell as Kind, Wish, resume,
 };
 
 const EXAMPLE: &str = r#"Example: in ~/.bashrc or ~/.zshrc, so that 'genv activate' works in every new shell
@@ -53,6 +54,10 @@ struct Action {
     /// Become a member of the environment that the shell was started in, or leave it if it ended.
     #[arg(long, hide = true)]
     join: bool,
+
+    /// Show the environment as it is now, and print what became of its devices. The shell asks before a prompt.
+    #[arg(long, hide = true)]
+    prompt: bool,
 }
 
 impl Shell {
@@ -60,6 +65,9 @@ impl Shell {
         let action = self.action;
         if action.join {
             return join();
+        }
+        if action.prompt {
+            return prompt();
         }
         if action.reattach || action.reconfigure {
             return refresh();
@@ -102,7 +110,7 @@ fn status() -> Result<String, CallerError> {
 fn join() -> anyhow::Result<()> {
     let caller = Caller::from_environment()?;
     let interactive = caller.interactive();
-    if let Resumed::Left(why) = resumed(caller, true)?
+    if let Resumed::Left(why) = resumed(caller, Wish::Join)?
         && interactive
     {
         note(&why);
@@ -110,23 +118,34 @@ fn join() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a shell does before a prompt when a file has changed.
+fn prompt() -> anyhow::Result<()> {
+    match resumed(Caller::from_environment()?, Wish::Prompt)? {
+        Resumed::Shown(Some(line)) => tell(&line),
+        Resumed::Left(why) => note(&why),
+        Resumed::Shown(None) | Resumed::Nothing => {}
+    }
+    print_unread();
+    Ok(())
+}
+
 /// What [`resume`] does, with what is said of the state's files.
-fn resumed(caller: Caller, join: bool) -> Result<Resumed, ResumeError> {
+fn resumed(caller: Caller, wish: Wish) -> Result<Resumed, ResumeError> {
     let options = SourceOptions::default().or_from_environment();
     let mut store = options.map_or_else(
         // What is wrong with it, the commands that ask the GPUs say.
         |_| StateStore::new(directory_path(env::var_os("GENV_TMPDIR").as_deref())),
         |options| store(&options),
     );
-    let resumed = resume(caller, &mut store, join);
+    let resumed = resume(caller, &mut store, wish);
     store.take_notices().iter().for_each(|notice| tell(notice));
     resumed
 }
 
 /// Shows the shell its environment as it is now.
 pub(crate) fn refresh() -> anyhow::Result<()> {
-    match resumed(Caller::from_environment()?, false)? {
-        Resumed::Shown => {}
+    match resumed(Caller::from_environment()?, Wish::Refresh)? {
+        Resumed::Shown(_) => {}
         Resumed::Left(why) => note(&why),
         Resumed::Nothing => bail!(Failure::NotActive("refresh")),
     }

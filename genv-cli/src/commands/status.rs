@@ -1,5 +1,7 @@
 //! `genv status`
 
+use std::env;
+
 use clap::Args;
 use genv_core::state::{EnvironmentState, State};
 use serde_json::json;
@@ -7,6 +9,7 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
 use crate::own_environment;
+use crate::shell::visible;
 
 /// Tell which environment this shell is in, and which devices it has.
 #[derive(Debug, Args)]
@@ -43,6 +46,7 @@ fn object(state: &State, environment: Option<&EnvironmentState>) -> serde_json::
             "gpus": environment.gpus,
             "gpu_memory": environment.gpu_memory.map(|amount| amount.to_string()),
             "devices": state.attached(&environment.eid),
+            "stale": stale(&state.attached(&environment.eid)).is_some(),
             "pids": environment.pids,
             "kernel_ids": environment.kernel_ids,
         }),
@@ -60,6 +64,10 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
         };
     };
     let devices = state.attached(eid);
+    let stale = stale(&devices).map(|shown| {
+        let shown = harmless(&shown);
+        format!("Shell     has CUDA_VISIBLE_DEVICES={shown}: 'genv attach --refresh' sets it to the devices\n")
+    });
     let devices = match &devices[..] {
         [] => "to no device".to_owned(),
         attached => {
@@ -80,7 +88,14 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
         |amount| format!("{amount} of each device"),
     );
     format!(
-        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n",
-        harmless(eid)
+        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}",
+        harmless(eid),
+        stale.unwrap_or_default()
     )
+}
+
+/// What this shell shows in place of these devices; none: it shows them.
+fn stale(devices: &[u32]) -> Option<String> {
+    let shown = env::var_os("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    (shown != visible(devices)).then(|| shown.to_string_lossy().into_owned())
 }

@@ -11,13 +11,13 @@ use genv_core::state::{AttachmentState, DeviceState, State};
 use serde::Serialize;
 
 use super::devices::known;
-use super::envs::user;
 use super::free::{memory, processes, told};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
+use crate::users::Users;
 
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
   genv who 0";
@@ -64,8 +64,6 @@ struct Holder {
     attached: Option<String>,
     #[serde(skip)]
     attached_timestamp_seconds: Option<f64>,
-    #[serde(skip)]
-    user: String,
 }
 
 /// A process that uses it.
@@ -128,11 +126,12 @@ impl Who {
         } else {
             let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE"];
             let mut table = Table::new(header).header(!self.output.no_header);
+            let mut users = Users::default();
             for it in &answer.holders {
                 let since = it.attached_timestamp_seconds;
                 let claimed = it.memory_bytes.map(|it| memory(Some(it)));
                 table.row([
-                    Cell::foreign(&it.user),
+                    it.uid.map(|uid| users.cell(uid)).unwrap_or_default(),
                     Cell::foreign(&it.eid),
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
                     Cell::own(claimed.unwrap_or_else(|| "all".to_owned())),
@@ -236,7 +235,6 @@ fn holder(attachment: &AttachmentState, state: &State) -> Holder {
             .attached_timestamp_seconds
             .map(|attached| Times::here().text(Some(attached))),
         attached_timestamp_seconds: attachment.attached_timestamp_seconds,
-        user: environment.map(user).unwrap_or_default(),
     }
 }
 

@@ -5,14 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
+use genv_core::duration::format_span;
 use genv_core::enforcement::{
-    DONE_FILE, ENFORCER_DIRECTORY, Enforcement, FrozenViolation, HeldViolation,
+    DONE_FILE, DisputedRecord, ENFORCER_DIRECTORY, Enforcement, FrozenViolation, HeldViolation,
+    Stance, UndeliveredWarning, unread_file,
 };
 use genv_core::model::local_time_zone;
+use genv_core::proc::{find_username, own_uid, username};
 use genv_core::text::moment;
 use serde::Serialize;
 
 use crate::ago::now_seconds;
+use crate::machine::tell;
 use crate::output::{JsonFlag, harmless, print, print_json};
 
 const EXAMPLE: &str = "Example: why is my process going to be ended, and what can I do
@@ -44,9 +48,20 @@ struct Answer<'a> {
     /// Why it is not known whether the user breaks more rules.
     not_known: Option<String>,
     paused_until_seconds: Option<f64>,
+    /// Whether nothing is done because the breaker is open.
+    breaker_is_open: bool,
+    /// Since when, Unix time.
+    breaker_since_seconds: Option<f64>,
+    /// Whether the user reads this, so that the warnings in it are delivered.
+    #[serde(skip)]
+    is_asked_by_user: bool,
+    #[serde(skip)]
+    stance: Stance,
     violations: Vec<&'a HeldViolation>,
     /// Violations of which it is not known whether they are over.
     frozen: Vec<&'a FrozenViolation>,
+    /// Records of the user's environments that somebody else changed.
+    disputed: Vec<&'a DisputedRecord>,
     /// What was done in the last days.
     done: Vec<&'a HeldViolation>,
     /// What an enforcer on another machine has warned of or done here.
@@ -71,11 +86,10 @@ impl Why {
         let is_asked_by_user = self.user.is_none();
         let uid = match &self.user {
             Some(user) => user.strip_prefix("uid:").and_then(|uid| uid.parse().ok()),
-            None => Some(genv_core::proc::own_uid()),
+            None => Some(own_uid()),
         };
         // The enforcer calls a user by name where it knows one.
-        let found = uid.and_then(uzers::get_user_by_uid);
-        let name = found.and_then(|user| user.name().to_str().map(str::to_owned));
+        let name = uid.and_then(find_username);
         let by_uid = uid.map(|uid| format!("uid:{uid}"));
         let user = self
             .user
@@ -100,12 +114,12 @@ impl Why {
         })?;
         let now = now_seconds();
         let is_meant = |it: &&HeldViolation| it.concerns(&user, uid);
+        let names = [Some(&user), name.as_ref(), by_uid.as_ref()];
         let is_frozen = |it: &&FrozenViolation| {
-            let names = [Some(&user), name.as_ref(), by_uid.as_ref()];
-            it.username
-                .as_ref()
-                .is_some_and(|it| names.contains(&Some(it)))
+            let username = it.username.as_ref();
+            username.is_some_and(|it| names.contains(&Some(it)))
         };
+        let is_disputed = |it: &&DisputedRecord| names.contains(&Some(&it.username));
         let is_recent =
             |it: &&HeldViolation| it.at_seconds.is_some_and(|at| now - at < SHOWN_SECONDS);
         let answer = Answer {
@@ -115,8 +129,17 @@ impl Why {
             abandoned: enforcement.is_abandoned(now),
             not_known: enforcement.not_known(now),
             paused_until_seconds: enforcement.paused_until_seconds,
+            breaker_is_open: enforcement.breaker.is_some(),
+            breaker_since_seconds: enforcement.breaker_since_seconds,
+            is_asked_by_user,
+            stance: enforcement.stance(),
             violations: enforcement.violations.iter().filter(is_meant).collect(),
             frozen: enforcement.frozen.iter().filter(is_frozen).collect(),
+            disputed: enforcement
+                .disputed_records
+                .iter()
+                .filter(is_disputed)
+                .collect(),
             done: done
                 .violations
                 .iter()
@@ -142,6 +165,54 @@ impl Why {
     }
 }
 
+/// Prints the warnings of the enforcer of this machine that have not reached the user, a line each, and confirms that they
+/// have. What cannot be read is not mentioned: the prompt asks for it again and again.
+pub(crate) fn print_unread() {
+    let (directory, uid) = (Path::new(ENFORCER_DIRECTORY), own_uid());
+    if !directory.join(unread_file(uid)).exists() {
+        return;
+    }
+    let Ok(Some(enforcement)) = Enforcement::read(directory) else {
+        return;
+    };
+    let name = username(uid);
+    let held = enforcement.violations.iter();
+    let unread: Vec<_> = held
+        .filter(|it| it.concerns(&name, Some(uid)))
+        .filter_map(|it| it.undelivered.as_ref().map(|warning| (it, warning)))
+        .collect();
+    let stance = enforcement.stance();
+    for (held, warning) in &unread {
+        let outlook = if warning.is_waited_for && stance == Stance::Enforces {
+            warned(held, warning)
+        } else {
+            held.outlook(stance, now_seconds(), &local_time_zone())
+        };
+        tell(&format!(
+            "{}: {}; {}. 'genv why' tells how to comply",
+            harmless(&held.rule),
+            harmless(&held.found),
+            harmless(&outlook)
+        ));
+    }
+    if !unread.is_empty() {
+        enforcement.confirm_read(directory);
+    }
+}
+
+/// What follows a warning that is delivered by this text.
+fn warned(held: &HeldViolation, warning: &UndeliveredWarning) -> String {
+    let follows = match warning.wait_seconds {
+        Some(wait) => {
+            let (action, wait) = (&held.action, format_span(wait));
+            format!("{action} follows {wait} after all who are concerned have got it")
+        }
+        None => "nothing more follows".to_owned(),
+    };
+    let (number, of) = (warning.number, warning.of);
+    format!("with this text warning {number} of {of} is delivered to you; {follows}")
+}
+
 impl Answer<'_> {
     fn text(&self, now_seconds: f64) -> String {
         let here = self.violations.iter().map(|held| (*held, None));
@@ -159,24 +230,34 @@ impl Answer<'_> {
         let frozen: Vec<_> = here.chain(elsewhere).collect();
         let zone = local_time_zone();
         let mut text = String::new();
+        if self.breaker_is_open {
+            let since = self.breaker_since_seconds.map(|it| moment(it, &zone));
+            let since = since.map(|it| format!(" since {it}")).unwrap_or_default();
+            text = format!(
+                "The breaker of the enforcer is open{since}: nothing is done until an administrator closes it.\n\n"
+            );
+        }
         let not_known = self.not_known.as_deref().map(harmless);
         if let Some(why) = &not_known {
             let more = if all_is_empty { "" } else { "more " };
-            text = format!(
-                "It is not known whether {} breaks {more}rules: {why}.\n",
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "It is not known whether {} breaks {more}rules: {why}.",
                 harmless(self.user)
             );
             if !all_is_empty {
                 text.push('\n');
             }
         } else if all_is_empty && frozen.is_empty() {
-            text = format!("Nothing is held against {}.\n", harmless(self.user));
+            let _ = writeln!(text, "Nothing is held against {}.", harmless(self.user));
         }
         for (it, enforcer) in all {
-            let mode = if enforcer.is_some() {
-                "enforce"
-            } else {
-                self.mode
+            let outlook = match enforcer {
+                // What that enforcer has seen since is known to it alone.
+                Some(_) if it.stage == "acted" => it.done(now_seconds, &zone),
+                Some(_) => it.outlook(Stance::Enforces, now_seconds, &zone),
+                None => self.outlook(it, now_seconds),
             };
             let host = it.hostname.as_deref().map(harmless);
             let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
@@ -189,7 +270,7 @@ impl Answer<'_> {
                 harmless(&it.found),
                 harmless(&it.allowed),
                 moment(it.since_seconds, &zone),
-                harmless(&it.outlook(mode, now_seconds, &zone)),
+                harmless(&outlook),
                 harmless(&it.remedy)
             );
             if let Some(enforcer) = enforcer {
@@ -215,11 +296,37 @@ impl Answer<'_> {
                 let _ = writeln!(text, "  Told by    {}\n", harmless(enforcer));
             }
         }
+        self.describe_disputed(&mut text);
         self.describe_done(&mut text, now_seconds);
-        if self.mode != "enforce" && !all_is_empty {
+        if self.stance == Stance::OnlySays && !all_is_empty {
             text.push_str("The enforcer only says what it would do.\n");
         }
         text
+    }
+
+    /// What comes of a violation here. Who reads this is warned by it.
+    fn outlook(&self, held: &HeldViolation, now_seconds: f64) -> String {
+        let unread = held.undelivered.as_ref();
+        let unread = unread.filter(|it| {
+            it.is_waited_for && self.is_asked_by_user && self.stance == Stance::Enforces
+        });
+        let Some(warning) = unread.filter(|_| held.stage == "held") else {
+            return held.outlook(self.stance, now_seconds, &local_time_zone());
+        };
+        warned(held, warning)
+    }
+
+    fn describe_disputed(&self, text: &mut String) {
+        for it in &self.disputed {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                text,
+                "\nThe record of environment {} on {} is disputed: {}.\n  What would harm you in it does not count. If you made the change, confirm it by a command of genv in that environment.",
+                harmless(&it.eid),
+                harmless(&it.hostname),
+                harmless(&it.why)
+            );
+        }
     }
 
     /// The newest first.
@@ -236,7 +343,7 @@ impl Answer<'_> {
                 text,
                 "  {}{host}: {}; {}; allowed: {}",
                 harmless(&it.rule),
-                harmless(&it.outlook("enforce", now_seconds, &zone)),
+                harmless(&it.done(now_seconds, &zone)),
                 harmless(&it.found),
                 harmless(&it.allowed)
             );

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use genv_core::proc::may_read_environ;
 use genv_core::state::State;
 use rustix::process::geteuid;
 
@@ -56,10 +57,7 @@ pub(super) fn processes() -> Check {
     let user = geteuid();
     // The first process belongs to root, and exists in every pid namespace.
     let stat = File::open(proc.join("1/stat")).map(drop);
-    let environ = environ_of_any(others(proc, user.as_raw()), |pid| {
-        let mut file = File::open(proc.join(pid.to_string()).join("environ"))?;
-        file.read(&mut [0]).map(drop)
-    });
+    let environ = environ_of_any(others(proc, user.as_raw()), may_read_environ);
     judged(stat, environ, user.is_root())
 }
 

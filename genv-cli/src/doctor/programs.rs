@@ -14,6 +14,11 @@ const ACTIVE: &str = "GENV_ENVIRONMENT_ID";
 pub(super) fn shell() -> Check {
     const NAME: &str = "shell";
     match Caller::from_environment() {
+        Ok(caller) if caller.is_unhooked() => Check::warn(
+            NAME,
+            "genv is set up in it, and what genv runs before each prompt was removed: devices that are taken away stay in CUDA_VISIBLE_DEVICES",
+            "let nothing replace PROMPT_COMMAND, or precmd_functions in zsh, after genv is set up; 'genv attach --refresh' puts it back",
+        ),
         Ok(_) => Check::ok(NAME, "genv is set up in it"),
         Err(CallerError::NotSetUp(detected)) => Check::warn(
             NAME,

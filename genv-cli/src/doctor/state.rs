@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use genv_core::state::is_on_network;
 use genv_core::state::{LockError, State, StateDirectory, StateSource as _, StoreError};
-use rustix::fs::{Access, StatVfsMountFlags, access, statfs, statvfs};
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use super::Check;
 use crate::machine::Machine;
@@ -29,9 +30,6 @@ const FILES: [&str; 4] = [
     "genv-members.json",
     "genv.lock",
 ];
-
-/// File systems that others write to as well (statfs(2)): NFS, CIFS, SMB2, Lustre, CephFS.
-const NETWORK: [u32; 5] = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0bd0_0bd0, 0x00c3_6400];
 
 /// The directory.
 pub(super) fn directory(path: &Path) -> Vec<Check> {
@@ -87,8 +85,7 @@ pub(super) fn directory(path: &Path) -> Vec<Check> {
 
 fn mount(path: &Path) -> Check {
     const NAME: &str = "file system";
-    let found = statvfs(path).and_then(|mount| Ok((mount, statfs(path)?.f_type)));
-    let (mount, kind) = match found {
+    let mount = match statvfs(path) {
         Ok(found) => found,
         Err(errno) => {
             return Check::fail(
@@ -105,14 +102,7 @@ fn mount(path: &Path) -> Check {
     if mount.f_blocks > 0 && (mount.f_bavail == 0 || mount.f_files > 0 && mount.f_favail == 0) {
         return Check::fail(NAME, "it is full", "make room on it");
     }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::unnecessary_cast,
-        reason = "the type of the field differs between architectures; the kernel's numbers have 32 bits"
-    )]
-    let network = NETWORK.contains(&(kind as u32));
-    if network {
+    if is_on_network(path) {
         let found = "it is shared with other machines, whose devices would be taken for this one's";
         return Check::fail(
             NAME,

@@ -6,11 +6,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use signal_hook::consts::SIGTSTP;
 
 use super::detect::{Detected, detect};
-use super::variables::{self, Change, ShellEnvironment};
+use super::variables::{self, Change, Occasion, ShellEnvironment};
+use super::watch::Watch;
 use super::{PROTOCOL, Shell, shims};
 
 /// Set by the shell function for one call.
@@ -24,7 +26,18 @@ const CHANNEL: &str = "/proc/self/fd/9";
 pub(crate) struct Caller {
     shell: Shell,
     pid: u32,
-    interactive: bool,
+    kind: Kind,
+    /// What its prompt compares, as it was before anything was read.
+    watch: Option<Watch>,
+}
+
+/// What the function knows of its shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Interactive,
+    /// It is interactive, and others have removed what should run before each prompt.
+    Unhooked,
+    Script,
 }
 
 /// Why the calling shell cannot be changed.
@@ -96,7 +109,11 @@ impl Caller {
         if is_function_waiting() {
             // Ctrl-Z would stop this program, and with it the shell, which waits for it and cannot let it go on.
             signal_hook::flag::register(SIGTSTP, Arc::default())?;
-            Ok(caller)
+            let watch = Some(caller.pid).filter(|_| caller.interactive());
+            Ok(Self {
+                watch: watch.and_then(Watch::begin),
+                ..caller
+            })
         } else {
             Err(CallerError::NotSetUp(detect()))
         }
@@ -110,10 +127,16 @@ impl Caller {
             (words[0] == PROTOCOL.to_string(), named, &words[..])
             && let Ok(pid) = pid.parse()
         {
+            let kind = match *kind {
+                "interactive" => Kind::Interactive,
+                "unhooked" => Kind::Unhooked,
+                _ => Kind::Script,
+            };
             return Ok(Self {
                 shell,
                 pid,
-                interactive: *kind == "interactive",
+                kind,
+                watch: None,
             });
         }
         Err(CallerError::OtherVersion(named.unwrap_or_else(any_shell)))
@@ -126,7 +149,17 @@ impl Caller {
 
     /// Whether somebody types into the shell.
     pub(crate) const fn interactive(&self) -> bool {
-        self.interactive
+        !matches!(self.kind, Kind::Script)
+    }
+
+    /// Whether others have removed what should run before each prompt.
+    pub(crate) const fn is_unhooked(&self) -> bool {
+        matches!(self.kind, Kind::Unhooked)
+    }
+
+    /// When the shell looked at its environment last, if its prompt does.
+    pub(crate) fn seen(&self) -> Option<SystemTime> {
+        self.watch.as_ref()?.since()
     }
 
     /// Lets the shell enter `environment`; `prompt`: and show it in its prompt, if it is interactive.
@@ -138,15 +171,15 @@ impl Caller {
         environment: &ShellEnvironment<'_>,
         prompt: bool,
     ) -> Result<(), CallerError> {
-        self.show(environment, Some(prompt))
+        self.show(environment, Occasion::Enter { prompt })
     }
 
-    /// Lets a shell that is in `environment` know how it is now.
+    /// Lets a shell that is in `environment` know how it is now, after a command of the user's.
     ///
     /// # Errors
     /// The shell is gone.
     pub(crate) fn refresh(self, environment: &ShellEnvironment<'_>) -> Result<(), CallerError> {
-        self.show(environment, None)
+        self.show(environment, Occasion::Command)
     }
 
     /// Lets the shell leave its environment: everything is as before it entered.
@@ -155,17 +188,41 @@ impl Caller {
     /// The shell is gone.
     pub(crate) fn leave(self) -> Result<(), CallerError> {
         let changes = variables::hide(|name| env::var_os(name));
+        self.watch.as_ref().inspect(|watch| watch.forget());
         self.hand_over(&changes)
     }
 
-    fn show(
+    /// Lets a shell show the environment that it is in.
+    ///
+    /// # Errors
+    /// The shell is gone.
+    pub(super) fn show(
         self,
         environment: &ShellEnvironment<'_>,
-        prompt: Option<bool>,
+        occasion: Occasion,
     ) -> Result<(), CallerError> {
         let read = |name: &str| env::var_os(name);
-        let changes = variables::show(read, environment, shims::folder(), prompt);
+        let mut changes = variables::show(read, environment, shims::folder(), occasion);
+        changes.push(Change::Watch(
+            self.watched(variables::path_folder(&changes)),
+        ));
         self.hand_over(&changes)
+    }
+
+    /// What its prompt shall compare from now on; nothing if it cannot.
+    fn watched(&self, folder: OsString) -> Vec<OsString> {
+        let Some(watch) = self.watch.as_ref().filter(|it| it.keep().is_ok()) else {
+            return Vec::new();
+        };
+        let mut words: Vec<OsString> = watch.paths().collect();
+        words.insert(1, folder);
+        words
+    }
+
+    /// Has its prompt look again only when something changes from now on.
+    pub(super) fn mark_seen(&self) {
+        // Without a stamp the prompt asks again.
+        self.watch.as_ref().map(Watch::keep);
     }
 
     /// Sees to it that the shell still listens, which one that was killed does not.
@@ -178,8 +235,10 @@ impl Caller {
     }
 
     fn hand_over(&self, changes: &[Change]) -> Result<(), CallerError> {
-        let hides = |change: &&Change| self.interactive || !matches!(change, Change::Prompt(_));
-        let changes: Vec<Change> = changes.iter().filter(hides).cloned().collect();
+        let is_meant = |change: &&Change| {
+            self.interactive() || !matches!(change, Change::Prompt(_) | Change::Watch(_))
+        };
+        let changes: Vec<Change> = changes.iter().filter(is_meant).cloned().collect();
         send(&variables::code(self.shell, &changes))
     }
 }
@@ -195,13 +254,13 @@ mod tests {
 
     #[test]
     fn a_call_names_shell_pid_and_kind() {
-        let caller = Caller::parse("1 zsh 42 interactive".into()).unwrap();
+        let caller = Caller::parse("2 zsh 42 interactive".into()).unwrap();
         assert_eq!(
             (caller.shell, caller.pid(), caller.interactive()),
             (Shell::Zsh, 42, true)
         );
         assert!(
-            !Caller::parse("1 bash 42 script".into())
+            !Caller::parse("2 bash 42 script".into())
                 .unwrap()
                 .interactive()
         );
@@ -210,10 +269,11 @@ mod tests {
     #[test]
     fn a_call_of_another_version_is_told_how_to_go_on() {
         for text in [
-            "2 fish 42 interactive more",
+            "1 fish 42 interactive",
             "0 fish 1 script",
-            "1 fish x script",
-            "1 fish 3",
+            "2 fish x script",
+            "2 fish 3",
+            "2 fish 42 interactive more",
         ] {
             let error = Caller::parse(text.into()).unwrap_err();
             assert!(
@@ -226,7 +286,7 @@ mod tests {
                     .ends_with("genv shell --init fish | source")
             );
         }
-        for text in ["", "1", "1 tcsh 3 script"] {
+        for text in ["", "2", "2 tcsh 3 script"] {
             let error = Caller::parse(text.into()).unwrap_err();
             assert!(matches!(error, CallerError::OtherVersion(_)), "{text}");
         }

@@ -5,12 +5,13 @@ use std::process::Command;
 
 use super::ShellEnvironment;
 use super::shims;
-use super::variables::{self, Change};
+use super::variables::{self, Change, Occasion};
 
 /// Gives a program the variables that a shell in the environment has.
 pub(crate) fn enter_child(command: &mut Command, environment: &ShellEnvironment<'_>) {
     let read = |name: &str| env::var_os(name);
-    for change in variables::show(read, environment, shims::folder(), Some(false)) {
+    let occasion = Occasion::Enter { prompt: false };
+    for change in variables::show(read, environment, shims::folder(), occasion) {
         match change {
             Change::Set(name, value) => {
                 command.env(name, value);
@@ -18,7 +19,7 @@ pub(crate) fn enter_child(command: &mut Command, environment: &ShellEnvironment<
             Change::Unset(name) => {
                 command.env_remove(name);
             }
-            Change::Prompt(_) => {}
+            Change::Prompt(_) | Change::Watch(_) => {}
         }
     }
 }

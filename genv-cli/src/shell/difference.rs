@@ -10,6 +10,7 @@ pub(crate) const VARIABLE: &str = "GENV_RESTORE";
 pub(crate) const REPLACED: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
 const PATH: &str = "PATH";
+const SHOWN: &str = "SHOWN";
 const PROMPT: &str = "PROMPT";
 
 /// What entering an environment changed.
@@ -21,6 +22,8 @@ pub(crate) struct Difference {
     pub(crate) path_entry: Option<OsString>,
     /// Whether the prompt shows the environment.
     pub(crate) prompt: bool,
+    /// What `CUDA_VISIBLE_DEVICES` was set to last: another value is the user's.
+    pub(crate) shown: Option<OsString>,
 }
 
 impl Difference {
@@ -39,6 +42,9 @@ impl Difference {
         if self.prompt {
             words.push(PROMPT.to_owned());
         }
+        if let Some(shown) = &self.shown {
+            words.push(format!("{SHOWN}={}", escape(shown)));
+        }
         words.join(" ")
     }
 
@@ -55,6 +61,8 @@ impl Difference {
                 difference.path_entry = value;
             } else if name == PROMPT.as_bytes() {
                 difference.prompt = true;
+            } else if name == SHOWN.as_bytes() {
+                difference.shown = value;
             }
         }
         difference
@@ -110,8 +118,9 @@ mod tests {
             replaced in [proptest::option::of(bytes()), proptest::option::of(bytes())],
             path_entry in proptest::option::of(bytes()),
             prompt: bool,
+            shown in proptest::option::of(bytes()),
         ) {
-            let difference = Difference { replaced, path_entry, prompt };
+            let difference = Difference { replaced, path_entry, prompt, shown };
             prop_assert_eq!(Difference::decode(OsStr::new(&difference.encode())), difference);
         }
 

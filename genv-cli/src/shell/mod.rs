@@ -13,31 +13,37 @@
 //! ```
 //!
 //! The protocol between function and program, version [`PROTOCOL`]:
-//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|script`.
+//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|script`: `unhooked` where
+//!   others have removed what should run before each prompt.
 //! - File descriptor 9 is the pipe.
-//! - The code sets and unsets exported variables, and calls `__genv_prompt on|off`, which the function's
+//! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the function's
 //!   template defines. Nothing else: what a value holds cannot run (`quote`).
+//!
+//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls `genv shell --prompt`
+//! if one of them is newer. No program is started otherwise.
 
 mod caller;
 mod child;
 mod detect;
 mod difference;
+mod news;
 mod quote;
 mod resume;
 mod shims;
 mod template;
 mod variables;
+mod watch;
 
 pub(crate) use caller::{Caller, CallerError, advice, called_by_genv_1, is_function_waiting};
 pub(crate) use child::enter_child;
 pub(crate) use detect::{Detected, detect};
-pub(crate) use resume::{ResumeError, Resumed, resume};
+pub(crate) use resume::{ResumeError, Resumed, Wish, resume};
 pub(crate) use shims::folder as shims_folder;
 pub(crate) use template::{deinit, init};
-pub(crate) use variables::ShellEnvironment;
+pub(crate) use variables::{ShellEnvironment, visible};
 
 /// Version of the protocol. A function of another version is refused: its shell has to be set up again.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 
 /// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

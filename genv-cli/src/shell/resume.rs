@@ -1,21 +1,36 @@
 //! A shell that is in an environment already when it starts, because its parent was, or that asks how it is now.
 
 use std::env;
+use std::path::Path;
 
-use genv_core::state::{MemberId, State, StateStore, StoreError};
+use genv_core::proc::own_uid;
+use genv_core::state::{ConfirmedChange, MemberId, State, StateStore, StoreError, read_confirmed};
 
+use super::news::News;
+use super::variables::{Occasion, shown_devices, users_devices};
 use super::{Caller, CallerError};
 use crate::own_environment::{Shown, check_member};
 
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resumed {
-    /// The shell shows it as it is now.
-    Shown,
+    /// The shell shows it as it is now; and what became of its devices meanwhile, where the prompt asks.
+    Shown(Option<String>),
     /// The shell showed an environment that it cannot be in, and shows none any more. This is why.
     Left(String),
     /// There is nothing to do: the shell is in no environment, or in a container, whose environment is not its own to join.
     Nothing,
+}
+
+/// What a shell wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Become a member of the environment, as every shell that was started within one, and show it.
+    Join,
+    /// Show it as it is now.
+    Refresh,
+    /// The same, where the prompt asks: a `CUDA_VISIBLE_DEVICES` of the user's stays.
+    Prompt,
 }
 
 /// Why the shell stays as it is.
@@ -30,12 +45,10 @@ pub(crate) enum ResumeError {
 }
 
 /// Shows the shell the environment that its variables name, as it is now. If it ended, or is another user's, the shell leaves.
-///
-/// `join`: the shell becomes a member of it, as every shell that was started within an environment.
 pub(crate) fn resume(
     caller: Caller,
     store: &mut StateStore,
-    join: bool,
+    wish: Wish,
 ) -> Result<Resumed, ResumeError> {
     let Some(eid) = env::var_os("GENV_ENVIRONMENT_ID") else {
         return Ok(Resumed::Nothing);
@@ -45,16 +58,22 @@ pub(crate) fn resume(
     }
     let eid = eid.to_string_lossy().into_owned();
     let pid = caller.pid();
+    let since = caller.seen();
+    if wish == Wish::Prompt {
+        // What cannot be read now is not asked for before each prompt.
+        caller.mark_seen();
+    }
     // Most shells have joined or have nothing to join: neither needs the lock.
-    let mut found = find(&store.read()?, &eid, pid);
+    let state = store.read()?;
+    let mut found = find(&state, &eid, pid);
     store.note_news();
-    if join && found.as_ref().is_ok_and(|(_, member)| !member) {
+    if wish == Wish::Join && found.as_ref().is_ok_and(|(_, member)| !member) {
         if let Err(why) = check_member(pid) {
             caller.leave()?;
             return Ok(Resumed::Left(why.to_string()));
         }
         found = store.update(|state| {
-            let uid = genv_core::proc::own_uid();
+            let uid = own_uid();
             let still_there = state.environment(&eid).is_some_and(|it| it.uid == uid);
             if !still_there {
                 return Ok::<_, StoreError>(Err(ended(&eid)));
@@ -64,9 +83,26 @@ pub(crate) fn resume(
         })?;
     }
     match found {
+        Ok((shown, _)) if wish == Wish::Prompt => {
+            let variable = |name: &str| env::var_os(name);
+            let news = News {
+                state: &state,
+                eid: &eid,
+                seen: since,
+                before: shown_devices(variable),
+                users: users_devices(variable),
+                now: &shown.devices,
+            };
+            let line = news.line();
+            caller.show(&shown.for_shell(), Occasion::Prompt)?;
+            Ok(Resumed::Shown(line))
+        }
         Ok((shown, _)) => {
             caller.refresh(&shown.for_shell())?;
-            Ok(Resumed::Shown)
+            Ok(Resumed::Shown(None))
+        }
+        Err(_) if wish == Wish::Prompt && !has_ended(store.path(), &eid) => {
+            Ok(Resumed::Shown(Some(disputed(&eid))))
         }
         Err(why) => {
             caller.leave()?;
@@ -80,7 +116,7 @@ pub(crate) fn resume(
 fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     let environment = state.environments.iter().find(|it| it.eid == eid);
     let environment = environment.ok_or_else(|| ended(eid))?;
-    if environment.uid != genv_core::proc::own_uid() {
+    if environment.uid != own_uid() {
         return Err(format!(
             "environment {} is another user's",
             eid.escape_debug()
@@ -88,6 +124,27 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     }
     let member = state.shells(environment).any(|it| it == pid);
     Ok((Shown::now(state, environment), member))
+}
+
+/// Whether a command of this user or of root ended an environment, and none began another one by its id. Without it every user
+/// may have removed or changed its record.
+fn has_ended(directory: &Path, eid: &str) -> bool {
+    let confirmed = [own_uid(), 0].map(|uid| read_confirmed(directory, uid));
+    let latest = |is_it: fn(&ConfirmedChange) -> bool| {
+        let changes = confirmed.iter().flatten().filter(|it| it.eid == eid);
+        let changes = changes.filter(|it| is_it(&it.change));
+        changes.map(|it| it.at_seconds).reduce(f64::max)
+    };
+    let ended = latest(|it| matches!(it, ConfirmedChange::Ended));
+    ended > latest(|it| matches!(it, ConfirmedChange::Joined { .. }))
+}
+
+fn disputed(eid: &str) -> String {
+    format!(
+        "the state files do not have environment {} of yours any more, and no command of yours or of root ended it: this shell \
+         keeps its variables. 'genv envs' shows which environments there are, 'genv deactivate' leaves this one",
+        eid.escape_debug()
+    )
 }
 
 fn ended(eid: &str) -> String {

@@ -1,26 +1,56 @@
 //! The code that sets a shell up, and that removes it again.
 
+use std::env;
+use std::path::{Path, PathBuf};
+
+use super::quote::quote;
 use super::{PROTOCOL, Shell};
 
-/// In the templates: the shell's name, the protocol's version, and what begins a line that is for zsh alone.
-const MARKS: [&str; 3] = ["@SHELL@", "@PROTOCOL@", "@zsh@ "];
+/// In the templates: the shell's name, the protocol's version, the program, and what begins a line that is for bash or zsh
+/// alone.
+const MARKS: [&str; 5] = ["@SHELL@", "@PROTOCOL@", "@PROGRAM@", "@bash@ ", "@zsh@ "];
 
 /// The code that defines the functions, and joins or leaves an environment that the shell inherited.
 pub(crate) fn init(shell: Shell) -> String {
-    let [name, protocol, zsh] = MARKS;
+    code_of(shell, &program())
+}
+
+fn code_of(shell: Shell, program: &Path) -> String {
+    let [name, protocol, program_mark, bash, zsh] = MARKS;
     let template = match shell {
         Shell::Bash | Shell::Zsh => include_str!("templates/genv.sh"),
         Shell::Fish => include_str!("templates/genv.fish"),
     };
+    let others = match shell {
+        Shell::Bash => zsh,
+        Shell::Zsh | Shell::Fish => bash,
+    };
     let mut code = String::new();
-    for line in template.lines() {
-        if shell == Shell::Zsh || !line.contains(zsh) {
-            code.push_str(&line.replace(zsh, ""));
-            code.push('\n');
-        }
+    for line in template.lines().filter(|line| !line.contains(others)) {
+        code.push_str(&line.replace(zsh, "").replace(bash, ""));
+        code.push('\n');
     }
+    let program = quote(shell, program.as_os_str().as_encoded_bytes());
     code.replace(name, shell.name())
         .replace(protocol, &PROTOCOL.to_string())
+        .replace(program_mark, &String::from_utf8_lossy(&program))
+}
+
+/// This program, as it was found: a link that is called by its name goes on after an upgrade that removes its target.
+fn program() -> PathBuf {
+    let own = env::current_exe().unwrap_or_default();
+    let is_own = |it: &PathBuf| it.canonicalize().is_ok_and(|it| it == own);
+    let called = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = if called.is_absolute() {
+        Some(called).filter(is_own)
+    } else {
+        let mut candidates = env::split_paths(&folders)
+            .filter(|it| it.is_absolute())
+            .map(|it| it.join(&called));
+        candidates.find(is_own)
+    };
+    found.unwrap_or(own)
 }
 
 /// The code that leaves the environment and removes the functions.
@@ -62,6 +92,15 @@ mod tests {
                 let removed = deinit(shell).split_whitespace().any(|word| word == name);
                 assert!(removed, "{} keeps {name}", shell.name());
             }
+        }
+    }
+
+    #[test]
+    fn a_programs_path_is_one_word() {
+        for shell in Shell::ALL {
+            let code = code_of(shell, Path::new("/opt/it's $HOME/genv"));
+            let word = String::from_utf8(quote(shell, b"/opt/it's $HOME/genv")).unwrap();
+            assert!(code.contains(&word), "{code}");
         }
     }
 }

@@ -32,9 +32,23 @@ pub(crate) enum Change {
     Unset(&'static str),
     /// Show or hide the environment in the prompt.
     Prompt(bool),
+    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), and files. Empty: no more.
+    Watch(Vec<OsString>),
+}
+
+/// Why a shell shows an environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// It enters it, and shows it in its prompt or does not.
+    Enter { prompt: bool },
+    /// A command of the user changed it, or asks for it.
+    Command,
+    /// Its prompt found that it may have changed: a `CUDA_VISIBLE_DEVICES` of the user's stays.
+    Prompt,
 }
 
 const PATH: &str = "PATH";
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// How long a value from the state may be. Anybody may have written it, and with a variable of 128 KiB
 /// the kernel starts no program any more, not even the one that leaves the environment.
@@ -49,15 +63,15 @@ const OWN: [&str; 5] = [
     "GENV_SHELL",
 ];
 
-/// The changes with which a shell shows `environment`, whether it was in it before or not. The prompt is changed
-/// if `prompt` says so, or as it was when the environment was entered.
+/// The changes with which a shell shows `environment`, whether it was in it before or not. The prompt stays as it was when
+/// the environment was entered.
 ///
 /// `variable` reads the shell's exported variables; `path_entry` is the folder to put in front of PATH.
 pub(crate) fn show(
     variable: impl Fn(&str) -> Option<OsString>,
     environment: &ShellEnvironment<'_>,
     path_entry: Option<OsString>,
-    prompt: Option<bool>,
+    occasion: Occasion,
 ) -> Vec<Change> {
     let before = variable(difference::VARIABLE).map(|text| Difference::decode(&text));
     let inside = variable("GENV_ENVIRONMENT_ID").is_some_and(|eid| !eid.is_empty());
@@ -66,7 +80,9 @@ pub(crate) fn show(
         replaced: difference::REPLACED.map(|name| variable(name).filter(|_| !inside)),
         ..Difference::default()
     });
-    kept.prompt = prompt.unwrap_or(kept.prompt);
+    if let Occasion::Enter { prompt } = occasion {
+        kept.prompt = prompt;
+    }
 
     let mut changes = Vec::new();
     let mut set = |name, value: Option<OsString>| {
@@ -89,8 +105,12 @@ pub(crate) fn show(
             .map(|amount| amount.to_string().into()),
     );
     set("GENV_SHELL", Some("1".into()));
-    set("CUDA_DEVICE_ORDER", Some("PCI_BUS_ID".into()));
-    set("CUDA_VISIBLE_DEVICES", Some(visible(environment.devices)));
+    if occasion != Occasion::Prompt || users_devices(&variable).is_none() {
+        let devices = visible(environment.devices);
+        set("CUDA_DEVICE_ORDER", Some("PCI_BUS_ID".into()));
+        set(VISIBLE_DEVICES, Some(devices.clone()));
+        kept.shown = Some(devices);
+    }
     if let Some(entry) = path_entry {
         let path = variable(PATH).unwrap_or_default();
         if !entries(&path).any(|found| found == entry.as_bytes()) {
@@ -101,6 +121,28 @@ pub(crate) fn show(
     set(difference::VARIABLE, Some(kept.encode().into()));
     changes.push(Change::Prompt(kept.prompt));
     changes
+}
+
+/// What `CUDA_VISIBLE_DEVICES` was set to last by genv, if that is known.
+pub(crate) fn shown_devices(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+    Difference::decode(&variable(difference::VARIABLE)?).shown
+}
+
+/// A value of `CUDA_VISIBLE_DEVICES` that genv did not set, empty where it is not set.
+pub(crate) fn users_devices(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+    let shown = shown_devices(&variable)?;
+    let now = variable(VISIBLE_DEVICES).unwrap_or_default();
+    (now != shown).then_some(now)
+}
+
+/// The folder that was put in front of PATH.
+pub(crate) fn path_folder(changes: &[Change]) -> OsString {
+    let restore = changes.iter().find_map(|change| match change {
+        Change::Set(difference::VARIABLE, value) => Some(value),
+        _ => None,
+    });
+    let entry = restore.and_then(|text| Difference::decode(text).path_entry);
+    entry.unwrap_or_default()
 }
 
 /// The changes with which a shell shows no environment any more.
@@ -119,6 +161,7 @@ pub(crate) fn hide(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     }
     changes.push(Change::Unset(difference::VARIABLE));
     changes.push(Change::Prompt(false));
+    changes.push(Change::Watch(Vec::new()));
     changes
 }
 
@@ -155,6 +198,13 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
                 let state = if *shown { "on" } else { "off" };
                 code.extend(format!("__genv_prompt {state}").bytes());
             }
+            (_, Change::Watch(words)) => {
+                code.extend(b"__genv_watch");
+                for word in words {
+                    code.push(b' ');
+                    code.extend(quote(shell, word.as_bytes()));
+                }
+            }
         }
         code.push(b'\n');
     }
@@ -162,7 +212,7 @@ pub(crate) fn code(shell: Shell, changes: &[Change]) -> Vec<u8> {
 }
 
 /// The value of `CUDA_VISIBLE_DEVICES`; with no device, or more than there can be, it hides all.
-fn visible(devices: &[u32]) -> OsString {
+pub(crate) fn visible(devices: &[u32]) -> OsString {
     let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
     let indices = indices.join(",");
     if (1..=MOST_BYTES).contains(&indices.len()) {

@@ -195,7 +195,7 @@ const USAGE: &str = r#"{
     {"pid": 7, "used_gpu_memory": [{"index": 0, "gpu_memory": "8192mi"}], "eid": "e1"},
     {"pid": 8, "used_gpu_memory": [], "eid": null}
   ]},
-  "envs": {"envs": [{"eid": "e1", "uid": 1001, "creation": "21/11/2026 00:00:00", "username": "alice",
+  "envs": {"envs": [{"eid": "e1", "uid": 1001, "creation": "17/11/2026 00:00:00", "username": "alice",
     "config": {"name": "a\ud800b", "gpus": 1, "gpu_memory": null}, "pids": [1], "kernel_ids": []}]},
   "devices": {"devices": [{"index": 0, "total_memory": "40960mi",
     "attachments": [{"eid": "e1", "gpu_memory": "10gi", "time": "21/11/2026 00:00:00"}]}]}
@@ -232,7 +232,7 @@ fn what_genv_1_says_of_a_process_counts_and_what_it_could_not_read_is_unknown() 
         let environment = snapshot.environment("e1").unwrap();
         assert_eq!(environment.username, "alice");
         // Local there: one and a half hours ahead.
-        assert_eq!(environment.created_timestamp_seconds, Some(1_795_213_800.0));
+        assert_eq!(environment.created_timestamp_seconds, Some(1_794_868_200.0));
         assert_eq!(snapshot.devices[0].attachments[0].share_ratio, 0.25);
     }
 }

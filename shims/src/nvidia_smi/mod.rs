@@ -98,7 +98,12 @@ fn restricted(
         Mode::ComputeApps(columns) => {
             rewritten(real, &restricted, &mut ComputeApps::new(&columns, own))
         }
-        Mode::Table => rewritten(real, &restricted, &mut Table::new(devices, own)),
+        Mode::Table => {
+            let mut table = Table::new(devices, own);
+            let ended = rewritten(real, &restricted, &mut table);
+            table.left_out().iter().for_each(|line| say(line));
+            ended
+        }
         Mode::Untouched | Mode::List | Mode::Query | Mode::Setting => Err(real.exec(&restricted)),
     }
 }

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use genv_core::outside;
+
 use super::filter::{Filter, Own};
 
 /// By how much a row may be narrower than its table.
@@ -16,6 +18,9 @@ pub(crate) struct Table<O> {
     /// Devices of the environment, with the memory that it may use of each, in bytes, where that is limited.
     devices: BTreeMap<u32, Option<u64>>,
     own: O,
+    /// Memory in MiB that processes which are left out hold of each device; absent where the driver does not tell. Those that
+    /// only draw are none.
+    others: BTreeMap<u32, Option<u64>>,
     /// The lines of a table that is not yet whole.
     lines: Vec<Vec<u8>>,
     /// Where its processes begin, once they do.
@@ -27,9 +32,25 @@ impl<O: Own> Table<O> {
         Self {
             devices,
             own,
+            others: BTreeMap::new(),
             lines: Vec::new(),
             processes: None,
         }
+    }
+
+    /// What the last table leaves out, a line for each device.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let line = |(device, memory): (&u32, &Option<u64>)| {
+            let used = match memory {
+                Some(mebibytes) => {
+                    let memory = outside::memory(mebibytes.saturating_mul(1 << 20));
+                    format!("{memory} of device {device} are used by others")
+                }
+                None => format!("device {device} is used by others"),
+            };
+            format!("{used}: 'genv who {device}' tells more")
+        };
+        self.others.iter().map(line).collect()
     }
 
     /// A process's name may hold line breaks: its row goes on until it is about as wide as the rule above the list,
@@ -103,6 +124,7 @@ impl<O: Own> Table<O> {
     ) -> Option<Vec<Process>> {
         let last = lines.len() - usize::from(lines.last().is_some_and(|line| is_border(line)));
         let rows: Vec<Vec<u8>> = lines.drain(first.min(last)..last).collect();
+        self.others.clear();
         let mut processes: Vec<_> = rows.iter().map(|row| Process::read(row, pid_end)).collect();
         let pids: Vec<u32> = processes
             .iter()
@@ -133,6 +155,15 @@ impl<O: Own> Table<O> {
             kept.push(format!("|{:<width$}|\n", "  No running processes found").into_bytes());
         }
         lines.splice(first..first, kept);
+        for other in processes.iter().flatten() {
+            let Some(device) = other.place.first().filter(|_| other.computes) else {
+                continue;
+            };
+            if !own.contains(&other.pid) {
+                let memory = self.others.entry(*device).or_insert(Some(0));
+                *memory = memory.zip(other.memory_mebibytes).map(|(a, b)| a + b);
+            }
+        }
         processes.retain(is_kept);
         Some(processes.into_iter().flatten().collect())
     }
@@ -175,6 +206,8 @@ struct Process {
     pid: u32,
     /// The GPU, and the GPU instance and compute instance where it is split.
     place: Vec<u32>,
+    /// Whether its type is another than graphics alone.
+    computes: bool,
     /// Absent where the driver does not tell.
     memory_mebibytes: Option<u64>,
 }
@@ -184,6 +217,8 @@ impl Process {
     fn read(row: &[u8], pid_end: usize) -> Option<Self> {
         let head = std::str::from_utf8(row.get(1..pid_end)?).ok()?;
         let (place, pid) = head.trim_end().rsplit_once(' ')?;
+        let mut words = row[pid_end..].split(u8::is_ascii_whitespace);
+        let kind = words.find(|word| !word.is_empty());
         let row = row.trim_ascii_end().strip_suffix(b"|")?.trim_ascii_end();
         let memory = row
             .rsplit(|byte| *byte == b' ')
@@ -191,6 +226,7 @@ impl Process {
             .strip_suffix(b"MiB");
         Some(Self {
             pid: pid.parse().ok()?,
+            computes: kind != Some(b"G"),
             place: place
                 .split_whitespace()
                 .map_while(|number| number.parse().ok())

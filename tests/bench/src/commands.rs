@@ -1,5 +1,7 @@
 //! What the commands cost that people and prompts run all day.
 
+mod prompts;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use genv_tests::state;
 
 use crate::load::{Change, DEVICES, Load, write_environments};
 use crate::table::{Table, median, milliseconds, verdict};
+
+pub(crate) use prompts::table as prompts;
 
 const ROUNDS: usize = 200;
 /// genv 1.4.3 takes a hundred times longer.

@@ -55,16 +55,17 @@ pub(crate) fn table() -> Result<Table> {
             now_seconds,
         };
         let began = thread_cpu_seconds();
-        last = plan(&input, &history);
+        drop(plan(&input, &history));
         let planned = thread_cpu_seconds();
-        history.follow(&input, &last);
-        let followed = thread_cpu_seconds();
+        last = history.plan(&input);
+        let both = thread_cpu_seconds() - planned;
         for step in &last.steps {
             history.settle(step, &Outcome::Would, now_seconds);
         }
         if cycle >= CYCLES_BEFORE {
-            planning.push(planned - began);
-            following.push(followed - planned);
+            let planned = planned - began;
+            planning.push(planned);
+            following.push(both - planned);
         }
     }
     ensure!(
@@ -176,6 +177,7 @@ fn snapshot(host: usize) -> Snapshot {
                 memory_bytes,
                 share_ratio: 1.0,
                 attached_timestamp_seconds: Some(NOON - 3600.0 - number as f64),
+                moved: false,
             });
             held.push(EnvironmentDevice {
                 index: device.index,
@@ -260,6 +262,7 @@ fn device(gpu: u32) -> Device {
         mig_parent: false,
         measurements: DeviceMeasurements::default(),
         processes_measured: true,
+        use_unexplained: false,
         attachments: Vec::new(),
     }
 }

@@ -27,12 +27,16 @@ fn main() -> Result<()> {
             writeln!(out, "{}", budgets::table()?)?;
             writeln!(out, "{}", growth::table()?)?;
             writeln!(out, "{}", commands::table()?)?;
+            writeln!(out, "{}", commands::prompts()?)?;
             writeln!(out, "{}", shims::table()?)?;
             writeln!(out, "{}", enforcer::table()?)?;
             writeln!(out, "{}", enforcer_host::table()?)?;
             write_all(&mut out, &remote::tables()?)?;
         }
-        ["commands"] => writeln!(out, "{}", commands::table()?)?,
+        ["commands"] => {
+            writeln!(out, "{}", commands::table()?)?;
+            writeln!(out, "{}", commands::prompts()?)?;
+        }
         ["shims"] => writeln!(out, "{}", shims::table()?)?,
         ["enforcer"] => {
             writeln!(out, "{}", enforcer::table()?)?;

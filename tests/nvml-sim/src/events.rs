@@ -145,7 +145,7 @@ host_calls! {
 
 gpu_calls! {
     fn nvmlDeviceGetSupportedEventTypes(device, out: Out<'_, u64>) {
-        put(out, if device.supports(Measurement::XidEvents) { XID } else { 0 })
+        device.put(out, if device.supports(Measurement::XidEvents) { XID } else { 0 })
     }
 
     fn nvmlDeviceRegisterEvents(device, types: u64, set: usize) {

@@ -5,7 +5,9 @@ pub mod passing;
 mod shown;
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, ensure};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
@@ -13,7 +15,25 @@ use regex::Regex;
 
 use self::passing::Passing;
 use self::shown::prints;
+use crate::http::free_port;
 use crate::session::Session;
+
+/// The port of genv-exporter, as pages name it.
+pub const EXPORTER_PORT: u16 = 9820;
+
+/// The port of genv-exporter in pages and help texts as they are run. It is another one where a program of this machine
+/// holds [`EXPORTER_PORT`], as the first of README's two commands does.
+pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| {
+    let is_free = TcpListener::bind(("127.0.0.1", EXPORTER_PORT)).is_ok();
+    let other = || free_port().expect("a free port");
+    if is_free { EXPORTER_PORT } else { other() }
+});
+
+/// A text of a page or help with [`PORT_HERE`].
+#[must_use]
+pub fn with_port_here(text: &str) -> String {
+    text.replace(&EXPORTER_PORT.to_string(), &PORT_HERE.to_string())
+}
 
 /// Where a block of commands is typed: the second word behind its fence, as in `sh lab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +144,7 @@ impl Page {
         ensure!(names.len() > 10, "only {names:?}");
         let read = |name: String| {
             let text = fs::read_to_string(repository.join(&name));
-            let text = text.with_context(|| name.clone())?;
+            let text = with_port_here(&text.with_context(|| name.clone())?);
             Ok(Self {
                 name,
                 text,

@@ -30,7 +30,7 @@ const PLACES: [(&str, Place); 14] = [
 ];
 
 /// Command lines that begin so are run elsewhere: by which file, and what stands there.
-pub const ELSEWHERE: [(&str, &str, &str); 21] = [
+pub const ELSEWHERE: [(&str, &str, &str); 22] = [
     (
         "ansible-playbook",
         "tests/packages/playbook.rs",
@@ -56,6 +56,11 @@ pub const ELSEWHERE: [(&str, &str, &str); 21] = [
         "tests/shims/docker.rs",
         "\"run\", \"--gpus\"",
     ),
+    (
+        "rm -rf $(genv root)",
+        "tests/packages/deb.rs",
+        "rm -rf $(genv root)",
+    ),
     ("rpm --erase", "tests/packages/rpm.rs", "\"--erase\""),
     (
         "rpm --query",
@@ -69,7 +74,7 @@ pub const ELSEWHERE: [(&str, &str, &str); 21] = [
     ),
     (
         "unshare --map-root-user",
-        "tests/users.rs",
+        "tests/users/main.rs",
         "\"unshare\", \"-r\"",
     ),
     (

@@ -7,7 +7,7 @@ use anyhow::Result;
 use genv_core::model::HostSnapshot;
 use genv_enforcer::config::{Config, Mode};
 use genv_enforcer::metrics::{self, Counters, Measured};
-use genv_enforcer::plan::{History, Input, Outcome, StepKind, plan};
+use genv_enforcer::plan::{History, Input, Outcome, StepKind};
 use genv_web::metrics::{MetricFamily, Samples};
 
 /// How long it is paused before it is switched on.
@@ -66,8 +66,7 @@ impl PlayedEnforcer {
             paused_until_seconds,
             now_seconds,
         };
-        let plan = plan(&input, &self.history);
-        self.history.follow(&input, &plan);
+        let plan = self.history.plan(&input);
         let hostnames = || hosts.iter().map(|host| host.hostname.as_str());
         let mode = config.mode;
         self.counters.shown();

@@ -54,11 +54,31 @@ fn memory_beyond_what_the_driver_keeps_makes_a_device_without_a_process_unknown(
         if let Some(empty) = empty_mib {
             unused(&mut lab, 0.0, empty);
             lab.after(0.0);
+            lab.after(10.0);
         }
         unused(&mut lab, 0.0, used_mib);
         lab.after(1.0);
         let case = format!("{used_mib} MiB used, {empty_mib:?} when empty");
         assert_eq!(known(&lab.after(10.0)), is_known, "{case}");
+    }
+}
+
+#[test]
+fn an_empty_list_that_no_other_answer_confirms_is_not_known() {
+    for (utilization_ratio, used_mib, is_known) in [
+        (None, None, false),
+        (Some(0.0), None, true),
+        (None, Some(100), true),
+    ] {
+        let mut lab = Lab::new();
+        unused(&mut lab, 0.0, used_mib.unwrap_or_default());
+        let measurements = &mut lab.device(0).measurements;
+        measurements.utilization_ratio = utilization_ratio;
+        measurements.memory.take_if(|_| used_mib.is_none());
+        assert_eq!(known(&lab.after(0.0)), is_known, "{used_mib:?}");
+        // A process that is listed needs no such confirmation.
+        lab.device(0).processes = Some(vec![on_gpu(7, Some(0.5))]);
+        assert!(known(&lab.after(1.0)));
     }
 }
 
@@ -86,14 +106,122 @@ fn a_list_that_fails_now_and_then_does_not_put_off_what_contradicts_it() {
 }
 
 #[test]
-fn another_driver_may_keep_more() {
+fn no_failed_reading_begins_the_ten_seconds_anew() {
+    type Fail = fn(&mut Lab);
+    let failures: [(&str, Fail); 6] = [
+        ("lost", |lab| *lab.device(0) = lost(&gpu(0))),
+        ("no reading", |lab| {
+            lab.device(0).measurements = DeviceMeasurements::default();
+        }),
+        ("no memory", |lab| lab.device(0).measurements.memory = None),
+        ("no version", |lab| {
+            lab.gpu.as_mut().unwrap().driver_version = None;
+        }),
+        ("no uuid", |lab| lab.device(0).uuid.clear()),
+        ("another session", |lab| {
+            lab.gpu.as_mut().unwrap().session += 1;
+        }),
+    ];
+    for (failure, fails) in failures {
+        let mut lab = Lab::new();
+        let whole = lab.gpu.clone();
+        for second in 0..12 {
+            let session = lab.gpu.as_ref().unwrap().session;
+            lab.gpu.clone_from(&whole);
+            lab.gpu.as_mut().unwrap().session = session;
+            unused(&mut lab, 0.0, 8000);
+            if second % 3 == 1 {
+                fails(&mut lab);
+            }
+            lab.after(1.0);
+        }
+        lab.gpu.clone_from(&whole);
+        unused(&mut lab, 0.0, 8000);
+        assert!(!known(&lab.after(0.0)), "{failure}");
+    }
+}
+
+#[test]
+fn another_driver_or_a_new_session_of_the_same_may_keep_more() {
+    for is_same_version in [false, true] {
+        let mut lab = Lab::new();
+        unused(&mut lab, 0.0, 3);
+        lab.after(0.0);
+        lab.after(10.0);
+        unused(&mut lab, 0.0, 600);
+        let sample = lab.gpu.as_mut().unwrap();
+        if is_same_version {
+            sample.session += 1;
+        } else {
+            sample.driver_version = Some("580.1".to_owned());
+        }
+        lab.after(1.0);
+        assert!(known(&lab.after(10.0)), "{is_same_version}");
+    }
+}
+
+#[test]
+fn one_odd_reading_of_memory_is_not_what_the_driver_keeps() {
+    for odd_mib in [0, 3, 900] {
+        let mut lab = Lab::new();
+        for second in 0..60 {
+            let is_odd = second == 15;
+            unused(&mut lab, 0.0, if is_odd { odd_mib } else { 300 });
+            let snapshot = lab.after(2.0);
+            assert!(known(&snapshot), "{odd_mib} MiB, {second}");
+        }
+        // What the driver keeps is still known.
+        unused(&mut lab, 0.0, 400);
+        lab.after(1.0);
+        assert!(!known(&lab.after(10.0)), "{odd_mib} MiB");
+    }
+}
+
+/// Alice's process works at 30 %; the driver lists it in one second of ten.
+#[test]
+fn no_use_is_measured_while_a_device_contradicts_its_list_however_short() {
     let mut lab = Lab::new();
-    unused(&mut lab, 0.0, 3);
-    lab.after(0.0);
-    unused(&mut lab, 0.0, 600);
-    lab.gpu.as_mut().unwrap().driver_version = Some("580.1".to_owned());
-    lab.after(1.0);
-    assert!(known(&lab.after(10.0)));
+    alice_computes(&mut lab);
+    for second in 0..40 {
+        let is_listed = second % 10 == 0;
+        unused(&mut lab, 0.3, 2000);
+        if is_listed {
+            lab.device(0).processes = Some(vec![on_gpu(101, Some(0.3))]);
+        }
+        let snapshot = lab.after(1.0);
+        let used = &snapshot.environments[0].devices[0];
+        let expected = is_listed.then_some(0.3);
+        assert_eq!(used.utilization_ratio, expected, "second {second}");
+        assert_eq!(snapshot.use_measured(0), is_listed, "second {second}");
+        // Each time for nine seconds alone.
+        assert!(known(&snapshot));
+    }
+    let counters = lab.after(0.0).counters;
+    let mut of_all = counters.user_device_use.iter();
+    let of_alice = of_all.find(|it| it.username == "alice").unwrap();
+    assert_eq!(of_alice.device_seconds.unwrap().idle, 0.0);
+}
+
+#[test]
+fn a_list_of_processes_that_all_rest_does_not_explain_a_device_at_work() {
+    // The device, a listed process of another user, and whether alice, of whom none is listed, is known to use nothing.
+    for (device, other, is_measured) in [
+        (0.95, Some(0.0), false),
+        (0.95, Some(0.05), false),
+        (0.95, Some(0.5), true),
+        (0.95, None, true),
+        (0.05, Some(0.0), true),
+    ] {
+        let mut lab = Lab::new();
+        alice_computes(&mut lab);
+        unused(&mut lab, device, 2000);
+        lab.device(0).processes = Some(vec![on_gpu(7, other)]);
+        let snapshot = lab.after(1.0);
+        let used = &snapshot.environments[0].devices[0];
+        let expected = is_measured.then_some(0.0);
+        assert_eq!(used.utilization_ratio, expected, "{device} {other:?}");
+        assert!(known(&snapshot));
+    }
 }
 
 #[test]

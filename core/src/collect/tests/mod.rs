@@ -4,6 +4,7 @@ mod accounts;
 mod contradictions;
 mod lab;
 mod moods;
+mod moved;
 mod properties;
 mod threads;
 mod unexplained;
@@ -74,6 +75,7 @@ fn on_gpu(pid: u32, utilization_ratio: Option<f64>) -> GpuProcess {
 fn sample(devices: Vec<DeviceSample>) -> GpuSample {
     GpuSample {
         driver_version: Some("550.163.01".to_owned()),
+        session: 0,
         devices,
         xid_events: Vec::new(),
     }
@@ -126,7 +128,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
 fn add_process(table: &mut ProcessTable, pid: u32, uid: u32, claim: Claim) {
     let lineage = |pid, parent| Lineage {
         start_time_ticks: u64::from(pid),
-        start_timestamp_seconds: 500.0,
+        start_timestamp_seconds: 1_000.0,
         parent,
         uid: Some(if pid == 1 { 0 } else { uid }),
     };

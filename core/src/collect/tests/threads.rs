@@ -1,13 +1,15 @@
 //! Sources that hang, fail and die, on their threads.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::moods::{Environments, Gpu, Moods, Processes, host};
 use super::*;
-use crate::collect::{CollectOptions, HostSources, spawn};
+use crate::collect::clock::Clock;
+use crate::collect::{CollectOptions, Collection, HostSources, spawn};
 use crate::gpu::{GpuError, GpuSource};
 use crate::model::{CollectorStatus, Publication};
 use crate::proc::{ProcessRequest, ProcessSource};
@@ -136,13 +138,17 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
     let mut stream = start(&moods);
     until(&mut stream, all_well);
     moods.processes.hang();
+    // A state that was asked for before they hung may be current longer.
     let publication = until(&mut stream, |snapshot| {
-        snapshot.environments.is_empty() && status(snapshot, "gpu").success
+        let is_current = |collector| status(snapshot, collector).current;
+        snapshot.environments.is_empty()
+            && status(snapshot, "gpu").success
+            && !is_current("processes")
+            && !is_current("state")
     });
     let snapshot = first(&publication);
     assert!(device(snapshot, 0).up);
     assert!(!status(snapshot, "processes").success);
-    assert!(!status(snapshot, "processes").current && !status(snapshot, "state").current);
     assert_eq!(snapshot.processes[0].attribution.state(), "unknown");
     moods.processes.recover();
     until(&mut stream, all_well);
@@ -220,6 +226,63 @@ fn the_state_is_read_after_the_devices_and_processes_after_both() {
     let mut stream = spawn(vec![sources], CollectOptions::default()).unwrap();
     assert!(all_well(first(&stream.next_blocking().unwrap())));
     assert_eq!(*order.lock().unwrap(), ["gpu", "state", "processes"]);
+}
+
+/// Answers one question for each permit.
+struct Permitted(Receiver<()>);
+
+impl ProcessSource for Permitted {
+    fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+        let _ = self.0.recv();
+        let mut table = ProcessTable::default();
+        for pid in &request.members {
+            add_process(&mut table, *pid, 1, Claim::Absent);
+        }
+        table
+    }
+
+    fn username(&mut self, uid: u32) -> String {
+        format!("user{uid}")
+    }
+}
+
+#[test]
+fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() {
+    let moods = Moods::default();
+    let (permit, permits) = channel();
+    let sources = HostSources {
+        processes: Box::new(Permitted(permits)),
+        ..host("lab", &moods)
+    };
+    let mut options = options();
+    options.collectors.gpu = false;
+    options.max_age = Duration::from_secs(3600);
+    let mut collection =
+        Collection::start(vec![sources], &options, &Clock::of_the_system()).unwrap();
+    // The processes are asked about no members, as the state is not read yet.
+    moods.state.hang();
+    collection.cycle();
+    moods.state.recover();
+    let read = |publication: &Publication, collector: &str| {
+        let status = status(first(publication), collector);
+        status.success || status.timestamp_seconds.is_some()
+    };
+    while !read(&collection.cycle(), "state") {}
+    permit.send(()).unwrap();
+    // That answer comes late, and none about the members follows.
+    let mut publication = collection.cycle();
+    while !read(&publication, "processes") {
+        publication = collection.cycle();
+    }
+    let snapshot = first(&publication);
+    assert_eq!(snapshot.environments.len(), 0);
+    assert!(!status(snapshot, "state").current, "{snapshot:#?}");
+    permit.send(()).unwrap();
+    while first(&publication).environments.is_empty() {
+        assert!(!status(first(&publication), "state").current);
+        publication = collection.cycle();
+    }
+    assert!(status(first(&publication), "state").current);
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn an_environment_remembers_when_it_was_active_until_it_ends() {
     alice_computes(&mut lab);
     lab.after(10.0);
     lab.device(0).processes = Some(Vec::new());
+    lab.device(0).measurements.utilization_ratio = Some(0.0);
     let idle = lab.after(10.0);
     let held = &idle.environments[0].devices[0];
     assert_eq!(held.last_active_timestamp_seconds, Some(UNIX + 10.0));
@@ -283,4 +284,27 @@ fn a_snapshot_reads_back_from_its_json() {
     let snapshot = lab.after(10.0);
     let json = serde_json::to_string(&snapshot).unwrap();
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot);
+}
+
+#[test]
+fn gpus_that_the_driver_does_not_show_any_more_or_that_are_held_are_named() {
+    let error = |lab: &mut Lab| lab.statuses(1.0)["gpu"].error.clone();
+    let mut lab = Lab::new();
+    alice_computes(&mut lab);
+    assert_eq!(error(&mut lab), None);
+    let whole = lab.gpu.clone();
+    // A lost GPU is shown.
+    *lab.device(1) = lost(&gpu(1));
+    assert_eq!(error(&mut lab), None);
+    lab.gpu.as_mut().unwrap().devices.pop();
+    assert!(error(&mut lab).unwrap().contains("does not show GPU 1,"));
+    lab.gpu.as_mut().unwrap().devices.clear();
+    assert!(error(&mut lab).unwrap().contains("does not show GPU 0, 1,"));
+    lab.gpu = whole;
+    assert_eq!(error(&mut lab), None);
+    // Never shown since the collection began, and held.
+    let mut lab = Lab::new();
+    alice_computes(&mut lab);
+    lab.gpu.as_mut().unwrap().devices.remove(0);
+    assert!(error(&mut lab).unwrap().contains("does not show GPU 0,"));
 }

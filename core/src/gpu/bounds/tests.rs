@@ -226,3 +226,30 @@ fn another_device_at_the_index_is_judged_by_itself() {
     other.uuid = "GPU-2".to_owned();
     assert!(apply(&mut bounds, other, 10.0).1.is_empty());
 }
+
+#[test]
+fn processes_hold_no_more_memory_than_their_device_uses() {
+    const GIB: u64 = 1 << 30;
+    let on_device = |amounts: &[u64], used_bytes: u64| {
+        let processes = amounts.iter().map(|gibibytes| GpuProcess {
+            pid: 7,
+            process_type: ProcessType::Compute,
+            memory_used_bytes: Some(gibibytes * GIB),
+            utilization_ratio: Some(0.5),
+        });
+        let device = DeviceSample {
+            processes: Some(processes.collect()),
+            ..device(memory(80 * GIB, used_bytes, GIB))
+        };
+        let (device, distrusted) = apply(&mut Bounds::default(), device, 0.0);
+        let kept = device.processes.map(|processes| {
+            let kept = processes.iter().filter(|it| it.memory_used_bytes.is_some());
+            (processes.len(), kept.count())
+        });
+        (kept, distrusted.len())
+    };
+    assert_eq!(on_device(&[3, 4], 6 * GIB), (Some((2, 2)), 0));
+    assert_eq!(on_device(&[3, 4], 6 * GIB - 1), (Some((2, 0)), 2));
+    assert_eq!(on_device(&[0, 70], 4 * GIB), (None, 1));
+    assert_eq!(on_device(&[4], GIB / 2), (None, 1));
+}

@@ -5,7 +5,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::DeviceAttributes;
 
 use super::device;
-use super::error::{Failure, optional};
+use super::error::{Answer, Failure, answered, optional};
 use super::processes::ProcessReader;
 use super::raw;
 use crate::gpu::DeviceSample;
@@ -20,15 +20,25 @@ pub(super) struct MigFacts {
     profile: Option<String>,
 }
 
-/// Whether the GPU is in MIG mode, with or without MIG devices in it.
+/// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if that could not be had.
 ///
 /// # Errors
 /// The device or the driver is gone.
-pub(super) fn is_enabled(device: &Device<'_>) -> Result<bool, Failure> {
+pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
-    let mode = optional("nvmlDeviceGetMigMode", device.mig_mode())?;
-    Ok(mode.is_some_and(|it| it.current == ENABLED))
+    let mode = match device.mig_mode() {
+        // Of a driver that does not know MIG.
+        Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
+            return Ok(Some(false));
+        }
+        mode => answered("nvmlDeviceGetMigMode", mode)?,
+    };
+    Ok(match mode {
+        Answer::Value(mode) => Some(mode.current == ENABLED),
+        Answer::NotSupported => Some(false),
+        Answer::Failed => None,
+    })
 }
 
 /// MIG devices that a GPU has at most: far more than any product, so that a wrong count costs little.

@@ -29,6 +29,8 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 pub struct NvmlSource {
     library: PathBuf,
     session: Option<Session>,
+    /// Sessions that were closed.
+    closed_sessions: u64,
     xids: XidWatcher,
     /// UUIDs by index, empty where never told.
     uuids: Vec<String>,
@@ -41,6 +43,7 @@ impl NvmlSource {
         Self {
             library: library.unwrap_or_else(|| PathBuf::from(DEFAULT_LIBRARY)),
             session: None,
+            closed_sessions: 0,
             xids: XidWatcher::default(),
             uuids: Vec::new(),
         }
@@ -57,6 +60,7 @@ impl NvmlSource {
         }
         Ok(GpuSample {
             driver_version: session.driver_version(),
+            session: self.closed_sessions,
             devices,
             xid_events: self.xids.take(),
         })
@@ -65,7 +69,7 @@ impl NvmlSource {
     /// Lets go of NVML, the waiting thread first: its share keeps the library in use.
     fn close(&mut self) {
         self.xids.stop();
-        self.session = None;
+        self.closed_sessions += u64::from(self.session.take().is_some());
     }
 }
 

@@ -1,5 +1,6 @@
 //! One initialization of NVML, from loading the library to unloading it, and the devices seen in it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use nvml_wrapper::error::NvmlError;
 use super::device::{self, Facts};
 use super::error::{Failure, driver_error, init_error, is_driver_gone, optional};
 use super::mig::{self, MigFacts};
-use super::processes::{ProcessReader, Processes};
+use super::processes::ProcessReader;
 use super::raw::{self, DeviceHandle};
 use crate::gpu::{DeviceSample, GpuError, UNUSED_RATIO};
 use crate::model::DeviceIndex;
@@ -204,19 +205,14 @@ impl Slot {
         let device = open.handle.device();
         let mig_parent = mig::is_enabled(&device)?;
         let measurements = device::measure(&device, &open.facts)?;
-        let listed = if mig_parent {
-            Processes {
-                named: Some(Vec::new()),
-                incomplete: false,
-            }
-        } else {
-            let used = measurements.utilization_ratio;
-            processes.read(
-                &device,
-                Some(&mut open.utilization_last_seen_timestamp),
-                used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
-            )?
-        };
+        let is_whole = mig_parent == Some(false);
+        let used = measurements.utilization_ratio;
+        let last_seen = &mut open.utilization_last_seen_timestamp;
+        let listed = processes.read(
+            &device,
+            is_whole.then_some(last_seen),
+            used.is_some_and(|ratio| ratio <= UNUSED_RATIO),
+        )?;
         let position = samples.len();
         samples.push(DeviceSample {
             index: DeviceIndex::gpu(index),
@@ -225,18 +221,38 @@ impl Slot {
             name: open.facts.name.clone(),
             minor: open.facts.minor,
             profile: None,
-            mig_parent,
+            mig_parent: false,
             measurements,
             processes: listed.named,
-            processes_incomplete: listed.incomplete,
+            // Its MIG devices may have processes that it does not list itself.
+            processes_incomplete: listed.incomplete || mig_parent.is_none(),
         });
-        if mig_parent && !mig::read(&device, index, &mut open.mig, processes, samples)? {
-            // Who uses the parts that were not found is not known, nor what memory they have.
-            let whole = &mut samples[position];
-            whole.mig_parent = false;
-            whole.measurements.memory = None;
-            whole.processes = None;
+        if mig_parent == Some(true) {
+            let all_found = mig::read(&device, index, &mut open.mig, processes, samples)?;
+            let (whole, parts) = samples[position..].split_at_mut(1);
+            split(&mut whole[0], parts, all_found);
         }
         Ok(())
+    }
+}
+
+/// Makes a GPU in MIG mode, with what it lists itself, the parent of its MIG devices. One without any is as a GPU that is
+/// not split: what it lists is on it.
+fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
+    let on_parts = parts
+        .iter()
+        .flat_map(|part| part.processes.iter().flatten());
+    let on_parts: BTreeSet<u32> = on_parts.map(|process| process.pid).collect();
+    let mut listed = whole.processes.iter().flatten();
+    if parts.is_empty() {
+        whole.processes_incomplete |= !all_found;
+    } else if all_found && listed.all(|process| on_parts.contains(&process.pid)) {
+        whole.mig_parent = true;
+        whole.processes = Some(Vec::new());
+        whole.processes_incomplete = false;
+    } else {
+        // Who uses the parts that were not found is not known, nor what memory they have.
+        whole.measurements.memory = None;
+        whole.processes = None;
     }
 }

@@ -48,8 +48,8 @@ impl FakeProc {
         self.file(pid, "environ", environ);
     }
 
-    fn reader(&self) -> ProcReader {
-        ProcReader::with_root(self.0.path())
+    fn reader(&self) -> DirectReader {
+        DirectReader::with_root(self.0.path())
     }
 
     fn read(&self, processes: &[u32], members: &[u32]) -> ProcessTable {
@@ -75,6 +75,26 @@ fn pids<T>(map: &HashMap<u32, T>) -> Vec<u32> {
     let mut pids: Vec<u32> = map.keys().copied().collect();
     pids.sort_unstable();
     pids
+}
+
+#[test]
+fn a_process_of_which_only_the_first_thread_ended_claims_what_its_others_do() {
+    let root = FakeProc::new();
+    root.process(42, 1, "");
+    let stat = |threads: u32| {
+        format!("42 (python) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 4200 0\n")
+    };
+    root.file(42, "stat", stat(2));
+    for (thread, environ) in [("42", ""), ("57", "A=b\0GENV_ENVIRONMENT_ID=7\0")] {
+        let directory = root.0.path().join("42/task").join(thread);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("environ"), environ).unwrap();
+    }
+    assert_eq!(root.claim(42), Claim::Named("7".to_owned()));
+    assert!(root.reader().can_act(42));
+    root.file(42, "stat", stat(1));
+    assert_eq!(root.claim(42), Claim::Missing(MissingEvidence::Zombie));
+    assert!(!root.reader().can_act(42));
 }
 
 #[test]
@@ -152,7 +172,7 @@ fn who_ended_or_was_stopped_cannot_act() {
         reader.read(&request(&[], &[42]));
     }
     assert!(!reader.can_act(43));
-    assert!(ProcReader::new().can_act(std::process::id()));
+    assert!(DirectReader::with_root(PROC).can_act(std::process::id()));
 }
 
 #[test]
@@ -276,7 +296,7 @@ fn what_is_remembered_is_bounded_by_what_was_seen_last() {
 
 #[test]
 fn without_a_proc_nothing_is_readable_and_nobody_is_dead() {
-    let mut reader = ProcReader::with_root("/nonexistent/proc");
+    let mut reader = DirectReader::with_root("/nonexistent/proc");
     let table = reader.read(&request(&[1], &[2]));
     assert_eq!(table.processes[&1], ProcessRead::Unreadable);
     assert!(table.hidden.contains(&2));
@@ -284,7 +304,7 @@ fn without_a_proc_nothing_is_readable_and_nobody_is_dead() {
 
 #[test]
 fn the_running_kernel_tells_this_process_and_its_ancestors() {
-    let mut reader = ProcReader::new();
+    let mut reader = DirectReader::with_root(PROC);
     let own = std::process::id();
     let mut last = None;
     // The second answer comes from memory where it may.
@@ -330,7 +350,7 @@ fn files_stay_open_of_as_many_processes_as_are_read_and_allowed() {
         };
         targets.filter(|target| of(target.clone())).count()
     };
-    let mut reader = ProcReader::new();
+    let mut reader = DirectReader::with_root(PROC);
     for _ in 0..2 * CYCLES_BETWEEN_STATS {
         assert_eq!(reader.read(&request(&pids, &[])).processes.len(), 3);
         assert_eq!(open(), 6);
@@ -361,7 +381,7 @@ fn a_new_command_name_is_seen_some_reads_later_and_a_new_claim_at_once() {
         .spawn()
         .unwrap();
     let pid = child.id();
-    let mut reader = ProcReader::new();
+    let mut reader = DirectReader::with_root(PROC);
     let mut read = || match reader.read(&request(&[pid], &[])).processes.remove(&pid) {
         Some(ProcessRead::Present(facts)) => facts,
         other => panic!("{other:?}"),

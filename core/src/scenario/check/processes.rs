@@ -93,10 +93,12 @@ impl Checker<'_> {
                 self.unique(&mut indices, index, entry_use.index.referenced, || {
                     format!("device {index}")
                 })?;
+                // A process that uses a device holds memory of it.
+                const LEAST_BYTES: u64 = 1 << 20;
                 uses.push(Use {
                     index,
                     process_type: entry.process_type.unwrap_or(ProcessType::Compute),
-                    memory_bytes: entry_use.memory.map_or(0, |memory| memory.0),
+                    memory_bytes: entry_use.memory.map_or(LEAST_BYTES, |memory| memory.0),
                     utilization: entry_use
                         .utilization
                         .clone()

@@ -67,6 +67,7 @@ impl SimulatedGpus {
         self.xid_events_until = Some(now);
         let mut sample = GpuSample {
             driver_version: Some(host.host().driver_version.clone()),
+            session: opened,
             ..GpuSample::default()
         };
         for device in host.devices() {

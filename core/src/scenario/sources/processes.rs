@@ -60,6 +60,9 @@ impl ProcessSource for SimulatedProcesses {
         let (mine, processes) = request.processes.iter().partition(|pid| simulated(pid));
         let (my_members, members) = request.members.iter().partition(|pid| simulated(pid));
         let mut table = self.real.read(&ProcessRequest { processes, members });
+        if host.environments().is_some() {
+            table.pid_namespace = None;
+        }
         let mine: Vec<u32> = mine;
         for pid in mine {
             let read = read_process(host, pid);

@@ -131,6 +131,74 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
     );
 }
 
+/// Bob's processes on these devices.
+fn outside(indices: &[u32]) -> BTreeMap<u32, Vec<OutsideUse>> {
+    let use_of = |gpu: &u32| OutsideUse {
+        gpu: *gpu,
+        pid: 4711 + gpu,
+        username: "bob".to_owned(),
+        memory_used_bytes: Some(2 << 30),
+        ..OutsideUse::default()
+    };
+    indices.iter().map(|it| (*it, vec![use_of(it)])).collect()
+}
+
+#[test]
+fn what_others_use_and_do_not_hold_is_not_handed_out() {
+    let list = devices(&[&["a"], &[], &[], &["b:4gi"]]);
+    let mut request = count(1);
+    request.usage.outside = outside(&[1, 3]);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![2]));
+    assert_eq!(chosen(&list, "4gi", &request), Ok(vec![2]));
+    request.selection = Selection::Count(2);
+    let remedy = "'--wait' waits until that ends, '--force' takes the device all the same";
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        format!(
+            "cannot attach 2 devices: 1 of 4 can be had. Device 1: process 4712 of bob (2.0 GiB) uses it and does \
+             not hold it; 2 environments hold others. {remedy}"
+        )
+    );
+    assert_eq!(
+        chosen(&list, "4gi", &request).unwrap_err(),
+        format!(
+            "cannot attach 2 devices with 4gi of memory: 1 of 4 can be had. Device 1: process 4712 of bob (2.0 GiB) uses it \
+             and does not hold it, and 1 more device is used so; one environment holds others. {remedy}"
+        )
+    );
+    request.selection = Selection::Index(1);
+    request
+        .usage
+        .outside
+        .entry(1)
+        .or_default()
+        .extend(outside(&[1, 2]).into_values().flatten());
+    assert_eq!(
+        chosen(&list, "", &request).unwrap_err(),
+        format!(
+            "cannot attach device 1: process 4712 of bob (2.0 GiB) and 2 more processes use it and do not hold it. \
+             {remedy}"
+        )
+    );
+    // Sharing with environments is another question.
+    let mut over = over(Selection::Count(4));
+    assert_eq!(chosen(&list, "", &over), Ok(vec![0, 1, 2, 3]));
+    over.usage.outside = outside(&[1, 3]);
+    assert!(chosen(&list, "", &over).is_err());
+    over.selection = Selection::Count(2);
+    assert_eq!(chosen(&list, "", &over), Ok(vec![0, 2]));
+}
+
+#[test]
+fn an_environment_keeps_what_it_has_whoever_uses_it() {
+    let list = devices(&[&["me"], &[]]);
+    let mut request = count(2);
+    request.usage.outside = outside(&[0]);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1]));
+    request.selection = Selection::Index(0);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0]));
+}
+
 #[test]
 fn over_subscription_takes_what_is_available_and_then_what_has_the_fewest_environments() {
     let list = devices(&[&["a", "b"], &["a"], &[], &["a"]]);
@@ -259,7 +327,7 @@ proptest! {
             let request = AttachRequest {
                 selection: step.selection,
                 over_subscribe: false,
-                usage: DeviceUsage { busy: step.busy, own: step.own, lost: step.lost.clone() },
+                usage: DeviceUsage { busy: step.busy, own: step.own, lost: step.lost.clone(), ..DeviceUsage::default() },
             };
             let before = state.clone();
             let had = state.attached(&eid);

@@ -54,7 +54,7 @@ fn what_a_change_takes_and_gives_is_noted() {
     let of_e = |change| ("e".to_owned(), change);
     let of_new = |change| ("new".to_owned(), change);
     assert_eq!(
-        changes((&before, &devices), (&after, &left)),
+        changes((&before, &devices), (&after, &left), &HashSet::new()),
         [
             of_e(ConfirmedChange::Left { pid: 1 }),
             of_e(ConfirmedChange::Configured { bytes: 5 }),
@@ -66,14 +66,17 @@ fn what_a_change_takes_and_gives_is_noted() {
             of_new(ConfirmedChange::Attached { gpu: 0 }),
         ]
     );
-    assert_eq!(changes((&after, &left), (&after, &left)), []);
+    assert_eq!(
+        changes((&after, &left), (&after, &left), &HashSet::new()),
+        []
+    );
     // A second record by the id of one ends neither.
     let second = EnvironmentState {
         uid: 1001,
         ..environment("e", &[9], None)
     };
     let twice = [after[0].clone(), second];
-    assert_eq!(changes((&twice, &[]), (&twice, &[])), []);
+    assert_eq!(changes((&twice, &[]), (&twice, &[]), &HashSet::new()), []);
 }
 
 #[test]
@@ -82,8 +85,20 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     let own = geteuid().as_raw();
     let directory = File::open(folder.path()).unwrap();
     let left = |pid| vec![("e".to_owned(), ConfirmedChange::Left { pid })];
-    write(directory.as_fd(), left(1), &[], 7.0);
-    write(directory.as_fd(), left(2), &[], 8.0);
+    write(
+        directory.as_fd(),
+        left(1),
+        &[],
+        &RecordedMembers::default(),
+        7.0,
+    );
+    write(
+        directory.as_fd(),
+        left(2),
+        &[],
+        &RecordedMembers::default(),
+        8.0,
+    );
     let times = |uid| -> Vec<f64> {
         let read = read_confirmed(folder.path(), uid);
         read.iter().map(|it| it.at_seconds).collect()
@@ -97,11 +112,24 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     fs::write(&path, "{").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(times(own), [0.0; 0]);
+    let live = [environment("e", &[1], None)];
+    let joined = |number| match number {
+        0 => vec![("e".to_owned(), ConfirmedChange::Joined { pid: 1000 })],
+        _ => left(number),
+    };
     for number in 0..300 {
-        write(directory.as_fd(), left(number), &[], f64::from(number));
+        write(
+            directory.as_fd(),
+            joined(number),
+            &live,
+            &RecordedMembers::default(),
+            f64::from(number),
+        );
     }
-    assert_eq!(times(own).len(), MOST_CHANGES);
-    assert_eq!(times(own).last(), Some(&299.0));
+    let kept = times(own);
+    assert_eq!(kept.len(), MOST_CHANGES);
+    // What an environment has is older than what the others left.
+    assert_eq!([kept[0], kept[1], kept[255]], [0.0, 45.0, 299.0]);
 }
 
 #[test]
@@ -118,7 +146,13 @@ fn what_is_over_fills_no_file() {
         ConfirmedChange::Left { pid: 1 },
         ConfirmedChange::Released { gpu: 0 },
     ] {
-        write(directory.as_fd(), of_e(change), &live, 7.0);
+        write(
+            directory.as_fd(),
+            of_e(change),
+            &live,
+            &RecordedMembers::default(),
+            7.0,
+        );
     }
     let kept = || -> Vec<ConfirmedChange> {
         let read = read_confirmed(folder.path(), geteuid().as_raw());
@@ -133,9 +167,21 @@ fn what_is_over_fills_no_file() {
     assert_eq!(kept(), left);
     // Of an environment that ended without a command.
     let other = vec![("other".to_owned(), ConfirmedChange::Left { pid: 3 })];
-    write(directory.as_fd(), other, &[], 8.0);
+    write(
+        directory.as_fd(),
+        other,
+        &[],
+        &RecordedMembers::default(),
+        8.0,
+    );
     let taken = ConfirmedChange::Left { pid: 3 };
     assert_eq!(kept(), [left[2].clone(), left[3].clone(), taken.clone()]);
-    write(directory.as_fd(), of_e(ConfirmedChange::Ended), &[], 8.0);
+    write(
+        directory.as_fd(),
+        of_e(ConfirmedChange::Ended),
+        &[],
+        &RecordedMembers::default(),
+        8.0,
+    );
     assert_eq!(kept(), [taken, ConfirmedChange::Ended]);
 }

@@ -213,7 +213,7 @@ fn what_is_not_a_regular_file_is_refused_without_waiting_for_it() {
     cannot read DIR/envs.json: it is not a regular file: move it away, or let the next change of an environment do so
     cannot read DIR/envs.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
     cannot read DIR/envs.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
-    cannot read DIR/envs.json: it has 1099511627776 bytes, and no more than 8388608 are read: if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it
+    cannot read DIR/envs.json: it has 1099511627776 bytes, and no more than 33554432 are read: move it away: environments whose processes live are restored by the commands of their users
     cannot read DIR/envs.json: it is not JSON: EOF while parsing an object at line 1 column 1: if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it
     "#);
 }

@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::model::{MemoryAmount, parse_local_time};
+use crate::state::AttachmentState;
 
 fn fixture(version: &str, file: &str) -> Vec<u8> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/genv-state");
@@ -10,11 +11,19 @@ fn fixture(version: &str, file: &str) -> Vec<u8> {
 }
 
 fn envs(value: &Value) -> Document<EnvironmentState> {
-    environments(value.to_string().as_bytes(), &TimeZone::UTC).unwrap()
+    environments(
+        value.to_string().as_bytes(),
+        &Reading::of_text(&TimeZone::UTC),
+    )
+    .unwrap()
 }
 
 fn devs(value: &Value) -> Document<DeviceState> {
-    devices(value.to_string().as_bytes(), &TimeZone::UTC).unwrap()
+    devices(
+        value.to_string().as_bytes(),
+        &Reading::of_text(&TimeZone::UTC),
+    )
+    .unwrap()
 }
 
 fn environment(eid: &str, created: i64) -> EnvironmentState {
@@ -62,7 +71,11 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
             "1.0.0", "31485", "11:55:57", "31909", "11:56:00", "11:55:59", "11:56:00",
         ),
     ] {
-        let read = environments(&fixture(version, "envs.json"), &TimeZone::UTC).unwrap();
+        let read = environments(
+            &fixture(version, "envs.json"),
+            &Reading::of_text(&TimeZone::UTC),
+        )
+        .unwrap();
         let mut one = environment(first, at(created));
         one.name = Some("x".to_owned());
         one.gpu_memory = four;
@@ -73,7 +86,11 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, [one, two], "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
 
-        let read = devices(&fixture(version, "devices.json"), &TimeZone::UTC).unwrap();
+        let read = devices(
+            &fixture(version, "devices.json"),
+            &Reading::of_text(&TimeZone::UTC),
+        )
+        .unwrap();
         let expected = [
             device(0, vec![attached(first, four, at(attached_at))]),
             device(1, vec![attached(second, None, at(attached_second))]),
@@ -81,13 +98,21 @@ fn every_shape_that_was_recorded_from_genv_is_read() {
         assert_eq!(read.entries, expected, "{version}");
         assert_eq!(read.warnings, Vec::<String>::new());
     }
-    let read = environments(&fixture("1.4.3", "envs.json"), &TimeZone::UTC).unwrap();
+    let read = environments(
+        &fixture("1.4.3", "envs.json"),
+        &Reading::of_text(&TimeZone::UTC),
+    )
+    .unwrap();
     let mut one = environment("12496", at("11:40:56"));
     one.name = Some("x".to_owned());
     one.gpu_memory = four;
     one.gpus = Some(2);
     assert_eq!(read.entries, [one]);
-    let read = devices(&fixture("1.4.3", "devices.json"), &TimeZone::UTC).unwrap();
+    let read = devices(
+        &fixture("1.4.3", "devices.json"),
+        &Reading::of_text(&TimeZone::UTC),
+    )
+    .unwrap();
     let both = || vec![attached("12496", four, at("11:41:00"))];
     assert_eq!(read.entries, [device(0, both()), device(1, both())]);
 }
@@ -260,7 +285,7 @@ fn warnings_do_not_pile_up() {
 #[test]
 fn a_text_that_is_not_the_file_is_an_error() {
     let error = |content: &str| {
-        environments(content.as_bytes(), &TimeZone::UTC)
+        environments(content.as_bytes(), &Reading::of_text(&TimeZone::UTC))
             .unwrap_err()
             .to_string()
     };
@@ -277,13 +302,16 @@ fn a_text_that_is_not_the_file_is_an_error() {
     );
     let deep = "[".repeat(100_000);
     assert!(error(&deep).starts_with("it is not JSON: EOF"));
-    assert!(error(&format!(r#"{{"envs": {deep}"#)).starts_with("it is not JSON: recursion limit"));
+    let deep = deep.clone() + &"]".repeat(deep.len());
+    assert!(
+        error(&format!(r#"{{"envs": {deep}}}"#)).starts_with("it is not JSON: recursion limit")
+    );
 }
 
 #[test]
 fn names_that_were_not_utf8_do_not_cost_the_file() {
     let content = br#"{"envs": [{"eid": "7", "uid": 1, "username": "a\udcff\\udcff", "config": {"name": "\ud83d\ude00"}}]}"#;
-    let read = environments(content, &TimeZone::UTC).unwrap();
+    let read = environments(content, &Reading::of_text(&TimeZone::UTC)).unwrap();
     assert_eq!(
         read.entries[0].username.as_deref(),
         Some("a\u{10dcff}\\udcff")
@@ -291,7 +319,7 @@ fn names_that_were_not_utf8_do_not_cost_the_file() {
     assert_eq!(read.entries[0].name.as_deref(), Some("\u{1f600}"));
 
     let content = b"{\"envs\": [{\"eid\": \"7\", \"uid\": 1, \"username\": \"\xff\"}]}";
-    let read = environments(content, &TimeZone::UTC).unwrap();
+    let read = environments(content, &Reading::of_text(&TimeZone::UTC)).unwrap();
     assert_eq!(read.entries[0].username.as_deref(), Some("\u{fffd}"));
 }
 
@@ -301,13 +329,71 @@ proptest! {
         let whole = fixture("1.0.0", "envs.json");
         let whole = whole.trim_ascii();
         let length = length.min(whole.len() - 1);
-        prop_assert!(environments(&whole[..length], &TimeZone::UTC).is_err());
+        prop_assert!(environments(&whole[..length], &Reading::of_text(&TimeZone::UTC)).is_err());
     }
 
     #[test]
     fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..100), text in any::<String>()) {
-        let _ = environments(&content, &TimeZone::UTC);
-        let _ = devices(&content, &TimeZone::UTC);
-        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &TimeZone::UTC);
+        let _ = environments(&content, &Reading::of_text(&TimeZone::UTC));
+        let _ = devices(&content, &Reading::of_text(&TimeZone::UTC));
+        let _ = environments(json!({"envs": [{"eid": text, "uid": text, "creation": text}]}).to_string().as_bytes(), &Reading::of_text(&TimeZone::UTC));
     }
+}
+
+/// Records of a user, by their numbers.
+fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Value> {
+    numbers.map(move |number| json!({"eid": format!("{uid}-{number}"), "uid": uid, "pids": [1]}))
+}
+
+#[test]
+fn of_too_many_records_of_a_user_the_first_are_read_and_all_of_others() {
+    let all: Vec<Value> = records(1, 0..20_000)
+        .chain(records(2, 0..3))
+        .chain(records(1, 20_000..20_001))
+        .collect();
+    let read = envs(&json!({"envs": all}));
+    let of = |uid| read.entries.iter().filter(|it| it.uid == uid).count();
+    assert_eq!((of(1), of(2)), (8_192, 3));
+    assert_eq!(read.entries[8_191].eid, "1-8191");
+    assert!(read.incomplete);
+    assert_eq!(
+        read.warnings,
+        [
+            "envs.json: 11809 records of environments of the user with uid 1 are left out: there are too many"
+        ]
+    );
+}
+
+#[test]
+fn of_records_of_too_many_users_the_first_of_each_are_read() {
+    let all: Vec<Value> = (1..4)
+        .flat_map(|uid| records(uid, 0..8_000))
+        .chain((10..9_000).flat_map(|uid| records(uid, 0..1)))
+        .collect();
+    let read = envs(&json!({"envs": all}));
+    assert_eq!(read.entries.len(), 16_384);
+    let singles = read.entries.iter().filter(|it| it.uid >= 10).count();
+    assert_eq!(singles, 8_990);
+}
+
+#[test]
+fn what_is_large_in_a_record_or_device_is_left_out_alone() {
+    let large = "n".repeat(2 << 20);
+    let read = envs(&json!({"envs": [
+        {"eid": "7", "uid": 1, "username": large, "pids": [1]}, {"eid": "8", "uid": 2, "pids": [2]},
+    ]}));
+    assert_eq!(read.entries.len(), 2);
+    assert_eq!(
+        (&read.entries[0].username, &read.entries[0].pids[..]),
+        (&None, &[1][..])
+    );
+    assert!(read.warnings[0].contains("what is large in it is left out"));
+
+    let many: Vec<String> = (0..150_000).map(|number| number.to_string()).collect();
+    let read = devs(&json!({"devices": [
+        {"index": 0, "attachments": [{"eid": "7"}]}, {"index": 1, "attachments": many},
+    ]}));
+    let attachments = |index: usize| read.entries[index].attachments.len();
+    assert_eq!((attachments(0), attachments(1)), (1, 0));
+    assert_eq!(read.damaged, [1].into());
 }

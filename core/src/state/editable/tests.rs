@@ -149,5 +149,11 @@ fn the_queue_is_first_come_first_served() {
     assert_eq!(state.enqueue(7), 0);
     state.leave_queue(7);
     assert_eq!(state.queue_position(8), Some(0));
-    assert_eq!((state.queue_position(7), state.queue_length()), (None, 1));
+    assert_eq!((state.queue_position(7), state.queue().len()), (None, 1));
+    // A user has so many places and no more.
+    for pid in 100..200 {
+        state.enqueue(pid);
+    }
+    assert_eq!(state.queue().len(), MOST_OF_ONE_USER);
+    assert_eq!(state.enqueue(300), MOST_OF_ONE_USER);
 }

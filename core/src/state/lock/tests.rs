@@ -1,4 +1,5 @@
 use std::fs::{File, Permissions};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ fn acquire(folder: &TempDir, patience: Option<Duration>) -> Result<FileLock, Loc
         name: "genv.lock",
         path: &folder.path().join("genv.lock"),
         what: "genv's state",
+        next: None,
     }
     .acquire(patience)
 }
@@ -57,6 +59,37 @@ fn who_holds_it_for_too_long_is_named() {
     );
     drop(held);
     acquire(&folder, SHORT).unwrap();
+}
+
+#[test]
+fn who_holds_it_is_named_while_other_locks_come_and_go() {
+    let folder = TempDir::new().unwrap();
+    let held = acquire(&folder, SHORT).unwrap();
+    let stat = fstat(&held.file).unwrap();
+    let over = AtomicBool::new(false);
+    let missed = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let other = TempDir::new().unwrap();
+                while !over.load(Ordering::SeqCst) {
+                    drop(acquire(&other, SHORT).unwrap());
+                }
+            });
+        }
+        let directory = File::open(folder.path()).unwrap();
+        let lock = LockFile {
+            directory: directory.as_fd(),
+            name: "genv.lock",
+            path: &folder.path().join("genv.lock"),
+            what: "genv's state",
+            next: None,
+        };
+        let missed = (0..500).filter(|_| lock.holder_of(&stat).is_none());
+        let missed = missed.count();
+        over.store(true, Ordering::SeqCst);
+        missed
+    });
+    assert_eq!(missed, 0);
 }
 
 #[test]

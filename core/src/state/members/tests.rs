@@ -20,8 +20,14 @@ fn recorded() -> RecordedMembers {
         pid,
         start_time_ticks,
     };
-    recorded.record("b", Some(60.7), process(8, 800), true);
-    recorded.record("a", Some(60.0), process(7, 700), false);
+    recorded.record(
+        "b",
+        Some(60.7),
+        process(8, 800),
+        INITIAL_PID_NAMESPACE,
+        true,
+    );
+    recorded.record("a", Some(60.0), process(7, 700), 4_026_532_178, false);
     recorded.queue = vec![process(9, 900)];
     recorded
 }
@@ -29,7 +35,7 @@ fn recorded() -> RecordedMembers {
 #[test]
 fn what_is_recorded_reads_back() {
     let written = recorded().write(BOOT, &times());
-    assert_eq!(read(&written, BOOT), recorded());
+    assert_eq!(read(&written, BOOT), recorded().unconfirmed(true));
     insta::assert_snapshot!(String::from_utf8(written).unwrap(), @r#"
     {
       "version": 1,
@@ -39,7 +45,8 @@ fn what_is_recorded_reads_back() {
           "eid": "a",
           "creation": "01/01/1970 00:01:00",
           "pid": 7,
-          "start_time_ticks": 700
+          "start_time_ticks": 700,
+          "pid_namespace": 4026532178
         },
         {
           "eid": "b",

@@ -2,7 +2,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::state::document;
+use crate::state::document::{self, Reading};
 
 fn utc() -> Times {
     Times {
@@ -12,13 +12,13 @@ fn utc() -> Times {
 }
 
 fn rewritten_environments(content: &[u8], times: &Times) -> Vec<u8> {
-    let read = document::environments(content, &times.zone).unwrap();
+    let read = document::environments(content, &Reading::of_text(&times.zone)).unwrap();
     assert_eq!(read.warnings, Vec::<String>::new());
     environments(&read.entries, times)
 }
 
 fn rewritten_devices(content: &[u8], times: &Times) -> Vec<u8> {
-    let read = document::devices(content, &times.zone).unwrap();
+    let read = document::devices(content, &Reading::of_text(&times.zone)).unwrap();
     assert_eq!(read.warnings, Vec::<String>::new());
     devices(&read.entries, times)
 }
@@ -179,7 +179,7 @@ proptest! {
         let written = environments(&list, &times);
         prop_assert!(written.is_ascii());
         prop_assert_eq!(&rewritten_environments(&written, &times), &written);
-        let read = document::environments(&written, &times.zone).unwrap().entries;
+        let read = document::environments(&written, &Reading::of_text(&times.zone)).unwrap().entries;
         for (read, environment) in read.iter().zip(&list) {
             prop_assert_eq!(&read.eid, &environment.eid);
             prop_assert_eq!(&read.name, &environment.name);

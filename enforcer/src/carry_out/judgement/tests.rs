@@ -119,8 +119,10 @@ fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentT
         eid: eid.to_owned(),
         username: username.to_owned(),
         gpu,
+        uuid: None,
         attached_seconds: None,
         processes: processes.collect(),
+        unconfirmed: false,
     }
 }
 

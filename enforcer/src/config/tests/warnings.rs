@@ -222,3 +222,22 @@ fn programs_of_never_that_anybody_could_replace_are_said() {
     assert!(all[2].contains("folder is not a program"), "{all:?}");
     assert!(all[3].contains("missing on this machine"), "{all:?}");
 }
+
+#[test]
+fn a_rule_that_ends_what_another_one_keeps_is_named() {
+    let keeps =
+        "- {kind: idle, for: 0s, action: detach, warn: [1h], undelivered: hold, processes: keep}";
+    let with = |rule: &str| of_rules(&format!("{keeps}\n{rule}"));
+    let ends = "{kind: env-devices, action: terminate, for: 5m, warn: [1h], undelivered: hold";
+    let said = with(&format!("- {ends}}}"));
+    assert!(
+        said.contains(
+            "rule idle keeps processes on the device that it takes, and rule env-devices ends"
+        ),
+        "{said}"
+    );
+    assert_eq!(with("- {kind: env-devices}"), "");
+    let elsewhere = format!("- {ends}, match: {{devices: [7]}}}}");
+    let of_one = keeps.replace("keep}", "keep, match: {devices: [0]}}");
+    assert_eq!(of_rules(&format!("{of_one}\n{elsewhere}")), "");
+}

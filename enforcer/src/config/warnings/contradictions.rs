@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Found;
 use crate::config::format::{File, RuleEntry};
-use crate::config::{Config, HostSet, Limit, Rule, RuleKind, Selector};
+use crate::config::{Action, Config, DetachedProcesses, HostSet, Limit, Rule, RuleKind, Selector};
 
 pub(super) fn find(file: &File, config: &Config, found: &mut Found<'_>) {
     if config.rules.is_empty() {
@@ -19,6 +19,7 @@ pub(super) fn find(file: &File, config: &Config, found: &mut Found<'_>) {
         looks_at_nothing(entry, rule, found);
         never_touched(entry, rule, config, found);
         overrides_nothing(entry, rule, found);
+        ends_what_it_keeps(entry, rule, config, found);
         let mut others = config.rules.iter().enumerate();
         if let Some((_, other)) = others.find(|(other, by)| overrules(*other, by, position, rule)) {
             let place = entry
@@ -83,6 +84,37 @@ fn never_touched(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Fo
             found.at(user.referenced, message);
         }
     }
+}
+
+/// Processes that a rule keeps as it takes their device, and that another one ends for using that device.
+fn ends_what_it_keeps(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Found<'_>) {
+    let keeps = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
+    let ends = |other: &&Rule| other.kind == RuleKind::EnvDevices && other.action.acts();
+    let other = config.rules.iter().filter(ends);
+    let mut meets = other.filter(|it| may_meet(&it.selector, &rule.selector));
+    if let Some(other) = meets.next().filter(|_| keeps) {
+        let place = entry.processes.as_ref();
+        let message = format!(
+            "rule {0} keeps processes on the device that it takes, and rule {1} ends those of them that work on no other \
+             device of their environment. Without 'processes: keep', {0} ends them itself",
+            rule.name, other.name
+        );
+        found.at(
+            place.map_or(entry.kind.referenced, |it| it.referenced),
+            message,
+        );
+    }
+}
+
+/// Whether two rules may look at the same user on the same host, as far as they name users and hosts.
+fn may_meet(a: &Selector, b: &Selector) -> bool {
+    fn overlap<T: Ord>(a: Option<&BTreeSet<T>>, b: Option<&BTreeSet<T>>) -> bool {
+        a.zip(b).is_none_or(|(a, b)| !a.is_disjoint(b))
+    }
+    let hosts = |selector: &Selector| selector.hosts.clone().map(|hosts| hosts.0);
+    overlap(a.users.as_ref(), b.users.as_ref())
+        && overlap(hosts(a).as_ref(), hosts(b).as_ref())
+        && overlap(a.devices.as_ref(), b.devices.as_ref())
 }
 
 /// Overrides for hosts that the rule does not look at, or that an earlier override took.

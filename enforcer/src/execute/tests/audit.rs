@@ -49,11 +49,7 @@ fn a_step_that_is_refused_every_cycle_is_written_once() {
     let mut executor = stage.executor();
     let step = terminate(&victim.target());
     for _ in 0..3 {
-        refused(
-            &executor.carry_out(&step, "why"),
-            "does not use the device",
-            true,
-        );
+        refused(&mut executor, &step, "does not use the device", true);
     }
     assert_eq!(stage.results(), ["refused"]);
     stage
@@ -86,7 +82,8 @@ fn promise_16_a_planted_audit_stops_everything() {
     for plant in plants {
         plant();
         refused(
-            &stage.executor().carry_out(&step, "why"),
+            &mut stage.executor(),
+            &step,
             "find out who put it there",
             true,
         );

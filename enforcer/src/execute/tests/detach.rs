@@ -13,17 +13,11 @@ fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
         eid: "E".to_owned(),
         username: ProcReader::new().username(uid),
         gpu: 0,
+        uuid: Some("GPU-0".to_owned()),
         #[expect(clippy::cast_possible_truncation, reason = "a time of this century")]
         attached_seconds: Some(attached as i64),
         processes: Vec::new(),
-    }
-}
-
-/// A process as one of the environment E.
-fn inside(victim: &Victim) -> ProcessTarget {
-    ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..victim.target()
+        unconfirmed: false,
     }
 }
 
@@ -32,7 +26,7 @@ fn used_by(stage: &Stage, member: &Victim, victims: &[Victim]) -> AttachmentTarg
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
     AttachmentTarget {
-        processes: victims.iter().map(inside).collect(),
+        processes: victims.iter().map(Victim::inside).collect(),
         ..attachment(stage, uid)
     }
 }
@@ -49,7 +43,7 @@ fn detaching_takes_the_device_and_ends_the_processes_on_it() {
     let uid = victim.target().uid;
     stage.environment("E", uid, member.pid());
     let target = AttachmentTarget {
-        processes: vec![inside(&victim)],
+        processes: vec![victim.inside()],
         ..attachment(&stage, uid)
     };
     let mut dry = stage.executor();
@@ -98,40 +92,31 @@ fn what_changed_since_the_plan_is_not_detached() {
         attached_seconds: target.attached_seconds.map(|seconds| seconds - 1),
         ..target.clone()
     };
-    refused(
-        &executor.carry_out(&detach(&newer), "why"),
-        "attached to it anew",
-        true,
-    );
-    stage.environment("E", uid + 1, member.pid());
-    refused(
-        &executor.carry_out(&detach(&target), "why"),
-        "another user's",
-        true,
-    );
-    stage.environment("F", uid, member.pid());
-    refused(
-        &executor.carry_out(&detach(&target), "why"),
-        "has ended",
-        true,
-    );
-    stage.environment("E", uid, member.pid());
-    executor.policy.never.users = [format!("uid:{uid}")].into();
-    refused(
-        &executor.carry_out(&detach(&target), "why"),
-        "listed under never",
-        false,
-    );
-    executor.policy.never.users.clear();
-    let other_device = AttachmentTarget {
-        gpu: 1,
+    refused(&mut executor, &detach(&newer), "attached to it anew", true);
+    let replaced = AttachmentTarget {
+        uuid: Some("GPU-1".to_owned()),
         ..target.clone()
     };
     refused(
-        &executor.carry_out(&detach(&other_device), "why"),
-        "not attached",
+        &mut executor,
+        &detach(&replaced),
+        "another GPU is at the index",
         true,
     );
+    stage.environment("E", uid + 1, member.pid());
+    refused(&mut executor, &detach(&target), "another user's", true);
+    stage.environment("F", uid, member.pid());
+    refused(&mut executor, &detach(&target), "has ended", true);
+    stage.environment("E", uid, member.pid());
+    executor.policy.never.users = [format!("uid:{uid}")].into();
+    refused(&mut executor, &detach(&target), "listed under never", false);
+    executor.policy.never.users.clear();
+    let other_device = AttachmentTarget {
+        gpu: 1,
+        uuid: None,
+        ..target.clone()
+    };
+    refused(&mut executor, &detach(&other_device), "not attached", true);
     assert!(stage.attached());
     assert_eq!(executor.carry_out(&detach(&target), "why"), Outcome::Done);
 }
@@ -160,11 +145,7 @@ fn promise_08_a_device_is_taken_and_its_processes_end_at_the_pace_also_over_a_re
     assert!(!stage.attached());
     // The device is one, and three are a cycle's.
     until("two have ended", || alive(&mut victims) == 2);
-    refused(
-        &first.carry_out(&kill(&inside(&victims[3])), "why"),
-        "paced",
-        true,
-    );
+    refused(&mut first, &kill(&victims[3].inside()), "paced", true);
     let mut second = executor();
     second.begin_cycle(&nobody, &nobody);
     second.end_left(|_, _| true);
@@ -209,4 +190,36 @@ fn processes_of_a_device_that_another_machine_had_taken_end_at_the_pace_when_it_
     assert_eq!(victims[2].ended_by(), 15);
     assert_eq!(victims[3].ended_by(), 15);
     assert!(!stage.own.path().join("left-asked.json").exists());
+}
+
+#[test]
+fn what_is_taken_back_uses_up_no_pace_and_is_in_nobodys_reach() {
+    let (member, victim) = (Victim::new(), Victim::new());
+    let mut stage = Stage::new(&[&victim]);
+    stage.policy.breaker.signals_per_minute = 2;
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let own = attachment(&stage, uid);
+    let forced = AttachmentTarget {
+        unconfirmed: true,
+        ..own.clone()
+    };
+    let mut executor = stage.executor();
+    let nobody = BTreeSet::new();
+    executor.begin_cycle(&nobody, &nobody);
+    // A cycle has room for one act.
+    assert_eq!(executor.carry_out(&detach(&forced), "why"), Outcome::Done);
+    let end = terminate(&victim.target());
+    assert_eq!(executor.carry_out(&end, "why"), Outcome::Done);
+
+    stage.policy.never.users.insert(own.username.clone());
+    stage.environment("E", uid, member.pid());
+    let mut executor = stage.executor();
+    executor.begin_cycle(&nobody, &nobody);
+    refused(&mut executor, &detach(&own), "listed", false);
+    let forced = AttachmentTarget {
+        unconfirmed: true,
+        ..attachment(&stage, uid)
+    };
+    assert_eq!(executor.carry_out(&detach(&forced), "why"), Outcome::Done);
 }

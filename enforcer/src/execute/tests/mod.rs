@@ -95,6 +95,14 @@ impl Victim {
     fn target(&self) -> ProcessTarget {
         process(self.pid())
     }
+
+    /// As a process of the environment E.
+    fn inside(&self) -> ProcessTarget {
+        ProcessTarget {
+            eid: Some("E".to_owned()),
+            ..self.target()
+        }
+    }
 }
 
 impl Drop for Victim {
@@ -198,6 +206,7 @@ impl Stage {
         };
         let evidence = Evidence {
             gpu_use,
+            gpu_uuid: Box::new(|gpu| Some(format!("GPU-{gpu}"))),
             processes: Box::new(ProcReader::new()),
             state: Box::new(StateDirectory::new(self.genv.path())),
         };
@@ -242,8 +251,14 @@ impl Stage {
     }
 }
 
+/// Tries a step, which is refused with this in its reason.
 #[track_caller]
-fn refused(outcome: &Outcome, part: &str, expected_again: bool) {
+fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
+    is_refusal(&executor.carry_out(step, "why"), part, expected_again);
+}
+
+#[track_caller]
+fn is_refusal(outcome: &Outcome, part: &str, expected_again: bool) {
     match outcome {
         Outcome::Refused { reason, again } => {
             assert!(reason.contains(part), "{reason}");

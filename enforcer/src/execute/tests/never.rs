@@ -18,7 +18,7 @@ fn promise_06_what_is_never_ended_is_not() {
     }
     let attempt = |stage: &Stage, target: &ProcessTarget, part: &str| {
         for step in [terminate(target), kill(target)] {
-            refused(&stage.executor().carry_out(&step, "why"), part, false);
+            refused(&mut stage.executor(), &step, part, false);
         }
     };
     for (pid, part) in [

@@ -95,7 +95,7 @@ fn promise_06_a_report_ends_nobody_who_is_out_of_reach_or_is_not_what_it_says() 
     ];
     assert_eq!(deeds.len(), expected.len());
     for (deed, (part, again)) in deeds.iter().zip(expected) {
-        refused(&deed.outcome, part, again);
+        is_refusal(&deed.outcome, part, again);
     }
     let settled: Vec<bool> = deeds.iter().map(Deed::is_settled).collect();
     assert_eq!(settled, [true, true, false, false, false, false, false]);
@@ -116,7 +116,7 @@ fn promise_08_a_report_is_carried_out_at_the_pace() {
         .executor()
         .execute_report(&report(&pids, None), &BTreeSet::new());
     assert_eq!(outcomes(&deeds[..2]), [&Outcome::Done; 2]);
-    refused(&deeds[2].outcome, "paced", true);
+    is_refusal(&deeds[2].outcome, "paced", true);
     assert!(victims[2].runs());
 }
 

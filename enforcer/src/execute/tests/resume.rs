@@ -85,8 +85,10 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
         eid: "7".to_owned(),
         username: first.target().username,
         gpu: 0,
+        uuid: None,
         attached_seconds: None,
         processes: vec![target(&first), target(&second)],
+        unconfirmed: false,
     }));
     let mut executor = stage.executor();
     let mark = executor.mark();

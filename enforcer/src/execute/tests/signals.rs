@@ -37,20 +37,30 @@ fn sigterm_then_sigkill_through_the_same_descriptor() {
     let sent = sent.iter().filter(|line| line["result"] == "intended");
     let sent: Vec<&Value> = sent.map(|line| &line["action"]).collect();
     assert_eq!(sent, ["SIGTERM", "SIGKILL"]);
-    refused(
-        &executor.carry_out(&kill(&target), "why"),
-        "killed already",
-        false,
-    );
+    refused(&mut executor, &kill(&target), "killed already", false);
     assert_eq!(
         executor.begin_cycle(&BTreeSet::new(), &BTreeSet::new()),
         CycleNotes::default()
     );
-    refused(
-        &executor.carry_out(&kill(&target), "why"),
-        "it ended by itself",
-        false,
-    );
+    refused(&mut executor, &kill(&target), "it ended by itself", false);
+}
+
+#[test]
+fn sigterm_ends_a_stopped_process() {
+    let mut victim = Victim::new();
+    let pid = rustix::process::Pid::from_raw(victim.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let status = format!("/proc/{}/status", victim.pid());
+    until("it is stopped", || {
+        let status = fs::read_to_string(&status).unwrap();
+        status.contains("State:\tT")
+    });
+    let stage = Stage::new(&[&victim]);
+    let mut executor = stage.executor();
+    let sent = executor.carry_out(&terminate(&victim.target()), "why");
+    assert_eq!(sent, Outcome::Done);
+    assert_eq!(victim.ended_by(), 15);
+    assert_eq!(stage.audit().len(), 2, "{:?}", stage.audit());
 }
 
 #[test]
@@ -69,11 +79,7 @@ fn promise_05_dry_run_verifies_the_same_and_does_nothing() {
         start_time_ticks: 1,
         ..target
     };
-    refused(
-        &executor.carry_out(&terminate(&reused), "why"),
-        "another process",
-        false,
-    );
+    refused(&mut executor, &terminate(&reused), "another process", false);
     assert!(victim.runs());
     assert_eq!(stage.results(), ["would", "would", "refused"]);
     assert_eq!(stage.audit()[0]["mode"], "dry-run");
@@ -96,11 +102,7 @@ fn genvs_variable_keeps_everybody_alive() {
     let mut executor = stage.executor();
     executor.may_signal = false;
     for step in [terminate(&victim.target()), kill(&victim.target())] {
-        refused(
-            &executor.carry_out(&step, "why"),
-            "GENV_TERMINATE_PROCESSES=0",
-            true,
-        );
+        refused(&mut executor, &step, "GENV_TERMINATE_PROCESSES=0", true);
     }
     assert!(victim.runs());
 }

@@ -102,7 +102,7 @@ fn promise_18_sigkill_is_sent_once_told_once_and_never_again() {
     assert_eq!(told.concat(), std::slice::from_ref(&target));
     assert!(victim.runs(), "it cannot end yet");
     for step in [kill(&target), terminate(&target), kill(&target)] {
-        refused(&executor.carry_out(&step, "why"), "killed already", false);
+        refused(&mut executor, &step, "killed already", false);
     }
     let sent = stage
         .audit()

@@ -12,7 +12,8 @@ fn promise_01_another_start_time_is_another_process() {
         ..target
     };
     refused(
-        &stage.executor().carry_out(&terminate(&earlier), "why"),
+        &mut stage.executor(),
+        &terminate(&earlier),
         "another process",
         false,
     );
@@ -32,7 +33,8 @@ fn promise_01_a_process_that_ends_while_it_is_verified_is_left_alone() {
         Ok([(pid, [0].into())].into())
     }));
     refused(
-        &executor.carry_out(&terminate(&target), "why"),
+        &mut executor,
+        &terminate(&target),
         "it ended by itself",
         false,
     );
@@ -46,7 +48,8 @@ fn who_uses_no_gpu_any_more_is_left_alone() {
     let mut executor = stage.executor();
     let target = victim.target();
     refused(
-        &executor.carry_out(&terminate(&target), "why"),
+        &mut executor,
+        &terminate(&target),
         "does not use the device",
         true,
     );
@@ -63,7 +66,8 @@ fn who_uses_no_gpu_any_more_is_left_alone() {
         index: DeviceIndex::gpu(0),
     };
     refused(
-        &executor.carry_out(&about_device, "why"),
+        &mut executor,
+        &about_device,
         "does not use the device",
         true,
     );
@@ -87,7 +91,8 @@ fn promise_03_unknown_never_acts() {
     let stage = Stage::new(&[&victim]);
     let mut executor = stage.executor();
     refused(
-        &executor.carry_out(&terminate(&victim.target()), "why"),
+        &mut executor,
+        &terminate(&victim.target()),
         "environ_empty",
         true,
     );
@@ -96,22 +101,14 @@ fn promise_03_unknown_never_acts() {
     let mut known = Victim::new();
     let target = known.target();
     let mut blind = stage.asking(Box::new(|| Err("the driver hangs".to_owned())));
-    refused(
-        &blind.carry_out(&terminate(&target), "why"),
-        "the driver hangs",
-        true,
-    );
+    refused(&mut blind, &terminate(&target), "the driver hangs", true);
     stage
         .gpu_use
         .lock()
         .unwrap()
         .insert(known.pid(), [0].into());
     fs::write(stage.genv.path().join("envs.json"), "{").unwrap();
-    refused(
-        &executor.carry_out(&terminate(&target), "why"),
-        "envs.json",
-        true,
-    );
+    refused(&mut executor, &terminate(&target), "envs.json", true);
     assert!(victim.runs() && known.runs());
     assert_eq!(stage.results(), ["refused"; 3]);
 }
@@ -126,20 +123,19 @@ fn a_claim_that_changed_since_spares_its_process() {
     let mut executor = stage.executor();
     let outside = victim.target();
     refused(
-        &executor.carry_out(&terminate(&outside), "why"),
+        &mut executor,
+        &terminate(&outside),
         "not in the same environment",
         true,
     );
-    let inside = ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..outside
-    };
+    let inside = victim.inside();
     let another = ProcessTarget {
         eid: Some("F".to_owned()),
         ..inside.clone()
     };
     refused(
-        &executor.carry_out(&terminate(&another), "why"),
+        &mut executor,
+        &terminate(&another),
         "not in the same environment",
         true,
     );
@@ -147,11 +143,7 @@ fn a_claim_that_changed_since_spares_its_process() {
         uid: uid + 1,
         ..inside.clone()
     };
-    refused(
-        &executor.carry_out(&terminate(&other_user), "why"),
-        "another user",
-        true,
-    );
+    refused(&mut executor, &terminate(&other_user), "another user", true);
     assert!(victim.runs());
     assert_eq!(
         executor.carry_out(&terminate(&inside), "why"),
@@ -168,12 +160,10 @@ fn promise_14_a_forged_id_neither_protects_its_forger_nor_harms_its_victim() {
     let stage = Stage::new(&[&forger]);
     stage.environment("E", STRANGER + 1, victim.pid());
     let mut executor = stage.executor();
-    let forged = ProcessTarget {
-        eid: Some("E".to_owned()),
-        ..forger.target()
-    };
+    let forged = forger.inside();
     refused(
-        &executor.carry_out(&terminate(&forged), "why"),
+        &mut executor,
+        &terminate(&forged),
         "not in the same environment",
         true,
     );
@@ -194,7 +184,8 @@ fn another_hosts_process_is_not_looked_for_here() {
         ..victim.target()
     };
     refused(
-        &stage.executor().carry_out(&terminate(&elsewhere), "why"),
+        &mut stage.executor(),
+        &terminate(&elsewhere),
         "another host",
         false,
     );

@@ -11,11 +11,12 @@ use super::{
     UseFacts, UserFacts, UserId,
 };
 use crate::plan::freshness::{Freshness, HostFreshness, LastRead};
+use crate::plan::history::HostHistory;
 use crate::plan::unknown;
 use crate::plan::{History, Input};
 
-/// What environments reserve of the devices of a host.
-type Reservations<'a> = HashMap<(DeviceIndex, &'a str), &'a Attachment>;
+/// What environments reserve of the devices of a host, and whether another GPU was at the index then.
+type Reservations<'a> = HashMap<(DeviceIndex, &'a str), (&'a Attachment, bool)>;
 
 impl<'a> Facts<'a> {
     /// Indexes an input; the history says which facts are not new.
@@ -60,7 +61,7 @@ impl<'a> Facts<'a> {
                 .filter(|_| freshness.state > Freshness::Missing);
             let longest = facts.longest_gap_seconds.max(freshness.longest_gap_seconds);
             facts.longest_gap_seconds = longest;
-            facts.add_host(input, &host.hostname, snapshot, freshness);
+            facts.add_host(input, &host.hostname, snapshot, freshness, known);
         }
         facts.sort();
         facts.compare_users();
@@ -78,7 +79,9 @@ impl<'a> Facts<'a> {
         hostname: &'a str,
         snapshot: Option<&'a Snapshot>,
         freshness: HostFreshness,
+        known: Option<&HostHistory>,
     ) {
+        let occupants = known.map(|known| &known.occupants);
         let host = self.hosts.len();
         self.host_ids.entry(hostname).or_insert(host);
         let environments = self.environments.len();
@@ -94,20 +97,29 @@ impl<'a> Facts<'a> {
             process_ids: OnceCell::new(),
         });
         let Some(snapshot) = snapshot else { return };
-        let mut reservations = Reservations::new();
+        let attachments = snapshot.devices.iter().map(|it| it.attachments.len());
+        let mut reservations = Reservations::with_capacity(attachments.sum());
         for device in &snapshot.devices {
+            let occupants = occupants.filter(|it| it.saw_another(device));
             for attachment in &device.attachments {
                 let place = (device.index, attachment.eid.as_str());
-                reservations.entry(place).or_insert(attachment);
+                let attached_seconds = attachment.attached_timestamp_seconds;
+                // The history remembers more than whoever made the snapshot.
+                let moved = occupants.is_some_and(|it| it.was_another(device, attached_seconds));
+                reservations.entry(place).or_insert((attachment, moved));
             }
         }
         for environment in &snapshot.environments {
-            let id = self.add_environment(input, host, environment, &reservations);
+            let id = self.add_environment(input, host, environment, &reservations, known);
             self.environment_ids
                 .insert((host, environment.eid.as_str()), id);
         }
         if freshness.gpu > Freshness::Missing {
-            for process in &snapshot.processes {
+            let has_ended = |process: &Process| {
+                let now = input.now_seconds;
+                known.is_some_and(|it| it.has_ended(process, snapshot, &freshness, now))
+            };
+            for process in snapshot.processes.iter().filter(|it| !has_ended(it)) {
                 self.add_process(input, host, process);
             }
         }
@@ -121,24 +133,35 @@ impl<'a> Facts<'a> {
         host: HostId,
         environment: &'a Environment,
         reservations: &Reservations<'_>,
+        known: Option<&HostHistory>,
     ) -> EnvironmentId {
         let id = self.environments.len();
         let user = self.add_user(input, &environment.username, environment.uid);
         let first = self.attachments.len();
+        let mut moved = false;
         let unconfirmed = input.unconfirmed;
         let unconfirmed =
             unconfirmed.and_then(|it| it.of(self.hosts[host].hostname, &environment.eid));
         for held in environment.devices.iter().filter(|device| device.attached) {
             let index = held.index.whole();
-            let attachment = reservations.get(&(index, environment.eid.as_str()));
+            let reserved = reservations.get(&(index, environment.eid.as_str()));
+            moved |= reserved.is_some_and(|(_, moved)| *moved);
+            let attachment = reserved.map(|(attachment, _)| attachment);
             let seconds = attachment.and_then(|attachment| attachment.attached_timestamp_seconds);
+            let attached_seconds = seconds.map(|seconds| seconds as i64);
+            let detached_seconds = known.and_then(|known| {
+                let asked_seconds = self.hosts[host].freshness.state_asked_seconds;
+                let known = known.attachment(&environment.eid, index.gpu, attached_seconds)?;
+                known.detached_by(asked_seconds)
+            });
             self.attachments.push(AttachmentFacts {
                 environment: id,
                 host,
                 user,
                 gpu: index.gpu,
                 memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
-                attached_seconds: seconds.map(|seconds| seconds as i64),
+                attached_seconds,
+                detached_seconds,
                 unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&index.gpu)),
                 utilization_ratio: None,
             });
@@ -148,6 +171,7 @@ impl<'a> Facts<'a> {
             host,
             user,
             attachments: first..self.attachments.len(),
+            moved,
             uses: 0..0,
         });
         id
@@ -179,6 +203,7 @@ impl<'a> Facts<'a> {
             let utilization = device.utilization_ratio.filter(|ratio| ratio.is_finite());
             if let Some(known) = self.uses[first..].iter_mut().find(|known| known.gpu == gpu) {
                 known.memory_bytes = known.memory_bytes.saturating_add(memory_bytes);
+                known.shows_use |= device.shows_use();
                 known.memory_is_measured &= device.memory_used_bytes.is_some();
                 let both = known.utilization_ratio.zip(utilization);
                 known.utilization_ratio = both.map(|(a, b)| a + b);
@@ -187,6 +212,7 @@ impl<'a> Facts<'a> {
                     process: id,
                     gpu,
                     memory_bytes,
+                    shows_use: device.shows_use(),
                     memory_is_measured: device.memory_used_bytes.is_some(),
                     utilization_ratio: utilization,
                     others_ratio: 0.0,
@@ -216,6 +242,7 @@ impl<'a> Facts<'a> {
             .as_ref()
             .is_some_and(|id| !id.is_empty());
         let within_reach = user.is_some_and(|user| !self.users[user].never)
+            && environment.is_none_or(|id| !self.environments[id].moved)
             && process.pid > 1
             && process.start_time_ticks.is_some()
             && process.uid.is_some_and(|uid| match uid {

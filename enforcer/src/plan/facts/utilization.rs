@@ -27,7 +27,8 @@ impl Facts<'_> {
         let host = &self.hosts[attachment.host];
         let gpu = attachment.gpu;
         let owner = self.users[attachment.user].name;
-        if host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
+        let is_moved = self.environments[attachment.environment].moved;
+        if is_moved || host.hides_use_of(owner, gpu) || !host.measures_processes(gpu) {
             return None;
         }
         let (mut own, mut others) = (0.0, None);

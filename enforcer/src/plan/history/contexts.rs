@@ -1,14 +1,14 @@
 //! Which GPUs each process of an environment was rightly on, and how busy it was there lately: what a process that
 //! loses a device is judged by.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use genv_core::enforcement::LeftBehindContext;
 use genv_core::model::Snapshot;
 
-use super::{History, HostHistory};
+use super::{ByGpu, History, HostHistory};
 use crate::plan::facts::{Facts, HostId, ProcessFacts, UseFacts};
 
 /// How long a sample is remembered.
@@ -23,7 +23,7 @@ const MOST_PEAKS: usize = 16;
 pub(in crate::plan) struct ProcessContexts {
     start_time_ticks: u64,
     /// By GPU.
-    gpus: BTreeMap<u32, ContextHistory>,
+    gpus: ByGpu<ContextHistory>,
 }
 
 /// One context of a process on a GPU, for as long as it lasts.
@@ -92,11 +92,11 @@ impl History {
             };
             let new = || ProcessContexts {
                 start_time_ticks,
-                gpus: BTreeMap::new(),
+                gpus: ByGpu::default(),
             };
             let known = host.contexts.entry(left.pid).or_insert_with(new);
-            known.gpus.entry(left.gpu).or_default().was_attached = true;
-            let works_on = known.gpus.entry(left.works_on).or_default();
+            known.gpus.entry(left.gpu).was_attached = true;
+            let works_on = known.gpus.entry(left.works_on);
             works_on.observe(Some(1.0), now_seconds);
         }
     }
@@ -111,7 +111,7 @@ impl HostHistory {
     ) -> Option<&ContextHistory> {
         let known = self.contexts.get(&process.process.pid)?;
         (Some(known.start_time_ticks) == process.process.start_time_ticks)
-            .then(|| known.gpus.get(&gpu))
+            .then(|| known.gpus.get(gpu))
             .flatten()
     }
 
@@ -119,36 +119,34 @@ impl HostHistory {
     /// remembered as it was; one that is gone is forgotten.
     pub(super) fn follow_contexts(&mut self, facts: &Facts<'_>, host: HostId, now_seconds: f64) {
         let host = &facts.hosts[host];
-        let mut last = std::mem::take(&mut self.contexts);
-        for process in &facts.processes[host.processes.clone()] {
+        let processes = &facts.processes[host.processes.clone()];
+        for process in processes {
             let Some(start_time_ticks) = process.process.start_time_ticks else {
-                if let Some(known) = last.remove(&process.process.pid) {
-                    self.keep_contexts(process.process.pid, known);
-                }
                 continue;
             };
-            let known = last.remove(&process.process.pid);
-            let known = known.filter(|known| known.start_time_ticks == start_time_ticks);
-            if process.environment.is_none() && known.is_none() {
-                continue;
+            let pid = process.process.pid;
+            let known = self.contexts.get(&pid);
+            if known.is_none_or(|known| known.start_time_ticks != start_time_ticks) {
+                self.contexts.remove(&pid);
+                if process.environment.is_none() {
+                    continue;
+                }
             }
-            let mut known = known.unwrap_or_else(|| ProcessContexts {
+            let new = || ProcessContexts {
                 start_time_ticks,
-                gpus: BTreeMap::new(),
-            });
+                gpus: ByGpu::default(),
+            };
+            let known = self.contexts.entry(pid).or_insert_with(new);
             known.follow(facts, process, now_seconds);
-            self.keep_contexts(process.process.pid, known);
         }
-        for (pid, mut known) in last {
-            known.gpus.retain(|gpu, _| !host.measures_processes(*gpu));
-            self.keep_contexts(pid, known);
-        }
-    }
-
-    fn keep_contexts(&mut self, pid: u32, contexts: ProcessContexts) {
-        if !contexts.gpus.is_empty() {
-            self.contexts.insert(pid, contexts);
-        }
+        let mut listed: Vec<u32> = processes.iter().map(|it| it.process.pid).collect();
+        listed.sort_unstable();
+        self.contexts.retain(|pid, known| {
+            if listed.binary_search(pid).is_err() {
+                known.gpus.retain(|gpu, _| !host.measures_processes(gpu));
+            }
+            !known.gpus.is_empty()
+        });
     }
 }
 
@@ -157,14 +155,14 @@ impl ProcessContexts {
         let uses: &[UseFacts] = &facts.uses[process.uses.clone()];
         let host = &facts.hosts[process.host];
         self.gpus.retain(|gpu, _| {
-            uses.iter().any(|used| used.gpu == *gpu) || !host.measures_processes(*gpu)
+            uses.iter().any(|used| used.gpu == gpu) || !host.measures_processes(gpu)
         });
         let Some(environment) = process.environment else {
             return;
         };
         let attached = facts.attachments_of(environment);
         for used in uses {
-            let context = self.gpus.entry(used.gpu).or_default();
+            let context = self.gpus.entry(used.gpu);
             let is_attached = attached.iter().any(|it| it.gpu == used.gpu);
             context.was_attached |= is_attached;
             let ratio = match is_attached {

@@ -46,24 +46,83 @@ impl About {
         }
     }
 
-    pub(super) fn of(facts: &Facts<'_>, subject: &Subject, username: &str) -> Self {
-        let mut about = Self {
-            username: Some(username.to_owned()),
-            ..Self::default()
+    /// Takes over what a violation is concluded from now. Mostly that is what it was concluded from before.
+    pub(super) fn follow(&mut self, facts: &Facts<'_>, subject: &Subject, username: &str) {
+        let Evident {
+            mut gpus,
+            environments,
+        } = Evident::of(facts, subject, username);
+        gpus.sort_unstable();
+        gpus.dedup();
+        let is_of_subject = |gpu: u32| match subject {
+            Subject::EnvironmentDevice { index, .. } => index.gpu == gpu,
+            _ => true,
         };
-        let mut environments = Environments::default();
+        let named = |id: EnvironmentId| {
+            let environment = &facts.environments[id];
+            let hostname = facts.hosts[environment.host].hostname;
+            (hostname, environment.environment.eid.as_str())
+        };
+        let mut eids: Vec<(&str, &str)> = environments.iter().map(|id| named(*id)).collect();
+        let held = environments.iter().flat_map(|id| {
+            let (hostname, eid) = named(*id);
+            let gpus = facts.attachments_of(*id).iter().map(|it| it.gpu);
+            let gpus = gpus.filter(|gpu| is_of_subject(*gpu));
+            gpus.map(move |gpu| (hostname, eid, gpu))
+        });
+        let mut held: Vec<(&str, &str, u32)> = held.take(MOST_HELD).collect();
+        eids.sort_unstable();
+        held.sort_unstable();
+        held.dedup();
+
+        if self.username.as_deref() != Some(username) {
+            self.username = Some(username.to_owned());
+        }
+        if !self.gpus.iter().eq(&gpus) {
+            self.gpus = gpus.into_iter().collect();
+        }
+        let before = self
+            .eids
+            .iter()
+            .map(|(hostname, eid)| (&**hostname, &**eid));
+        if !before.eq(eids.iter().copied()) {
+            let eids = eids.into_iter();
+            let eids = eids.map(|(hostname, eid)| (hostname.to_owned(), eid.to_owned()));
+            self.eids = eids.collect();
+        }
+        let before = self.held.iter();
+        let before = before.map(|(hostname, eid, gpu)| (&**hostname, &**eid, *gpu));
+        if !before.eq(held.iter().copied()) {
+            let held = held.into_iter();
+            let held = held.map(|(hostname, eid, gpu)| (hostname.to_owned(), eid.to_owned(), gpu));
+            self.held = held.collect();
+        }
+    }
+}
+
+/// What a violation is concluded from.
+#[derive(Default)]
+struct Evident {
+    gpus: Vec<u32>,
+    /// Each once.
+    environments: Vec<EnvironmentId>,
+}
+
+impl Evident {
+    fn of(facts: &Facts<'_>, subject: &Subject, username: &str) -> Self {
+        let mut evident = Self::default();
         match subject {
             Subject::Process { hostname, pid, .. } => {
                 if let Some(id) = facts.process(hostname, *pid) {
-                    about.add_process(facts, id, &mut environments);
+                    evident.add_process(facts, id);
                 }
             }
             Subject::Environment { hostname, eid } => {
                 if let Some(id) = facts.environment(hostname, eid) {
-                    environments.add(id);
+                    evident.add_environment(id);
                     let held = facts.attachments_of(id).iter().map(|it| it.gpu);
-                    about.gpus.extend(held);
-                    about.gpus.extend(facts.uses_of(id).map(|used| used.gpu));
+                    evident.gpus.extend(held);
+                    evident.gpus.extend(facts.uses_of(id).map(|used| used.gpu));
                 }
             }
             Subject::EnvironmentDevice {
@@ -71,9 +130,9 @@ impl About {
                 eid,
                 index,
             } => {
-                about.gpus.insert(index.gpu);
+                evident.gpus.push(index.gpu);
                 if let Some(id) = facts.environment(hostname, eid) {
-                    environments.add(id);
+                    evident.add_environment(id);
                 }
             }
             Subject::User { .. } | Subject::UserDevice { .. } => {
@@ -81,57 +140,32 @@ impl About {
                 let on = |id: HostId| host.is_none_or(|host| host == Some(id));
                 for used in facts.uses_of_user(username) {
                     if on(facts.processes[used.process].host) {
-                        about.add_process(facts, used.process, &mut environments);
+                        evident.add_process(facts, used.process);
                     }
                 }
                 for attachment in facts.attachments_of_user(username) {
                     if on(attachment.host) {
-                        about.gpus.insert(attachment.gpu);
-                        environments.add(attachment.environment);
+                        evident.gpus.push(attachment.gpu);
+                        evident.add_environment(attachment.environment);
                     }
                 }
             }
         }
-        about.add_environments(facts, subject, &environments);
-        about
+        evident
     }
 
-    fn add_process(&mut self, facts: &Facts<'_>, id: ProcessId, environments: &mut Environments) {
+    fn add_process(&mut self, facts: &Facts<'_>, id: ProcessId) {
         let process = &facts.processes[id];
         let uses = facts.uses[process.uses.clone()].iter();
         self.gpus.extend(uses.map(|used| used.gpu));
         if let Some(environment) = process.environment {
-            environments.add(environment);
+            self.add_environment(environment);
         }
     }
 
-    fn add_environments(&mut self, facts: &Facts<'_>, subject: &Subject, ids: &Environments) {
-        let is_of_subject = |gpu: u32| match subject {
-            Subject::EnvironmentDevice { index, .. } => index.gpu == gpu,
-            _ => true,
-        };
-        for &id in &ids.0 {
-            let environment = &facts.environments[id];
-            let hostname = facts.hosts[environment.host].hostname.to_owned();
-            let eid = environment.environment.eid.clone();
-            let gpus = facts.attachments_of(id).iter().map(|it| it.gpu);
-            let room = MOST_HELD.saturating_sub(self.held.len());
-            let held = gpus.filter(|gpu| is_of_subject(*gpu));
-            let held = held.map(|gpu| (hostname.clone(), eid.clone(), gpu));
-            self.held.extend(held.take(room));
-            self.eids.insert((hostname, eid));
-        }
-    }
-}
-
-/// The environments that are kept of one violation, each once.
-#[derive(Default)]
-struct Environments(Vec<EnvironmentId>);
-
-impl Environments {
-    fn add(&mut self, id: EnvironmentId) {
-        if self.0.len() < MOST_ENVIRONMENTS && !self.0.contains(&id) {
-            self.0.push(id);
+    fn add_environment(&mut self, id: EnvironmentId) {
+        if self.environments.len() < MOST_ENVIRONMENTS && !self.environments.contains(&id) {
+            self.environments.push(id);
         }
     }
 }
@@ -215,6 +249,7 @@ impl Evidence<'_, '_> {
     fn unknown(&self) -> Option<String> {
         let needs_processes = self.view.needs_processes();
         self.left_out()
+            .or_else(|| self.moved())
             .or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
     }
 
@@ -234,6 +269,24 @@ impl Evidence<'_, '_> {
         let is_left_out = eids.any(|(_, eid)| facts.environment(hostname, eid).is_none())
             || held.any(|(_, eid, gpu)| self.host().holders_are_damaged(*gpu) && !holds(eid, *gpu));
         is_left_out.then(|| "a record of genv's state is damaged or disputed".to_owned())
+    }
+
+    /// Another GPU is where the environment attached one.
+    fn moved(&self) -> Option<String> {
+        let (facts, hostname) = (self.facts, self.host().hostname);
+        let environment = match self.subject {
+            Subject::Process { pid, .. } => {
+                facts.processes[facts.process(hostname, *pid)?].environment
+            }
+            Subject::Environment { eid, .. } | Subject::EnvironmentDevice { eid, .. } => {
+                facts.environment(hostname, eid)
+            }
+            Subject::User { .. } | Subject::UserDevice { .. } => None,
+        };
+        let moved = facts.environments[environment?].moved;
+        moved.then(|| {
+            "the GPUs of the machine have other indices than when it attached them".to_owned()
+        })
     }
 
     fn unknown_use(&self) -> Option<String> {
@@ -313,7 +366,7 @@ impl Evidence<'_, '_> {
 
     /// How busy an idle device is now was not measured, or not for as long as the rule asks since it was not.
     fn unmeasured_idleness(&self, attachment: &AttachmentFacts) -> Option<String> {
-        let RuleKind::Idle { over, .. } = self.view.rule.kind else {
+        let RuleKind::Idle { over, below, .. } = self.view.rule.kind else {
             return None;
         };
         let gpu = attachment.gpu;
@@ -328,10 +381,11 @@ impl Evidence<'_, '_> {
             .environment
             .eid;
         let windows = known.idle.get(&self.view.rule.name)?.get(eid)?;
-        let window = windows.get(&gpu)?.clone();
+        let window = windows.get(gpu)?.clone();
         let window = rules::window_now(self.facts, over, window, attachment)?;
+        let lacks = window.lacks(over, below);
         let over = words::duration(over.as_secs());
-        window.is_interrupted().then(|| {
+        lacks.then(|| {
             format!(
                 "the use of device {gpu} was not measured for a time, and is not yet for {over}"
             )

@@ -3,36 +3,33 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::About;
 use super::{History, ViolationHistory};
 use crate::config::{Action, Rule};
 use crate::plan::facts::{Facts, HostId};
 use crate::plan::freshness::Freshness;
 use crate::plan::judge::is_open;
-use crate::plan::selector::View;
-use crate::plan::{Input, Key, Plan, Stage, Subject, Target, hold};
+use crate::plan::selector::Views;
+use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation, hold};
 
 /// For how long a process that was signalled is remembered though no device lists it, while not all processes are known.
 const LONGEST_UNLISTED_SECONDS: f64 = 3600.0;
 
 impl History {
-    /// Notes what the plan of a cycle found: what is seen and since when, what is gone, and how busy attachments were. What
-    /// the input does not show now, because a host is silent, is kept as it is.
-    pub fn follow(&mut self, input: &Input<'_>, plan: &Plan) {
+    /// Notes what the plan of a cycle found.
+    pub(in crate::plan) fn follow<'a>(
+        &mut self,
+        input: &Input<'a>,
+        facts: &Facts<'a>,
+        views: &Views<'_, 'a>,
+        plan: &Plan,
+    ) {
         // Before the first publication nobody is there, and nobody is gone.
         if input.hosts.is_empty() {
             return;
         }
-        let facts = Facts::new(input, self);
-        let views: BTreeMap<&str, View<'_, '_>> = input
-            .config
-            .rules
-            .iter()
-            .map(|rule| (rule.name.as_str(), View::new(&facts, rule)))
-            .collect();
-        self.follow_violations(input, &facts, &views, plan);
+        self.follow_violations(input, facts, views, plan);
         for host in 0..facts.hosts.len() {
-            self.follow_host(input, &facts, &views, host);
+            self.follow_host(input, facts, views, host);
         }
         self.hosts
             .retain(|hostname, _| facts.host(hostname).is_some());
@@ -42,77 +39,69 @@ impl History {
         &mut self,
         input: &Input<'_>,
         facts: &Facts<'a>,
-        views: &BTreeMap<&str, View<'_, 'a>>,
+        views: &Views<'_, 'a>,
         plan: &Plan,
     ) {
         let now = input.now_seconds;
-        let mut seen: BTreeMap<Key, ViolationHistory> = BTreeMap::new();
-        for violation in &plan.violations {
-            let Some(view) = views.get(violation.key.rule.as_str()) else {
+        let mut planned: Vec<&Violation> = plan.violations.iter().collect();
+        planned.sort_by_key(|violation| &violation.key);
+        let mut planned = planned.into_iter().peekable();
+        let mut violations = std::mem::take(&mut self.violations);
+        let (mut new, mut others) = (Vec::new(), Vec::new());
+        for (key, known) in &mut violations {
+            new.extend(std::iter::from_fn(|| planned.next_if(|it| it.key < *key)));
+            if planned.peek().is_none_or(|it| it.key != *key) {
+                others.push(key.clone());
+            }
+            while let Some(violation) = planned.next_if(|it| it.key == *key) {
+                let rule = views[key.rule.as_str()].rule;
+                let unconfirmed = violation.unconfirmed;
+                let is_of_rule = self.knows(rule);
+                if is_of_rule && known.unconfirmed != unconfirmed {
+                    self.remember(rule, key, known, now);
+                }
+                if !is_of_rule || !known.counts_for(unconfirmed) {
+                    new.push(violation);
+                    continue;
+                }
+                let user = (violation.username.as_str(), unconfirmed);
+                let last = Some(Cow::Borrowed(&*known));
+                let farther = self.progress(facts, rule, key, user, last, now);
+                if let Some(Cow::Owned(farther)) = farther {
+                    *known = farther;
+                }
+                self.follow_violation(input, facts, views, plan, violation, known);
+            }
+        }
+        self.violations = violations;
+        let new = new.into_iter().chain(planned).map(|violation| {
+            let key = &violation.key;
+            let rule = views[key.rule.as_str()].rule;
+            let user = (violation.username.as_str(), violation.unconfirmed);
+            let known = self.progress(facts, rule, key, user, None, now);
+            let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
+            self.follow_violation(input, facts, views, plan, violation, &mut known);
+            (key.clone(), known)
+        });
+        let new: Vec<(Key, ViolationHistory)> = new.collect();
+        self.violations.extend(new);
+        // The others are over, unless that is not known.
+        for key in others {
+            let Some(known) = self.violations.get_mut(&key) else {
                 continue;
             };
-            let rule = view.rule;
-            let username = violation.username.as_str();
-            let known = self.violations.remove_entry(&violation.key);
-            let (key, known) = known.map_or_else(
-                || (violation.key.clone(), None),
-                |(key, known)| (key, Some(known)),
-            );
-            let known = known.filter(|_| self.knows(rule));
-            let unconfirmed = plan.unconfirmed.contains(&key);
-            if let Some(known) = known.as_ref().filter(|it| it.unconfirmed != unconfirmed) {
-                self.remember(rule, &key, known, now);
-            }
-            let known = known.filter(|known| known.counts_for(unconfirmed));
-            let known = known.map(Cow::Owned);
-            let known = self.progress(facts, rule, &key, (username, unconfirmed), known, now);
-            let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
-            known.unconfirmed = unconfirmed;
-            known.about = About::of(facts, &key.subject, username);
-            known.unknown_seconds = None;
-            known.since_seconds = violation.since_seconds;
-            let open = |target: &Target| is_open(self, rule, target);
-            let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
-            if acted_before && wants_new_round(rule, &known, &violation.targets, open) {
-                if known.may_resume(rule, now) {
-                    known.resume();
-                } else {
-                    known.begin_round(now);
-                }
-            }
-            let hostname = violation.hostname.as_deref();
-            let host = hostname.and_then(|hostname| facts.host(hostname));
-            if let Stage::Held { .. } = violation.stage {
-                if hold::resets(rule, now, &input.config.timezone) {
-                    known.begin_round(now);
-                }
+            let frozen = plan.frozen.binary_search_by(|frozen| frozen.key.cmp(&key));
+            if let Ok(position) = frozen {
+                known.unknown_seconds = Some(plan.frozen[position].unknown_since_seconds);
                 known.seen.wait();
-            } else if view.freshness(host) == Freshness::New {
-                known.seen.observe(now, facts.longest_gap_seconds(host));
+                continue;
             }
-            known.put_off = plan.put_off.contains(&key);
-            let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
-            if violation.stage == Stage::Due && acts_first {
-                let open = violation.targets.iter().filter(|target| open(target));
-                known.chosen.extend(open.map(Target::identity));
-            }
-            seen.insert(key, known);
-        }
-        // The others are over, unless that is not known.
-        for frozen in &plan.frozen {
-            if let Some((key, mut known)) = self.violations.remove_entry(&frozen.key) {
-                known.unknown_seconds = Some(frozen.unknown_since_seconds);
-                known.seen.wait();
-                seen.insert(key, known);
-            }
-        }
-        for (key, known) in std::mem::take(&mut self.violations) {
+            let known = self.violations.remove(&key);
             let view = views.get(key.rule.as_str());
-            if let Some(view) = view.filter(|view| self.knows(view.rule)) {
+            if let Some((view, known)) = view.filter(|it| self.knows(it.rule)).zip(known) {
                 self.remember(view.rule, &key, &known, now);
             }
         }
-        self.violations = seen;
         self.forget_old_progress(&input.config.rules, now);
         let rules = input.config.rules.iter();
         self.kinds = rules
@@ -120,11 +109,55 @@ impl History {
             .collect();
     }
 
+    /// Notes what a plan found of a violation.
+    fn follow_violation(
+        &self,
+        input: &Input<'_>,
+        facts: &Facts<'_>,
+        views: &Views<'_, '_>,
+        plan: &Plan,
+        violation: &Violation,
+        known: &mut ViolationHistory,
+    ) {
+        let (key, now) = (&violation.key, input.now_seconds);
+        let view = &views[key.rule.as_str()];
+        let rule = view.rule;
+        known.unconfirmed = violation.unconfirmed;
+        known.about.follow(facts, &key.subject, &violation.username);
+        known.unknown_seconds = None;
+        known.since_seconds = violation.since_seconds;
+        let open = |target: &Target| is_open(self, facts, rule, target);
+        let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
+        if acted_before && wants_new_round(rule, known, &violation.targets, open) {
+            if known.may_resume(rule, now) {
+                known.resume();
+            } else {
+                known.begin_round(now);
+            }
+        }
+        let hostname = violation.hostname.as_deref();
+        let host = hostname.and_then(|hostname| facts.host(hostname));
+        if let Stage::Held { .. } = violation.stage {
+            if hold::resets(rule, now, &input.config.timezone) {
+                known.begin_round(now);
+            }
+            known.seen.wait();
+        } else if view.freshness(host) == Freshness::New {
+            known.seen.observe(now, facts.longest_gap_seconds(host));
+        }
+        known.put_off = plan.put_off.contains(key);
+        let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
+        if violation.stage == Stage::Due && acts_first && view.freshness(host) == Freshness::New {
+            let open = violation.targets.iter().filter(|target| open(target));
+            known.chosen.extend(open.map(Target::identity));
+        }
+    }
+
     fn follow_host<'a>(
         &mut self,
         input: &Input<'_>,
         facts: &Facts<'a>,
-        views: &BTreeMap<&str, View<'_, 'a>>,
+        views: &Views<'_, 'a>,
         id: HostId,
     ) {
         let host = &facts.hosts[id];
@@ -157,7 +190,13 @@ impl History {
             });
         }
         if freshness.gpu < Freshness::New {
+            if freshness.gpu == Freshness::Missing && freshness.state == Freshness::New {
+                known.fail_idle();
+            }
             return;
+        }
+        if let Some(snapshot) = host.snapshot {
+            known.follow_gone(snapshot, freshness, input.now_seconds);
         }
         if !known.processes.is_empty() {
             let running: BTreeMap<u32, Option<u64>> = facts.processes[host.processes.clone()]
@@ -177,6 +216,10 @@ impl History {
                         process.seen.wait();
                         true
                     }
+                    None if known.gone.contains_key(pid) => {
+                        process.seen.wait();
+                        true
+                    }
                     None => {
                         process.seen.wait();
                         let acted = process.killed_seconds.or(process.terminated_seconds);
@@ -185,6 +228,7 @@ impl History {
                     }
                 });
         }
+        known.follow_gpus(facts, id);
         known.follow_contexts(facts, id, input.now_seconds);
         known.follow_hidden(facts, id, &input.config.rules, input.now_seconds);
         known.follow_idle(id, views);

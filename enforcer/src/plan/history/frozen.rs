@@ -1,17 +1,16 @@
 //! Violations that are not found, and of which it is not known whether they are over.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde::Serialize;
 
 use super::History;
 use super::evidence::unknown;
+use super::of_rule::{Entry, OfRule};
+use crate::plan::Key;
 use crate::plan::facts::Facts;
 use crate::plan::selector::View;
-use crate::plan::{Key, Violation};
 
 /// Violations that wait at once in this way.
-const MOST_FROZEN: usize = 10_000;
+pub(in crate::plan) const MOST_FROZEN: usize = 10_000;
 
 /// A violation that was found before, and of which a part of the evidence is not known now: it neither goes on nor ends.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,22 +28,15 @@ pub struct Frozen {
 }
 
 impl History {
-    /// The violations that are frozen now, besides those that were found.
-    pub(in crate::plan) fn frozen<'a>(
+    /// The violations of a rule that are frozen now, of those that the plan did not find.
+    pub(in crate::plan) fn frozen<'a, 'h>(
         &self,
         facts: &Facts<'a>,
-        views: &BTreeMap<&str, View<'_, 'a>>,
-        found: &[Violation],
+        view: &View<'_, 'a>,
+        of_rule: OfRule<'h, impl Iterator<Item = Entry<'h>>>,
         now_seconds: f64,
     ) -> Vec<Frozen> {
-        let found: BTreeSet<&Key> = found.iter().map(|violation| &violation.key).collect();
-        let others = self
-            .violations
-            .iter()
-            .filter(|(key, _)| !found.contains(key));
-        let frozen = others.filter_map(|(key, known)| {
-            let view = views.get(key.rule.as_str())?;
-            let view = self.knows(view.rule).then_some(view)?;
+        let frozen = of_rule.others().filter_map(|(key, known)| {
             Some(Frozen {
                 key: key.clone(),
                 username: known.about.username.clone(),

@@ -30,14 +30,78 @@ pub(in crate::plan) struct IdleWindow {
     /// The attachment that goes on with the window of an earlier one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     again: Option<Again>,
-    /// Whether the last samples were not measured: the time until the next one does not count.
+    /// Whether the time until the next sample does not count, since the attachment was not seen.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waits: bool,
+    /// Whether the time until the next sample counts as not measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    fails: bool,
     /// Whether it began anew because nothing was measured for too long, and is not whole since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_interrupted: bool,
-    /// Seconds, and utilization × seconds; the oldest first.
-    buckets: VecDeque<(f32, f32)>,
+    /// The oldest first.
+    buckets: VecDeque<Bucket>,
+}
+
+/// A part of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenBucket", into = "(f32, f32, f32, f32)")]
+struct Bucket {
+    /// Seconds that were measured.
+    seconds: f32,
+    /// Utilization × seconds.
+    utilized_seconds: f32,
+    /// Seconds that were not measured while the enforcer looked: the device may have been at work all the time.
+    unmeasured_seconds: f32,
+    /// Seconds in which the enforcer did not look, or the attachment was not there.
+    unseen_seconds: f32,
+}
+
+/// A bucket as it is written, now and by earlier versions.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenBucket {
+    Now(f32, f32, f32, f32),
+    Before(f32, f32),
+}
+
+impl From<WrittenBucket> for Bucket {
+    fn from(written: WrittenBucket) -> Self {
+        let (seconds, utilized_seconds, unmeasured_seconds, unseen_seconds) = match written {
+            WrittenBucket::Now(seconds, utilized, unmeasured, unseen) => {
+                (seconds, utilized, unmeasured, unseen)
+            }
+            WrittenBucket::Before(seconds, utilized) => (seconds, utilized, 0.0, 0.0),
+        };
+        Self {
+            seconds,
+            utilized_seconds,
+            unmeasured_seconds,
+            unseen_seconds,
+        }
+    }
+}
+
+impl From<Bucket> for (f32, f32, f32, f32) {
+    fn from(it: Bucket) -> Self {
+        (
+            it.seconds,
+            it.utilized_seconds,
+            it.unmeasured_seconds,
+            it.unseen_seconds,
+        )
+    }
+}
+
+/// How busy an attachment was over a whole window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::plan) struct Average {
+    /// Over the time that was measured.
+    pub(in crate::plan) measured: f64,
+    /// If it was at work all the time that was not measured.
+    pub(in crate::plan) at_most: f64,
+    /// By how much the window is longer than the time that was measured.
+    pub(in crate::plan) gaps: Duration,
 }
 
 /// What is seen of an attachment that goes on with the window of an earlier one.
@@ -132,18 +196,24 @@ impl IdleWindow {
         })
     }
 
-    /// Nothing was measured: what follows within the length of the window goes on with it.
+    /// The attachment is not seen: what follows within the length of the window goes on with it.
     pub(in crate::plan) const fn wait(&mut self) {
         self.waits = true;
     }
 
-    /// Whether it lacks what was not measured, so that nothing is known of the time before now.
-    pub(in crate::plan) const fn is_interrupted(&self) -> bool {
-        self.is_interrupted
+    /// The attachment is there, and how busy it is was not measured.
+    pub(in crate::plan) const fn fail(&mut self) {
+        self.fails = true;
     }
 
-    /// Adds a sample. The time of a gap, or of a clock that was set back, does not count; what follows goes on with the
-    /// window, unless the gap is longer than the window.
+    /// Whether it lacks so much of what was not measured that it is not known whether the average is below this.
+    pub(in crate::plan) fn lacks(&self, over: Duration, below: f64) -> bool {
+        let average = self.average(over);
+        self.is_interrupted || average.is_some_and(|it| it.measured < below && it.at_most >= below)
+    }
+
+    /// Adds a sample. The time of a gap, or of a clock that was set back, does not count as measured; what follows goes on
+    /// with the window, unless the gap is longer than the window.
     pub(in crate::plan) fn observe(
         &mut self,
         sample: Sample,
@@ -167,11 +237,13 @@ impl IdleWindow {
         let Some(before) = before else { return };
         let seconds = sample.sampled_seconds - before;
         let waited = std::mem::take(&mut self.waits);
-        if waited || !(seconds > 0.0 && seconds <= longest_gap_seconds) {
+        let failed = std::mem::take(&mut self.fails);
+        if waited || failed || !(seconds > 0.0 && seconds <= longest_gap_seconds) {
             if seconds.abs() > over.as_secs_f64() {
                 self.buckets.clear();
                 self.is_interrupted = true;
             }
+            self.add_gap(seconds.max(0.0) as f32, failed);
             return;
         }
         let over = over.as_secs_f32();
@@ -184,14 +256,19 @@ impl IdleWindow {
         // The whole window is of this attachment.
         self.again.take_if(|again| again.seconds >= over);
         match self.buckets.back_mut() {
-            Some(last) if last.0 + seconds <= over / PARTS => {
-                *last = (last.0 + seconds, last.1 + utilized);
+            Some(last) if last.seconds + seconds <= over / PARTS => {
+                last.seconds += seconds;
+                last.utilized_seconds += utilized;
             }
-            _ => self.buckets.push_back((seconds, utilized)),
+            _ => self.buckets.push_back(Bucket {
+                seconds,
+                utilized_seconds: utilized,
+                ..Bucket::default()
+            }),
         }
         let mut length = self.seconds();
-        while let Some(&(oldest, _)) = self.buckets.front() {
-            if length - oldest < over {
+        while let Some(oldest) = self.buckets.front() {
+            if length - oldest.seconds < over {
                 break;
             }
             self.buckets.pop_front();
@@ -200,15 +277,38 @@ impl IdleWindow {
         self.is_interrupted &= length < over;
     }
 
-    /// The average over the window, if all of it was observed.
-    pub(in crate::plan) fn average(&self, over: Duration) -> Option<f64> {
+    /// Adds a gap to the window, if there is one.
+    fn add_gap(&mut self, seconds: f32, failed: bool) {
+        let Some(last) = self.buckets.back_mut() else {
+            return;
+        };
+        if failed {
+            last.unmeasured_seconds += seconds;
+        } else {
+            last.unseen_seconds += seconds;
+        }
+        if let Some(again) = self.again.as_mut().filter(|_| failed) {
+            again.seconds += seconds;
+            again.utilized_seconds += seconds;
+        }
+    }
+
+    /// The average over the window, if so much was measured.
+    pub(in crate::plan) fn average(&self, over: Duration) -> Option<Average> {
         let seconds = self.seconds();
-        let utilized: f32 = self.buckets.iter().map(|bucket| bucket.1).sum();
-        (seconds > 0.0 && seconds >= over.as_secs_f32()).then(|| f64::from(utilized / seconds))
+        let sum = |of: fn(&Bucket) -> f32| self.buckets.iter().map(of).sum::<f32>();
+        let utilized = sum(|it| it.utilized_seconds);
+        let unmeasured = sum(|it| it.unmeasured_seconds);
+        let gaps = unmeasured + sum(|it| it.unseen_seconds);
+        (seconds > 0.0 && seconds >= over.as_secs_f32()).then(|| Average {
+            measured: f64::from(utilized / seconds),
+            at_most: f64::from((utilized + unmeasured) / (seconds + unmeasured)),
+            gaps: Duration::try_from_secs_f32(gaps).unwrap_or(Duration::MAX),
+        })
     }
 
     fn seconds(&self) -> f32 {
-        self.buckets.iter().map(|bucket| bucket.0).sum()
+        self.buckets.iter().map(|bucket| bucket.seconds).sum()
     }
 }
 
@@ -236,12 +336,55 @@ mod tests {
         window
     }
 
+    fn measured(window: &IdleWindow) -> Option<f64> {
+        window.average(OVER).map(|it| it.measured)
+    }
+
+    #[test]
+    fn what_was_not_measured_may_have_been_use() {
+        let idle = || observed((0..=60).map(|i| (f64::from(i) * 10.0, 0.0)));
+        for (failed_seconds, lacks) in [(30.0, false), (32.0, true), (590.0, true)] {
+            let mut window = idle();
+            window.fail();
+            window.observe(sample(600.0 + failed_seconds, 0.0), OVER, 30.0);
+            let average = window.average(OVER).unwrap();
+            assert_eq!(average.measured, 0.0);
+            let at_most = failed_seconds / (600.0 + failed_seconds);
+            assert!((average.at_most - at_most).abs() < 1e-6, "{average:?}");
+            assert_eq!(average.gaps.as_secs_f64().round(), failed_seconds);
+            assert_eq!(window.lacks(OVER, 0.05), lacks, "{failed_seconds}");
+            let written = serde_json::to_string(&window).unwrap();
+            assert_eq!(
+                serde_json::from_str::<IdleWindow>(&written).unwrap(),
+                window
+            );
+            // It is known again when all of the time since is measured.
+            for i in 1..=60 {
+                let at = 600.0 + failed_seconds + f64::from(i) * 10.0;
+                window.observe(sample(at, 0.0), OVER, 30.0);
+            }
+            assert_eq!(window.average(OVER).unwrap().at_most, 0.0);
+        }
+        // A gap in which the enforcer did not look makes the window longer and no more.
+        let mut window = idle();
+        window.observe(sample(900.0, 0.0), OVER, 30.0);
+        let average = window.average(OVER).unwrap();
+        assert_eq!((average.at_most, average.gaps.as_secs()), (0.0, 300));
+    }
+
+    #[test]
+    fn windows_that_an_earlier_version_wrote_are_read() {
+        let text = r#"{"over_milliseconds":600000,"buckets":[[50.0,2.5],[10.0,0.0]]}"#;
+        let window: IdleWindow = serde_json::from_str(text).unwrap();
+        assert_eq!(window.seconds(), 60.0);
+    }
+
     #[test]
     fn a_window_that_is_not_wholly_observed_has_no_average() {
         let minutes =
             |minutes: u32| observed((0..=minutes * 6).map(|i| (f64::from(i) * 10.0, 0.0)));
-        assert_eq!(minutes(9).average(OVER), None);
-        assert_eq!(minutes(10).average(OVER), Some(0.0));
+        assert_eq!(measured(&minutes(9)), None);
+        assert_eq!(measured(&minutes(10)), Some(0.0));
     }
 
     #[test]
@@ -254,11 +397,11 @@ mod tests {
                     .map(|at| (at, if at <= 600.0 { 1.0 } else { 0.0 })),
             )
         };
-        assert_eq!(at(10.0).average(OVER), Some(1.0));
-        let half = at(15.0).average(OVER).unwrap();
+        assert_eq!(measured(&at(10.0)), Some(1.0));
+        let half = measured(&at(15.0)).unwrap();
         assert!((0.45..0.6).contains(&half), "{half}");
-        assert!(at(19.0).average(OVER).unwrap() > 0.0);
-        assert_eq!(at(21.0).average(OVER), Some(0.0));
+        assert!(measured(&at(19.0)).unwrap() > 0.0);
+        assert_eq!(measured(&at(21.0)), Some(0.0));
     }
 
     #[test]
@@ -273,16 +416,16 @@ mod tests {
             (-1.0, false),
         ] {
             let mut window = idle();
-            assert_eq!(window.average(OVER), Some(0.0));
+            assert_eq!(measured(&window), Some(0.0));
             // What is told of the time in between is not told by this sample.
             window.observe(sample(at, 1.0), OVER, 30.0);
-            assert_eq!(window.average(OVER), goes_on.then_some(0.0), "{at}");
-            assert_eq!(window.is_interrupted(), !goes_on, "{at}");
+            assert_eq!(measured(&window), goes_on.then_some(0.0), "{at}");
+            assert_eq!(window.is_interrupted, !goes_on, "{at}");
             for i in 1..=60 {
                 window.observe(sample(at + f64::from(i) * 10.0, 0.0), OVER, 30.0);
             }
-            assert_eq!(window.average(OVER), Some(0.0), "{at}");
-            assert!(!window.is_interrupted(), "{at}");
+            assert_eq!(measured(&window), Some(0.0), "{at}");
+            assert!(!window.is_interrupted, "{at}");
         }
     }
 
@@ -294,8 +437,8 @@ mod tests {
             ..sample(610.0, 0.0)
         };
         window.observe(anew, OVER, 30.0);
-        assert_eq!(window.average(OVER), None);
-        assert!(!window.is_interrupted());
+        assert_eq!(measured(&window), None);
+        assert!(!window.is_interrupted);
     }
 
     #[test]
@@ -309,7 +452,11 @@ mod tests {
             (640.0, Some(1.0)),
         ] {
             window.observe(sample(at, 1.0), shorter, 30.0);
-            assert_eq!(window.average(shorter), average, "{at}");
+            assert_eq!(
+                window.average(shorter).map(|it| it.measured),
+                average,
+                "{at}"
+            );
         }
     }
 
@@ -323,7 +470,7 @@ mod tests {
             let samples: Vec<(f64, f64)> = gaps.iter().zip(&busy).map(|(gap, &busy)| { at += gap; (at, busy) }).collect();
             let window = observed(samples.iter().copied());
             prop_assert!(window.buckets.len() <= 2 * PARTS as usize + 2, "{}", window.buckets.len());
-            let Some(average) = window.average(OVER) else {
+            let Some(average) = measured(&window) else {
                 prop_assert!(at - samples.first().map_or(0.0, |first| first.0) < 600.5);
                 return Ok(());
             };

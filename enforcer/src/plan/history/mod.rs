@@ -1,12 +1,15 @@
 //! What a plan remembers: since when each violation is seen, which warnings were given, what was ended, refused or
 //! detached, and how busy each attachment was.
 
+mod by_gpu;
 mod contexts;
 mod evidence;
 mod follow;
 mod frozen;
+mod gone;
 mod hidden;
 mod idle;
+mod of_rule;
 mod past;
 mod progress;
 mod settle;
@@ -14,25 +17,27 @@ mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use genv_core::model::Occupants;
 use serde::{Deserialize, Serialize};
 
 use super::freshness::{LastRead, ObservedTime};
 use super::{Key, Subject};
 use crate::config::Rule;
+use by_gpu::ByGpu;
 pub(super) use contexts::ContextHistory;
 use evidence::About;
 pub(super) use follow::wants_new_round;
 pub use frozen::Frozen;
-pub(super) use idle::{IdleWindow, Sample};
+pub(super) use frozen::MOST_FROZEN;
+pub(super) use idle::{Average, IdleWindow, Sample};
 pub(super) use past::Past;
 use windows::Windows;
-pub(super) use windows::{holding, own as own_window};
+pub(super) use windows::holding;
 
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].
 ///
-/// A cycle is: [`plan`](super::plan()), then [`History::follow`] with that plan, then [`History::settle`] for each of its
-/// steps that was tried.
+/// A cycle is: [`History::plan`], then [`History::settle`] for each step of that plan that was tried.
 /// Before a plan of which the steps will be carried out, [`History::forget_rehearsal`]: a warning that was only said to
 /// the log is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +77,9 @@ pub(super) struct ViolationHistory {
     /// For how long it was seen, since the first time or since its round began.
     pub(super) seen: ObservedTime,
     pub(super) reported: bool,
+    /// When it was reported, Unix time; earlier versions did not keep that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reported_seconds: Option<f64>,
     pub(super) warnings_given: usize,
     /// Of `seen`, when the announced end comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,6 +117,9 @@ pub(super) struct ViolationHistory {
 #[serde(deny_unknown_fields)]
 pub(super) struct HostHistory {
     pub(super) read: LastRead,
+    /// Which GPU was at each index.
+    #[serde(default, skip_serializing_if = "Occupants::is_empty")]
+    pub(super) occupants: Occupants,
     /// By pid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) processes: BTreeMap<u32, ProcessHistory>,
@@ -118,6 +129,9 @@ pub(super) struct HostHistory {
     /// By pid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     contexts: BTreeMap<u32, contexts::ProcessContexts>,
+    /// By pid: listed processes that `/proc` does not have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    gone: BTreeMap<u32, gone::Gone>,
     /// By user and GPU: for how long the user's unknown processes hide what the user makes of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     hidden: BTreeMap<String, BTreeMap<u32, hidden::Hidden>>,
@@ -126,7 +140,7 @@ pub(super) struct HostHistory {
     pub(super) idle: BTreeMap<String, Windows>,
     /// By rule, user and GPU: windows of attachments that are gone, for as long as the rule remembers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    idle_left: BTreeMap<String, BTreeMap<String, BTreeMap<u32, IdleWindow>>>,
+    idle_left: BTreeMap<String, Windows>,
 }
 
 /// A process that was signalled, or may not be.
@@ -254,18 +268,6 @@ impl History {
     ) -> Option<&ProcessHistory> {
         self.hosts.get(hostname)?.process(pid, start_time_ticks)
     }
-
-    /// An attachment that was detached or refused.
-    pub(super) fn attachment(
-        &self,
-        hostname: &str,
-        eid: &str,
-        gpu: u32,
-        attached_seconds: Option<i64>,
-    ) -> Option<&AttachmentHistory> {
-        let host = self.hosts.get(hostname)?;
-        host.attachment(eid, gpu, attached_seconds)
-    }
 }
 
 impl ViolationHistory {
@@ -274,6 +276,7 @@ impl ViolationHistory {
             since_seconds: now_seconds,
             seen: ObservedTime::begin(now_seconds),
             reported: false,
+            reported_seconds: None,
             warnings_given: 0,
             end_seen_seconds: None,
             not_warned: None,
@@ -293,6 +296,7 @@ impl ViolationHistory {
         *self = Self {
             since_seconds: self.since_seconds,
             reported: self.reported,
+            reported_seconds: self.reported_seconds,
             unconfirmed: self.unconfirmed,
             about: std::mem::take(&mut self.about),
             ..Self::begin(now_seconds)

@@ -56,13 +56,13 @@ impl History {
             return known;
         }
         let places = places(facts, rule, &key.subject, username, unconfirmed);
-        let replaced = is_new.then(|| self.replaced(facts, &places)).flatten();
+        let replaced = is_new.then(|| self.replaced(facts, rule, &places));
         let remembered = places
             .iter()
             .filter_map(|place| self.remembered.get(place))
             .filter(|it| it.lasts(rule, now_seconds))
             .map(|it| &it.progress)
-            .chain(&replaced)
+            .chain(replaced.iter().flatten())
             .max_by(|a, b| a.cmp_progress(b));
         match (known, remembered) {
             (Some(known), Some(other)) if other.cmp_progress(&known).is_gt() => {
@@ -78,19 +78,23 @@ impl History {
 
     /// Progress of a violation that the last look showed at one of these places and of which this look shows that it is
     /// over: where a new one is there now, the time between the looks counts.
-    fn replaced(&self, facts: &Facts<'_>, places: &[Place]) -> Option<ViolationHistory> {
+    fn replaced(
+        &self,
+        facts: &Facts<'_>,
+        rule: &Rule,
+        places: &[Place],
+    ) -> Option<ViolationHistory> {
         let was_at = |place: &Place, key: &Key, known: &ViolationHistory| {
             let gpu = match &key.subject {
                 Subject::Process { .. } => place.gpu.filter(|gpu| known.about.gpus.contains(gpu)),
                 subject => device(subject),
             };
             known.unconfirmed == place.unconfirmed
-                && key.rule == place.rule
                 && known.about.username.as_ref() == Some(&place.username)
                 && key.subject.hostname() == place.hostname.as_deref()
                 && gpu == place.gpu
         };
-        let replaced = self.violations.iter().filter(|(key, known)| {
+        let replaced = self.entries(rule).filter(|(key, known)| {
             places.iter().any(|place| was_at(place, key, known)) && is_gone(facts, &key.subject)
         });
         let farthest = replaced.max_by(|a, b| a.1.cmp_progress(b.1));
@@ -190,6 +194,7 @@ impl ViolationHistory {
         Self {
             since_seconds: self.since_seconds,
             reported: self.reported,
+            reported_seconds: self.reported_seconds,
             acted_seconds: self.acted_seconds,
             chosen: self.chosen.clone(),
             about: self.about.clone(),
@@ -203,6 +208,7 @@ impl ViolationHistory {
     fn to_remember(&self) -> Self {
         let mut progress = Self {
             reported: false,
+            reported_seconds: None,
             not_warned: None,
             undelivered: None,
             put_off: false,

@@ -1,7 +1,12 @@
 //! How the steps of a plan went.
 
+use std::time::Duration;
+
+use genv_core::enforcement::UndeliveredWarning;
+
 use super::{AttachmentHistory, History, ObservedTime, ProcessHistory, ViolationHistory};
-use crate::plan::{AttachmentTarget, Outcome, ProcessTarget, Step, StepKind};
+use crate::config::{Action, Rule, Undelivered};
+use crate::plan::{AttachmentTarget, Key, Outcome, ProcessTarget, Step, StepKind};
 
 impl History {
     /// Notes how a step went, so that it is not planned again, or is.
@@ -33,7 +38,10 @@ impl History {
             violation.chosen.remove(&target.identity());
         }
         match (&step.kind, result) {
-            (StepKind::Report, _) => violation.reported = true,
+            (StepKind::Report, _) => {
+                violation.reported = true;
+                violation.reported_seconds = Some(now_seconds);
+            }
             (StepKind::Warn { .. }, Err(reason)) => violation.not_warned = Some(reason.clone()),
             (
                 StepKind::Warn {
@@ -80,6 +88,35 @@ impl History {
                 self.process_mut(target, now_seconds).refused = Some(reason.clone());
             }
         }
+    }
+
+    /// Notes that a warning which counts as given is not delivered.
+    pub(crate) fn note_unread(&mut self, key: &Key, reason: String) {
+        if let Some(violation) = self.violations.get_mut(key) {
+            violation.undelivered = Some(reason);
+        }
+    }
+
+    /// The last warning of a violation that is not delivered.
+    pub(crate) fn undelivered(&self, key: &Key, rule: &Rule) -> Option<UndeliveredWarning> {
+        let known = self.violation(rule, key)?;
+        let why = known.undelivered.clone()?;
+        let is_waited_for = rule.undelivered == Undelivered::Hold;
+        let number = known.warnings_given + usize::from(is_waited_for);
+        let lead = rule.warn.get(number.checked_sub(1)?);
+        let lead_seconds = lead.map_or(0.0, Duration::as_secs_f64);
+        let end = known.end_seen_seconds.map(|end| end - known.seen.seconds);
+        let wait_seconds = end.map_or(lead_seconds, |end| end.max(lead_seconds));
+        Some(UndeliveredWarning {
+            number: number as u64,
+            of: match rule.action {
+                Action::Warn => 1,
+                _ => rule.warn.len() as u64,
+            },
+            why,
+            is_waited_for,
+            wait_seconds: rule.action.acts().then_some(wait_seconds),
+        })
     }
 
     fn terminated(&mut self, target: &ProcessTarget, now_seconds: f64, rehearsed: bool) {

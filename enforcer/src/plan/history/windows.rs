@@ -1,26 +1,42 @@
 //! The windows of `idle`, from one attachment to the next.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::evidence::groups_are_unknown;
 use super::idle::Holding;
-use super::{HostHistory, IdleWindow};
+use super::{ByGpu, HostHistory, IdleWindow};
 use crate::config::RuleKind;
-use crate::plan::facts::{AttachmentFacts, Facts, HostId};
+use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
 use crate::plan::rules;
-use crate::plan::selector::View;
+use crate::plan::selector::{View, Views};
 
-/// Windows by eid and GPU.
-pub(in crate::plan) type Windows = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
-
-/// Windows of attachments that are gone, by user and GPU.
-type Left = BTreeMap<String, BTreeMap<u32, IdleWindow>>;
+/// Windows by eid and GPU; of attachments that are gone, by user and GPU.
+pub(super) type Windows = BTreeMap<String, ByGpu<IdleWindow>>;
 
 impl HostHistory {
+    /// Notes which GPU is at each index, and forgets the windows of indices at which there is another one now.
+    pub(super) fn follow_gpus(&mut self, facts: &Facts<'_>, id: HostId) {
+        let host = &facts.hosts[id];
+        let Some(snapshot) = host.snapshot else {
+            return;
+        };
+        let replaced = snapshot.devices.iter();
+        for device in replaced.filter(|device| self.occupants.is_replaced(device)) {
+            let gpu = device.index.gpu;
+            let windows = self.idle.values_mut().chain(self.idle_left.values_mut());
+            for gpus in windows.flat_map(BTreeMap::values_mut) {
+                gpus.remove(gpu);
+            }
+        }
+        let read = host.freshness.read.gpu_seconds;
+        self.occupants.note(
+            &snapshot.devices,
+            read.unwrap_or(snapshot.timestamp_seconds),
+        );
+    }
+
     /// Notes how busy attachments were on a host whose devices and processes were read anew.
-    pub(super) fn follow_idle(&mut self, id: HostId, views: &BTreeMap<&str, View<'_, '_>>) {
+    pub(super) fn follow_idle(&mut self, id: HostId, views: &Views<'_, '_>) {
         let mut idle = std::mem::take(&mut self.idle);
         let mut idle_left = std::mem::take(&mut self.idle_left);
         for (name, view) in views {
@@ -30,8 +46,13 @@ impl HostHistory {
             let last = idle.remove_entry(*name);
             let (name, mut windows) = last.unwrap_or_else(|| ((*name).to_owned(), Windows::new()));
             let mut left = idle_left.remove(&name).unwrap_or_default();
-            go_on(view, id, &mut windows, &mut left);
-            observe(view, id, over, &mut windows);
+            go_on(view, id, &mut windows, &mut left, |attachment, window| {
+                let longest_gap_seconds = view.facts.hosts[id].freshness.longest_gap_seconds;
+                match rules::sample(view.facts, attachment) {
+                    Some(sample) => window.observe(sample, over, longest_gap_seconds),
+                    None => window.fail(),
+                }
+            });
             forget_old(view, id, &mut left);
             if !left.is_empty() {
                 self.idle_left.insert(name.clone(), left);
@@ -42,57 +63,89 @@ impl HostHistory {
         }
     }
 
-    /// The windows of a rule before this look, each with the attachment that goes on with it.
-    pub(in crate::plan) fn continued(&self, view: &View<'_, '_>, id: HostId) -> Cow<'_, Windows> {
+    /// The driver of a host tells nothing, whose environments are read: what its attachments do is not measured.
+    pub(super) fn fail_idle(&mut self) {
+        for gpus in self.idle.values_mut().flat_map(BTreeMap::values_mut) {
+            gpus.retain(|_, window| {
+                window.fail();
+                true
+            });
+        }
+    }
+
+    /// Calls `show` with each attachment of a host that a rule looks at, and with the window that the attachment goes on
+    /// with, without the samples of this cycle.
+    pub(in crate::plan) fn show_windows(
+        &self,
+        view: &View<'_, '_>,
+        id: HostId,
+        mut show: impl FnMut(AttachmentId, &IdleWindow),
+    ) {
         static NONE: Windows = Windows::new();
         let name = &view.rule.name;
         let windows = self.idle.get(name).unwrap_or(&NONE);
-        let has_window = |it: &AttachmentFacts| own(view.facts, windows, it).is_some();
-        if view.rule.remember.is_zero() || seen(view, id).all(has_window) {
-            return Cow::Borrowed(windows);
+        let mut own = own_windows(view, id, windows);
+        let mut continued = Windows::new();
+        let lacks_one = own.iter().any(|(_, window)| window.is_none());
+        if lacks_one && !view.rule.remember.is_zero() {
+            continued.clone_from(windows);
+            let mut left = self.idle_left.get(name).cloned().unwrap_or_default();
+            go_on(view, id, &mut continued, &mut left, |_, _| {});
+            own = own_windows(view, id, &continued);
         }
-        let mut windows = windows.clone();
-        let mut left = self.idle_left.get(name).cloned().unwrap_or_default();
-        go_on(view, id, &mut windows, &mut left);
-        Cow::Owned(windows)
+        for (id, window) in own {
+            if let Some(window) = window {
+                show(id, window);
+            }
+        }
     }
 }
 
-/// The window of an attachment, where it is of the same user.
-pub(in crate::plan) fn own<'w>(
-    facts: &Facts<'_>,
+/// The attachments of a host that a rule looks at, each with its window, where that is of the same user.
+fn own_windows<'w>(
+    view: &View<'_, '_>,
+    id: HostId,
     windows: &'w Windows,
-    attachment: &AttachmentFacts,
-) -> Option<&'w IdleWindow> {
-    let eid = &facts.environments[attachment.environment].environment.eid;
-    let window = windows.get(eid)?.get(&attachment.gpu)?;
-    window
-        .is_of(facts.users[attachment.user].name)
-        .then_some(window)
+) -> Vec<(AttachmentId, Option<&'w IdleWindow>)> {
+    let facts = view.facts;
+    let own = |id: AttachmentId| {
+        let attachment = &facts.attachments[id];
+        let window = windows.get(eid(facts, attachment))?.get(attachment.gpu)?;
+        let username = facts.users[attachment.user].name;
+        window.is_of(username).then_some(window)
+    };
+    seen(view, id).map(|id| (id, own(id))).collect()
 }
 
 /// The attachments of a host that a rule looks at.
-fn seen<'v>(view: &'v View<'_, '_>, id: HostId) -> impl Iterator<Item = &'v AttachmentFacts> {
+fn seen(view: &View<'_, '_>, id: HostId) -> impl Iterator<Item = AttachmentId> {
     let facts = view.facts;
     let environments = &facts.environments[facts.hosts[id].environments.clone()];
-    let attachments = environments
-        .iter()
-        .flat_map(|it| &facts.attachments[it.attachments.clone()]);
-    attachments.filter(|it| view.sees_attachment(it))
+    let attachments = environments.iter().flat_map(|it| it.attachments.clone());
+    attachments.filter(|id| view.sees_attachment(&facts.attachments[*id]))
 }
 
 /// Has each attachment go on with its own window; one that was made since, with that of the same user's attachment to the
 /// device that is gone, if the rule remembers it. Windows of which it is not known whether their attachments are gone wait.
-fn go_on(view: &View<'_, '_>, id: HostId, windows: &mut Windows, left: &mut Left) {
+/// Calls `look` with each attachment and its window.
+fn go_on(
+    view: &View<'_, '_>,
+    id: HostId,
+    windows: &mut Windows,
+    left: &mut Windows,
+    look: impl Fn(&AttachmentFacts, &mut IdleWindow),
+) {
     let facts = view.facts;
     let remembers = !view.rule.remember.is_zero();
     let mut held: Vec<(&str, u32)> = Vec::new();
     let mut made = Vec::new();
-    for attachment in seen(view, id) {
+    for id in seen(view, id) {
+        let attachment = &facts.attachments[id];
         let username = facts.users[attachment.user].name;
         let own = window_of(facts, windows, attachment);
         if let Some(window) = own.filter(|window| window.is_of(username)) {
             window.follow(&holding(view, attachment));
+            look(attachment, window);
             held.push((eid(facts, attachment), attachment.gpu));
         } else {
             made.push(attachment);
@@ -100,16 +153,17 @@ fn go_on(view: &View<'_, '_>, id: HostId, windows: &mut Windows, left: &mut Left
     }
     held.sort_unstable();
     held.dedup();
-    let mut gone = Left::new();
-    if windows.values().map(BTreeMap::len).sum::<usize>() > held.len() {
+    let mut gone = Windows::new();
+    if windows.values().map(ByGpu::len).sum::<usize>() > held.len() {
         gone = take_gone(view, id, windows, &held);
     }
     for attachment in made {
         let username = facts.users[attachment.user].name;
-        let of_user = |left: &mut Left| left.get_mut(username)?.remove(&attachment.gpu);
+        let of_user = |left: &mut Windows| left.get_mut(username)?.remove(attachment.gpu);
         let window = remembers.then(|| of_user(&mut gone).or_else(|| of_user(left)));
         let mut window = window.flatten().unwrap_or_default();
         window.follow(&holding(view, attachment));
+        look(attachment, &mut window);
         let gpus = windows.entry(eid(facts, attachment).to_owned());
         gpus.or_default().insert(attachment.gpu, window);
     }
@@ -139,38 +193,43 @@ pub(in crate::plan) fn holding<'a>(
 
 /// Keeps the window of an attachment that is gone. One that its user made goes before one that nothing shows to be the
 /// user's doing.
-fn keep(left: &mut BTreeMap<u32, IdleWindow>, gpu: u32, window: IdleWindow) {
-    match left.get_mut(&gpu) {
+fn keep(left: &mut ByGpu<IdleWindow>, gpu: u32, window: IdleWindow) {
+    match left.get_mut(gpu) {
         Some(kept) if window.is_unconfirmed() && !kept.is_unconfirmed() => {}
         Some(kept) => *kept = window,
-        None => _ = left.insert(gpu, window),
+        None => left.insert(gpu, window),
     }
 }
 
 /// Takes the windows of attachments that are gone out of those of a rule: all but those that are `held`, and those of
 /// which it is not known.
-fn take_gone(view: &View<'_, '_>, id: HostId, windows: &mut Windows, held: &[(&str, u32)]) -> Left {
+fn take_gone(
+    view: &View<'_, '_>,
+    id: HostId,
+    windows: &mut Windows,
+    held: &[(&str, u32)],
+) -> Windows {
     let facts = view.facts;
     let host = &facts.hosts[id];
-    let mut gone = Left::new();
+    let mut gone = Windows::new();
     windows.retain(|eid, gpus| {
         let is_left_out =
             host.state_is_damaged() && facts.environment(host.hostname, eid).is_none();
         gpus.retain(|gpu, window| {
-            if held.binary_search(&(eid, *gpu)).is_ok() {
+            if held.binary_search(&(eid, gpu)).is_ok() {
                 return true;
             }
             let Some(username) = window.username() else {
                 return false;
             };
             let is_unknown = is_left_out
-                || host.holders_are_damaged(*gpu)
+                || host.holders_are_damaged(gpu)
                 || groups_are_unknown(facts, view.rule, username);
             if is_unknown {
                 window.wait();
             } else {
                 let gpus = gone.entry(username.to_owned()).or_default();
-                keep(gpus, *gpu, std::mem::take(window));
+                keep(gpus, gpu, std::mem::take(window));
             }
             is_unknown
         });
@@ -179,22 +238,8 @@ fn take_gone(view: &View<'_, '_>, id: HostId, windows: &mut Windows, held: &[(&s
     gone
 }
 
-/// Adds this look to the windows of all attachments.
-fn observe(view: &View<'_, '_>, id: HostId, over: Duration, windows: &mut Windows) {
-    let facts = view.facts;
-    let longest_gap_seconds = facts.hosts[id].freshness.longest_gap_seconds;
-    for attachment in seen(view, id) {
-        if let Some(window) = window_of(facts, windows, attachment) {
-            match rules::sample(facts, attachment) {
-                Some(sample) => window.observe(sample, over, longest_gap_seconds),
-                None => window.wait(),
-            }
-        }
-    }
-}
-
 /// Forgets windows of attachments that are gone for longer than the rule remembers.
-fn forget_old(view: &View<'_, '_>, id: HostId, left: &mut Left) {
+fn forget_old(view: &View<'_, '_>, id: HostId, left: &mut Windows) {
     let remember = view.rule.remember.as_secs_f64();
     let now = view.facts.hosts[id].freshness.read.gpu_seconds;
     left.retain(|_, gpus| {
@@ -214,5 +259,5 @@ fn window_of<'w>(
 ) -> Option<&'w mut IdleWindow> {
     windows
         .get_mut(eid(facts, attachment))?
-        .get_mut(&attachment.gpu)
+        .get_mut(attachment.gpu)
 }

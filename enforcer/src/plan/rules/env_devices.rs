@@ -1,6 +1,7 @@
-//! Processes on devices that their environment is not attached to, without contexts that a detach left behind.
+//! Processes on devices that their environment is not attached to, without contexts that a detach left behind and without
+//! entries of the driver's lists that show no use.
 
-use super::non_env_processes::{processes, subject};
+use super::non_env_processes::{is_seen, subject};
 use super::{Finding, process_unit};
 use crate::plan::facts::ProcessId;
 use crate::plan::left_behind::{Busy, Contexts};
@@ -15,18 +16,23 @@ pub(super) fn findings(view: &View<'_, '_>, contexts: &Contexts<'_, '_>) -> Vec<
         let Some(environment) = process.environment else {
             return Vec::new();
         };
+        if facts.environments[environment].moved {
+            return Vec::new();
+        }
         let attached = facts.attachments_of(environment);
         let uses = facts.uses[process.uses.clone()].iter();
-        uses.filter(|used| view.sees_gpu(used.gpu))
+        uses.filter(|used| used.shows_use && view.sees_gpu(used.gpu))
             .filter(|used| attached.iter().all(|it| it.gpu != used.gpu))
             .filter(|used| contexts.left_behind(used, busy).is_none())
             .map(|used| used.gpu)
             .collect()
     };
-    processes(view, |id| !elsewhere(id).is_empty())
-        .map(|id| {
+    (0..facts.processes.len())
+        .filter(|&id| is_seen(view, id))
+        .map(|id| (id, elsewhere(id)))
+        .filter(|(_, gpus)| !gpus.is_empty())
+        .map(|(id, gpus)| {
             let process = &facts.processes[id];
-            let gpus = elsewhere(id);
             let attached = process
                 .environment
                 .map_or(&[][..], |id| facts.attachments_of(id));
@@ -44,7 +50,7 @@ pub(super) fn findings(view: &View<'_, '_>, contexts: &Contexts<'_, '_>) -> Vec<
                     words::devices(gpus)
                 ),
                 allowed: words::devices(attached.iter().map(|attachment| attachment.gpu)),
-                advice: format!("attach what it uses ({}), or end it", commands.join(", ")),
+                advice: format!("attach what it uses ('{}'), or end it", commands.join("; ")),
                 excess: 1,
                 units: vec![process_unit(facts, id, 1)],
                 held: None,

@@ -11,27 +11,25 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for id in view.attachments() {
         let attachment = &facts.attachments[id];
+        let environment = &facts.environments[attachment.environment];
         // Another user may have reserved next to nothing.
-        if attachment.unconfirmed {
+        if attachment.unconfirmed || environment.moved {
             continue;
         }
-        let environment = facts.environments[attachment.environment].environment;
+        let environment = environment.environment;
         // As genv 1.4.3: what was configured after attaching counts where the attachment has no amount.
         let Some(capacity) = attachment.memory_bytes.or(environment.gpu_memory_bytes) else {
             continue;
         };
-        let uses: Vec<_> = facts
-            .uses_of(attachment.environment)
-            .filter(|used| used.gpu == attachment.gpu)
-            .collect();
-        let processes = by_process(&uses);
-        let used = processes
-            .iter()
-            .fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let uses = || {
+            let uses = facts.uses_of(attachment.environment);
+            uses.filter(|used| used.gpu == attachment.gpu)
+        };
+        let used = uses().fold(0_u64, |sum, used| sum.saturating_add(used.memory_bytes));
         if used <= capacity {
             continue;
         }
-        let units = processes
+        let units = by_process(&uses().collect::<Vec<_>>())
             .into_iter()
             .map(|(process, bytes)| process_unit(facts, process, bytes));
         findings.push(Finding {
@@ -50,7 +48,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
             ),
             allowed: format!("{} that it reserved there", words::memory(capacity)),
             advice: format!(
-                "free {} on device {}, or attach it with more memory",
+                "free {} on device {}, attach it with more memory, or end what uses it",
                 words::memory(used - capacity),
                 attachment.gpu
             ),

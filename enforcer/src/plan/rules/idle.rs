@@ -1,5 +1,6 @@
 //! Attached devices that their environment leaves idle: its processes there, if any, used less of it on average over a
-//! window than the rule asks for. What was not measured is not idle.
+//! window than the rule asks for. What was not measured is not idle: an attachment is idle only if it would be idle had it
+//! been at work all the time that was not measured.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use genv_core::model::DeviceIndex;
 use super::{Finding, attachments_unit};
 use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
 use crate::plan::freshness::Freshness;
-use crate::plan::history::{IdleWindow, Past, Sample, holding, own_window};
+use crate::plan::history::{Average, IdleWindow, Past, Sample, holding};
 use crate::plan::selector::View;
 use crate::plan::{Subject, words};
 
@@ -25,33 +26,30 @@ impl Idle {
     pub(super) fn findings(&self, view: &View<'_, '_>, past: &Past<'_>) -> Vec<Finding> {
         let facts = view.facts;
         let patience = (self.over / PATIENCE).min(view.rule.remember / 2);
-        let windows = (0..facts.hosts.len()).map(|host| {
-            let known = past.host(host).filter(|_| view.sees_host(host))?;
-            Some(known.continued(view, host))
-        });
-        let windows: Vec<_> = windows.collect();
-        let average = |attachment: &AttachmentFacts| {
-            let mut window =
-                own_window(facts, windows[attachment.host].as_ref()?, attachment)?.clone();
+        let average = |attachment: &AttachmentFacts, mut window: IdleWindow| {
             window.follow(&holding(view, attachment));
-            // All of the window that ends now must have been observed.
+            // So much of the window that ends now must have been measured.
             let window = window_now(facts, self.over, window, attachment)?;
             let average = window.average(self.over)?;
-            (!window.is_used_again(self.below, patience)).then_some(average)
+            let is_idle =
+                average.at_most < self.below && !window.is_used_again(self.below, patience);
+            is_idle.then_some(average)
         };
         let mut findings = Vec::new();
-        for id in view.attachments() {
-            let Some(average) = average(&facts.attachments[id]) else {
+        for host in (0..facts.hosts.len()).filter(|host| view.sees_host(*host)) {
+            let Some(known) = past.host(host) else {
                 continue;
             };
-            if average < self.below {
-                findings.push(self.finding(view, id, average));
-            }
+            known.show_windows(view, host, |id, window| {
+                if let Some(average) = average(&facts.attachments[id], window.clone()) {
+                    findings.push(self.finding(view, id, average));
+                }
+            });
         }
         findings
     }
 
-    fn finding(&self, view: &View<'_, '_>, id: AttachmentId, average: f64) -> Finding {
+    fn finding(&self, view: &View<'_, '_>, id: AttachmentId, average: Average) -> Finding {
         let facts = view.facts;
         let attachment = &facts.attachments[id];
         let environment = facts.environments[attachment.environment].environment;
@@ -59,8 +57,13 @@ impl Idle {
         let gpu = attachment.gpu;
         let over = words::duration(self.over.as_secs());
         let mut uses = facts.uses_of(attachment.environment);
-        let percent = words::percent(average);
-        let used = format!("used at {percent} over the last {over}");
+        let percent = words::percent(average.measured);
+        let span = words::duration((self.over + average.gaps).as_secs());
+        let used = if span == over {
+            format!("used at {percent} over the last {over}")
+        } else {
+            format!("used at {percent} in the {over} that were measured of the last {span}")
+        };
         let found = if uses.any(|used| used.gpu == gpu) {
             format!("holds device {gpu}, {used}")
         } else {
@@ -88,6 +91,25 @@ impl Idle {
             held,
         }
     }
+}
+
+/// Attachments that a rule about idle devices looks at, and of which the driver does not measure how busy the environment's
+/// processes keep the device.
+pub(in crate::plan) fn unmeasured<'a>(
+    view: &'a View<'_, '_>,
+) -> impl Iterator<Item = &'a AttachmentFacts> {
+    let facts = view.facts;
+    let attachments = view.attachments().map(|id| &facts.attachments[id]);
+    attachments.filter(|it| is_unmeasured(facts, it))
+}
+
+/// Whether a device is used, and the driver does not measure how busy.
+pub(in crate::plan) fn is_unmeasured(facts: &Facts<'_>, attachment: &AttachmentFacts) -> bool {
+    let uses_unmeasured = || {
+        let mut uses = facts.uses_of(attachment.environment);
+        uses.any(|used| used.gpu == attachment.gpu && used.utilization_ratio.is_none())
+    };
+    attachment.utilization_ratio.is_none() && uses_unmeasured()
 }
 
 /// How busy the environment's processes keep the device of an attachment now; absent if that is not wholly measured.

@@ -14,7 +14,7 @@ pub(super) fn findings(
     let facts = view.facts;
     let mut findings = Vec::new();
     for (id, environment) in facts.environments.iter().enumerate() {
-        if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
+        if !view.sees_environment(id) {
             continue;
         }
         let Some(created) = environment.environment.created_timestamp_seconds else {

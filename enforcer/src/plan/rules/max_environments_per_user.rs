@@ -16,7 +16,7 @@ pub(super) fn findings<'a>(
     let facts = view.facts;
     let of = |id: EnvironmentId| &facts.environments[id];
     let ids = facts.environments_by_user.iter().copied();
-    let ids: Vec<EnvironmentId> = ids.filter(|&id| view.sees_user(of(id).user)).collect();
+    let ids: Vec<EnvironmentId> = ids.filter(|&id| view.sees_environment(id)).collect();
     let place = |&id: &EnvironmentId| (of(id).user, of(id).host);
     let counted = counted(view, limits, scope, &ids, place);
     let findings = counted.iter().filter_map(|counted| {

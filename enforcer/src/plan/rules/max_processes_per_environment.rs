@@ -20,7 +20,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
         }
         let uses: Vec<_> = facts
             .uses_of(id)
-            .filter(|used| view.sees_gpu(used.gpu))
+            .filter(|used| used.shows_use && view.sees_gpu(used.gpu))
             .collect();
         let processes = by_process(&uses);
         let number = processes.len() as u64;

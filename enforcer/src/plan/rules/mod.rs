@@ -106,7 +106,7 @@ pub(super) fn findings(view: &View<'_, '_>, past: &Past<'_>, now_seconds: f64) -
     }
 }
 
-pub(super) use idle::{sample, window_now};
+pub(super) use idle::{is_unmeasured, sample, unmeasured, window_now};
 
 /// What counts together, and the limit that it is held against.
 struct Counted<'i, 'a, T> {
@@ -242,7 +242,7 @@ fn environment_unit(
 ) -> Option<Unit> {
     let facts = view.facts;
     let environment = &facts.environments[id];
-    if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
+    if !view.sees_environment(id) {
         return None;
     }
     let attachments: Vec<AttachmentId> = environment
@@ -258,7 +258,8 @@ fn environment_unit(
     let mut processes: Vec<ProcessId> = Vec::new();
     let mut elsewhere: Vec<ProcessId> = Vec::new();
     let busy = Busy::of(view.rule);
-    for used in facts.uses_of(id).filter(|used| view.sees_gpu(used.gpu)) {
+    let uses = facts.uses_of(id).filter(|used| used.shows_use);
+    for used in uses.filter(|used| view.sees_gpu(used.gpu)) {
         let stays = |attachment: &AttachmentFacts| !held(attachment.gpu);
         let is_left_behind = if held(used.gpu) {
             contexts.leaves_behind(used, busy, stays)
@@ -273,7 +274,7 @@ fn environment_unit(
     processes.dedup();
     for &process in &processes {
         let uses = &facts.uses[facts.processes[process].uses.clone()];
-        if !uses.iter().any(|used| held(used.gpu)) {
+        if !uses.iter().any(|used| used.shows_use && held(used.gpu)) {
             elsewhere.push(process);
         }
     }

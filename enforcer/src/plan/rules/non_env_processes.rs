@@ -7,11 +7,14 @@ use crate::plan::selector::View;
 use crate::plan::words;
 
 pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
-    processes(view, |id| view.facts.processes[id].environment.is_none())
+    let processes = 0..view.facts.processes.len();
+    processes
+        .filter(|&id| view.facts.processes[id].environment.is_none() && is_seen(view, id))
         .map(|id| {
             let facts = view.facts;
             let process = &facts.processes[id];
-            let gpus = facts.uses[process.uses.clone()].iter().map(|used| used.gpu);
+            let uses = facts.uses[process.uses.clone()].iter();
+            let gpus = uses.filter(|used| used.shows_use).map(|used| used.gpu);
             let (what, devices) = (words::process(process.process.pid, process.process.comm.as_deref()), words::devices(gpus));
             Finding {
                 subject: subject(view, id),
@@ -28,21 +31,15 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Processes that a rule sees and can name, and of which the user is known.
-pub(super) fn processes(
-    view: &View<'_, '_>,
-    filter: impl Fn(ProcessId) -> bool,
-) -> impl Iterator<Item = ProcessId> {
-    let is_seen = |id: ProcessId| {
-        let process = &view.facts.processes[id];
-        let mut uses = view.facts.uses[process.uses.clone()].iter();
-        // What no rule may end breaks none: nobody could do anything about it.
-        process.within_reach
-            && process.user.is_some_and(|user| view.sees_user(user))
-            && view.sees_host(process.host)
-            && uses.any(|used| view.sees_gpu(used.gpu))
-    };
-    (0..view.facts.processes.len()).filter(move |&id| is_seen(id) && filter(id))
+/// Whether a rule sees that a process uses a device, and can name it, and its user is known.
+pub(super) fn is_seen(view: &View<'_, '_>, id: ProcessId) -> bool {
+    let process = &view.facts.processes[id];
+    let mut uses = view.facts.uses[process.uses.clone()].iter();
+    // What no rule may end breaks none: nobody could do anything about it.
+    process.within_reach
+        && process.user.is_some_and(|user| view.sees_user(user))
+        && view.sees_host(process.host)
+        && uses.any(|used| used.shows_use && view.sees_gpu(used.gpu))
 }
 
 pub(super) fn subject(view: &View<'_, '_>, id: ProcessId) -> Subject {

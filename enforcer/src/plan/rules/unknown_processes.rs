@@ -70,11 +70,12 @@ fn of_processes(view: &View<'_, '_>) -> Vec<Finding> {
             String::new()
         };
         let processes = words::count(pids.len() as u64, "process");
+        let belong = if pids.len() == 1 { "it belongs" } else { "they belong" };
         let (devices, named) = (words::devices(gpus), named.join(", "));
         let subject = user_subject(facts, user, Some(host));
         Finding {
             found: format!(
-                "has {processes} on {devices} of which it is not known where they belong (pid {named}{more})"
+                "has {processes} on {devices} of which it is not known where {belong} (pid {named}{more})"
             ),
             allowed: "processes of which it is known whether they are in an environment".to_owned(),
             ..finding(subject, user, host)

@@ -139,8 +139,7 @@ impl Daemon {
     ) -> Plan {
         let mut history = std::mem::take(&mut self.history);
         let input = self.input(hosts, lab);
-        let plan = plan(&input, &history);
-        history.follow(&input, &plan);
+        let plan = history.plan(&input);
         for step in &plan.steps {
             history.settle(step, &outcome(step), self.now_seconds);
         }
@@ -149,13 +148,19 @@ impl Daemon {
         plan
     }
 
-    /// Cycles of ten seconds until `seconds` have passed; the steps with the time of each, from the first cycle on.
+    /// Cycles of ten seconds until `seconds` have passed, of a lab that loses what is detached and in which no process ends;
+    /// the steps with the time of each, from the first cycle on.
     pub(super) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
         let end = self.now_seconds + seconds as f64;
+        let mut lab = lab.clone();
         let mut steps = Vec::new();
         while self.now_seconds < end {
             let at = self.now_seconds - NOON;
-            let plan = self.cycle(lab);
+            let plan = self.cycle(&lab);
+            lab = plan.steps.iter().fold(lab, |lab, step| match &step.kind {
+                StepKind::Detach(target) => lab.detached(target),
+                _ => lab,
+            });
             steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
             self.now_seconds += 10.0;
         }

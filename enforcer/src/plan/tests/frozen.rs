@@ -96,13 +96,22 @@ fn lost_devices(lab: &mut Lab) {
 }
 
 fn unknown_uids(lab: &mut Lab) {
-    for pid in [10, 20] {
+    unread(lab, &[10, 20], "unreadable");
+}
+
+/// `/proc` does not have any of the listed processes.
+fn all_vanished(lab: &mut Lab) {
+    unread(lab, &[10, 20], "vanished");
+}
+
+fn unread(lab: &mut Lab, pids: &[u32], reason: &str) {
+    for &pid in pids {
         let process = lab.pid("gpu01", pid);
         process.uid = None;
         process.username = None;
         process.start_time_ticks = None;
         process.attribution = Attribution::Unknown {
-            reason: "vanished".to_owned(),
+            reason: reason.to_owned(),
         };
     }
 }
@@ -263,8 +272,10 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
                 assert_eq!(deeds, [""; 0], "{what}");
             }
         }
-        // It is known again: each goes on where it was.
-        let plan = daemon.cycle(&lab);
+        // It is known again: each goes on where it was, idleness when it is measured for long enough.
+        let mut plan = daemon.cycle(&lab);
+        let is_idleness = |it: &Frozen| it.key.rule == "Idle" && it.why.ends_with("for 10m");
+        plan.frozen.retain(|it| !is_idleness(it));
         assert_eq!(plan.frozen, [], "{what}");
         for (rule, given) in known
             .into_iter()
@@ -389,4 +400,52 @@ fn a_device_that_is_hidden_now_and_then_is_found_all_the_same() {
         }
         assert_eq!(device(&daemon.plan(&hidden)), found, "{gap}");
     }
+}
+
+#[test]
+fn a_listed_process_that_has_ended_freezes_for_ten_seconds_and_hides_nothing() {
+    let ended = |lab: &mut Lab| unread(lab, &[20], "vanished");
+    let mut daemon = Daemon::new(rules());
+    daemon.run(&lab(), 30);
+    let of_outsider = |plan: &Plan| {
+        let mut frozen = plan.frozen.iter();
+        frozen.any(|it| it.key.rule == "NonEnvProcesses")
+    };
+    let listed = changed(ended);
+    let plan = daemon.cycle(&listed);
+    assert!(of_outsider(&plan), "{:?}", plan.frozen);
+    assert_eq!(plan.unknown_processes["gpu01"], 1);
+    daemon.now_seconds += 10.0;
+    let plan = daemon.cycle(&listed);
+    assert!(!of_outsider(&plan), "{:?}", plan.frozen);
+    assert_eq!(plan.unknown_processes.get("gpu01"), None);
+    // It did not hide that device 0 is idle.
+    let steps = daemon.run(&listed, 900);
+    let detached = |(_, step): &(f64, StepKind)| short(step).starts_with("detach e1:0");
+    assert!(steps.iter().any(detached), "{steps:?}");
+}
+
+#[test]
+fn where_no_listed_process_is_found_nothing_is_concluded_from_that() {
+    let mut daemon = Daemon::new(rules());
+    daemon.run(&lab(), 30);
+    daemon.run(&changed(all_vanished), 300);
+    let plan = daemon.plan(&changed(all_vanished));
+    assert_eq!(plan.unknown_processes["gpu01"], 2);
+    assert!(!plan.frozen.is_empty());
+}
+
+#[test]
+fn a_signalled_process_that_is_not_there_any_more_has_ended() {
+    let rule = rule(RuleKind::NonEnvProcesses, Action::Terminate);
+    let mut daemon = Daemon::new(vec![rule]);
+    let steps = daemon.run(&lab(), 10);
+    assert!(steps.iter().any(|(_, step)| short(step) == "terminate 20"));
+    let plan = daemon.cycle(&changed(all_vanished));
+    assert_eq!(plan.frozen, []);
+    // For as long as the driver lists it.
+    daemon.run(&changed(all_vanished), 60);
+    let plan = daemon.plan(&changed(all_vanished));
+    assert_eq!(plan.unknown_processes_by_user["gpu01"].len(), 1);
+    assert_eq!(plan.unknown_processes["gpu01"], 1, "the other one");
 }

@@ -1,6 +1,6 @@
 //! When an attached device is idle, and when nobody can tell.
 
-use genv_core::model::{Attribution, DeviceIndex};
+use genv_core::model::{Attribution, CollectorStatus, DeviceIndex};
 
 use super::daemon::*;
 use super::lab::*;
@@ -62,7 +62,7 @@ fn a_device_is_idle_when_a_whole_window_was_observed_below_the_bound() {
     assert_eq!(plan.violations[0].allowed, "at least 5% over 10m");
     assert_eq!(
         plan.violations[0].remedy,
-        "use device 0, or give it back: genv detach --index 0 in environment e1"
+        "use device 0, or give it back: in environment e1 run 'genv detach --index 0'"
     );
     assert_eq!(actions(&plan), ["detach e1:0 (10)"]);
 }
@@ -74,6 +74,41 @@ fn a_device_that_is_held_with_no_process_is_idle() {
     assert_eq!(
         first_action(&mut Daemon::new(vec![idle(Action::Detach)]), &empty, 2000),
         Some(600.0)
+    );
+}
+
+#[test]
+fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
+    let unmeasured = |lab: &mut Lab| lab.pid("gpu01", 10).devices[0].utilization_ratio = None;
+    let lost = |lab: &mut Lab| lab.hosts[0].devices[0].up = false;
+    let hung = |lab: &mut Lab| {
+        let failed = CollectorStatus::default();
+        lab.hosts[0].collectors.insert("gpu".to_owned(), failed);
+    };
+    let changes: [&dyn Fn(&mut Lab); 3] = [&unmeasured, &lost, &hung];
+    for (number, change) in changes.iter().enumerate() {
+        let mut working = lab(0.0);
+        change(&mut working);
+        // It rests for 2 minutes, and works for 4.
+        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+        for _ in 0..12 {
+            assert_eq!(first_action(&mut daemon, &lab(0.0), 120), None, "{number}");
+            assert_eq!(first_action(&mut daemon, &working, 240), None, "{number}");
+        }
+        // Idle all the time, it is found when it is measured again.
+        let found = first_action(&mut daemon, &lab(0.0), 900);
+        assert!(found.is_some(), "{number}");
+    }
+    // The time that was not measured is told.
+    let mut short = lab(0.0);
+    unmeasured(&mut short);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    assert_eq!(first_action(&mut daemon, &lab(0.0), 300), None);
+    assert_eq!(first_action(&mut daemon, &short, 10), None);
+    assert_eq!(first_action(&mut daemon, &lab(0.0), 310), None);
+    assert_eq!(
+        daemon.plan(&lab(0.0)).violations[0].found,
+        "holds device 0, used at 0% in the 10m that were measured of the last 10m 20s"
     );
 }
 
@@ -100,8 +135,13 @@ fn unmeasured_is_never_idle() {
         part.processes_measured = false;
         lab.hosts[0].devices.push(part);
     };
-    let changes: [&dyn Fn(&mut Lab); 5] = [
+    let unexplained = |lab: &mut Lab| {
+        lab.hosts[0].processes.clear();
+        lab.hosts[0].devices[0].use_unexplained = true;
+    };
+    let changes: [&dyn Fn(&mut Lab); 6] = [
         &not_told,
+        &unexplained,
         &device_down,
         &processes_not_told,
         &unknown,

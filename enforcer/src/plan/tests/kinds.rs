@@ -184,7 +184,7 @@ fn unknown_processes_are_found_by_user_and_so_are_devices_that_they_hide_for_lon
             .collect()
     };
     let by_user = [
-        "alice: has 1 process on device 0 of which it is not known where they belong (pid 10)",
+        "alice: has 1 process on device 0 of which it is not known where it belongs (pid 10)",
         "bob: has 2 processes on devices 0 and 1 of which it is not known where they belong (pid 11, 12)",
     ];
     let plan = daemon.cycle(&hidden);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::config::Action;
 use crate::plan::*;
 use genv_core::model::{
     Attachment, Attribution, CollectorStatus, Counters, Device, DeviceIndex, DeviceMeasurements,
@@ -112,6 +113,7 @@ impl Lab {
             memory_bytes,
             share_ratio: 1.0,
             attached_timestamp_seconds: Some(NOON - before),
+            moved: false,
         });
         self.eid(hostname, eid).devices.push(EnvironmentDevice {
             index: DeviceIndex::gpu(gpu),
@@ -204,18 +206,7 @@ impl Lab {
             match target {
                 Target::Process(process) => self.end(process),
                 Target::Attachment(target) => {
-                    let host = self.host(&target.hostname);
-                    for device in &mut host.devices {
-                        if device.index == DeviceIndex::gpu(target.gpu) {
-                            device.attachments.retain(|it| it.eid != target.eid);
-                        }
-                    }
-                    let mut environments = host.environments.iter_mut();
-                    if let Some(environment) = environments.find(|it| it.eid == target.eid) {
-                        let index = DeviceIndex::gpu(target.gpu);
-                        let devices = &mut Arc::make_mut(environment).devices;
-                        devices.retain(|device| device.index != index);
-                    }
+                    self = self.detached(target);
                     for process in &target.processes {
                         self.end(process);
                     }
@@ -225,9 +216,43 @@ impl Lab {
         self
     }
 
+    /// The lab after a device was taken from an environment, with all processes.
+    pub(crate) fn detached(mut self, target: &AttachmentTarget) -> Self {
+        let index = DeviceIndex::gpu(target.gpu);
+        let host = self.host(&target.hostname);
+        let mut devices = host.devices.iter_mut();
+        if let Some(device) = devices.find(|device| device.index == index) {
+            device.attachments.retain(|it| it.eid != target.eid);
+        }
+        let mut environments = host.environments.iter_mut();
+        if let Some(environment) = environments.find(|it| it.eid == target.eid) {
+            let devices = &mut Arc::make_mut(environment).devices;
+            devices.retain(|device| device.index != index);
+        }
+        self
+    }
+
     fn end(&mut self, target: &ProcessTarget) {
         let processes = &mut self.host(&target.hostname).processes;
         processes.retain(|process| process.pid != target.pid);
+    }
+}
+
+/// A violation that is due, of a rule that ends processes.
+pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
+    Violation {
+        hostname: key.subject.hostname().map(str::to_owned),
+        key,
+        username: username.to_owned(),
+        uid: None,
+        action: Action::Terminate,
+        since_seconds: 0.0,
+        stage: Stage::Due,
+        found: String::new(),
+        allowed: String::new(),
+        remedy: String::new(),
+        targets: Vec::new(),
+        unconfirmed: false,
     }
 }
 
@@ -252,6 +277,7 @@ fn device(gpu: u32) -> Device {
         mig_parent: false,
         measurements: DeviceMeasurements::default(),
         processes_measured: true,
+        use_unexplained: false,
         attachments: Vec::new(),
     }
 }

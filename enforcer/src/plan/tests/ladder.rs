@@ -108,7 +108,8 @@ fn stages_follow_the_ladder() {
     assert_eq!(
         stage_at(900.0),
         Stage::Acted {
-            at_seconds: at(160.0)
+            at_seconds: at(160.0),
+            kill_seconds: None,
         }
     );
 }

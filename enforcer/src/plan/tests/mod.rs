@@ -12,6 +12,8 @@ pub(crate) mod lab;
 mod ladder;
 mod left_behind;
 mod limits;
+mod listed;
+mod moved;
 mod progress;
 mod promises;
 mod properties;

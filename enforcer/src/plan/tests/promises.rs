@@ -178,9 +178,17 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
     rehearsed.config.mode = Mode::DryRun;
     let mut steps = 0;
     for _ in 0..60 {
+        // A device that is taken is gone in one of the two modes only.
+        let of = |step: &Step, outcome: Outcome| match step.kind {
+            StepKind::Detach(_) => Outcome::Refused {
+                reason: "not yet".to_owned(),
+                again: true,
+            },
+            _ => outcome,
+        };
         let plans = (
-            enforced.cycle(&lab),
-            rehearsed.cycle_with(&lab, |_| Outcome::Would),
+            enforced.cycle_with(&lab, |step| of(step, Outcome::Done)),
+            rehearsed.cycle_with(&lab, |step| of(step, Outcome::Would)),
         );
         assert_eq!(plans.0, plans.1);
         steps += plans.0.steps.len();

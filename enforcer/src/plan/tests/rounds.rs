@@ -1,5 +1,7 @@
 //! What happens after an action: nobody is ended twice, and nobody for what they were not warned of.
 
+use genv_core::model::CollectorStatus;
+
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
@@ -43,7 +45,8 @@ fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
     assert_eq!(
         plan.violations[0].stage,
         Stage::Acted {
-            at_seconds: NOON + 50.0
+            at_seconds: NOON + 50.0,
+            kill_seconds: None,
         }
     );
     assert_eq!(targets(&plan.violations[0]), ["11"]);
@@ -91,7 +94,8 @@ fn promise_18_one_sigkill_and_no_loop() {
     assert_eq!(
         stage,
         Stage::Acted {
-            at_seconds: NOON + 110.0
+            at_seconds: NOON + 110.0,
+            kill_seconds: None,
         }
     );
 }
@@ -175,12 +179,116 @@ fn who_attaches_again_is_warned_again() {
             .attach("gpu01", "a", 1, attached_before)
     };
     let mut daemon = Daemon::new(vec![rule]);
-    // The state still shows what was detached: once is enough.
-    let steps = daemon.run(&lab(100.0), 200);
+    let steps = daemon.run(&lab(100.0), 60);
     assert_eq!(told(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
-    // Attached again before anybody saw it without.
-    let steps = daemon.run(&lab(-195.0), 1000);
-    assert_eq!(told(&steps), ["220 warn 1/1", "250 detach a:1"]);
+    // Attached again.
+    let steps = daemon.run(&lab(-55.0), 60);
+    assert_eq!(told(&steps), ["80 warn 1/1", "110 detach a:1"]);
+    // The same with the old record, which says nothing of when it was written.
+    let steps = daemon.run(&lab(-55.0), 60);
+    assert_eq!(told(&steps), ["140 warn 1/1", "170 detach a:1"]);
+}
+
+/// Rules that take the device of a lab in which alice holds one of each host.
+fn detaching_rules() -> Vec<Rule> {
+    let scope = Scope::Host;
+    let kinds = [
+        max_devices_per_user(0, scope),
+        max_environments_per_user(0, scope),
+        RuleKind::MaxHostsPerUser { limits: limit(0) },
+        RuleKind::MaxAge { limits: limit(60) },
+        RuleKind::Idle {
+            below: 0.05,
+            over: seconds(20),
+            only_if_free_devices_below: None,
+        },
+    ];
+    let actions = [Action::Detach, Action::Terminate, Action::Kill];
+    let rules = kinds.iter().flat_map(|kind| {
+        actions.map(|action| Rule {
+            for_duration: seconds(20),
+            warn: vec![seconds(10)],
+            remember: seconds(60),
+            ..rule(kind.clone(), action)
+        })
+    });
+    rules.collect()
+}
+
+fn holder() -> Lab {
+    Lab::new(1, 1)
+        .environment("gpu01", "a", "alice")
+        .attach("gpu01", "a", 0, 3600.0)
+}
+
+#[test]
+fn a_device_whose_old_record_is_restored_is_taken_again_by_the_next_look() {
+    for rule in detaching_rules() {
+        let name = format!("{:?} {:?}", rule.kind, rule.action);
+        let mut daemon = Daemon::new(vec![rule]);
+        let restored = (0..8).flat_map(|_| daemon.run(&holder(), 10));
+        let steps: Vec<_> = restored.collect();
+        let (first, rest) = steps.split_at(2);
+        assert_eq!(short(&first[0].1), "report", "{name}");
+        assert_eq!(short(&first[1].1), "warn 1/1", "{name}");
+        let begun = rest[0].0;
+        let every_look = (0..rest.len()).map(|look| (begun + look as f64 * 10.0, "detach a:0"));
+        let every_look: Vec<_> = every_look
+            .map(|(at, deed)| format!("{at} {deed}"))
+            .collect();
+        assert_eq!(told(rest), every_look, "{name}");
+        assert!(rest.len() > 2, "{name}: {rest:?}");
+    }
+}
+
+#[test]
+fn a_state_that_was_read_before_a_device_was_taken_shows_nothing_new() {
+    for rule in detaching_rules() {
+        let name = format!("{:?} {:?}", rule.kind, rule.action);
+        let mut daemon = Daemon::new(vec![rule]);
+        let mut plan = daemon.cycle(&holder());
+        while actions(&plan) != ["detach a:0"] {
+            daemon.now_seconds += 10.0;
+            plan = daemon.cycle(&holder());
+        }
+        let taken_seconds = daemon.now_seconds;
+        let acted = |plan: &Plan| {
+            let is_acted = matches!(plan.violations[0].stage, Stage::Acted { .. });
+            assert!(is_acted && plan.steps.is_empty(), "{name}: {plan:?}");
+        };
+        // The same facts, and then one that was asked for before and came after.
+        acted(&daemon.plan(&holder()));
+        let mut late = holder();
+        late.hosts[0].collectors.insert(
+            "state".to_owned(),
+            CollectorStatus {
+                success: true,
+                current: true,
+                duration_seconds: Some(2.0),
+                timestamp_seconds: Some(taken_seconds + 1.0),
+                error: None,
+            },
+        );
+        daemon.now_seconds += 10.0;
+        acted(&daemon.cycle(&late));
+        daemon.now_seconds += 10.0;
+        assert_eq!(actions(&daemon.cycle(&holder())), ["detach a:0"], "{name}");
+    }
+}
+
+#[test]
+fn what_was_only_rehearsed_of_a_device_is_said_once() {
+    for rule in detaching_rules() {
+        let name = format!("{:?} {:?}", rule.kind, rule.action);
+        let mut daemon = Daemon::new(vec![rule]);
+        let mut all = Vec::new();
+        while daemon.now_seconds < NOON + 200.0 {
+            let plan = daemon.cycle_with(&holder(), |_| Outcome::Would);
+            all.extend(plan.steps.iter().map(|step| short(&step.kind)));
+            daemon.now_seconds += 10.0;
+        }
+        assert_eq!(all, ["report", "warn 1/1", "detach a:0"], "{name}");
+    }
 }
 
 #[test]

@@ -97,6 +97,24 @@ fn what_is_taken_back_from_many_users_opens_no_breaker() {
     assert!(Expected::default().hits(&plan).users().is_empty());
 }
 
+#[test]
+fn what_is_taken_back_comes_after_all_else_and_its_user_has_nothing_to_do() {
+    let lab = lab().process("gpu01", 20, "bob", None, &[(2, GIB)]);
+    let rules = vec![
+        rule(devices(1), Action::Detach),
+        rule(RuleKind::NonEnvProcesses, Action::Terminate),
+    ];
+    let plan = Daemon::new(rules).plan(&lab);
+    let deeds = plan.steps.iter().filter(|it| it.kind != StepKind::Report);
+    let deeds: Vec<String> = deeds.map(|step| short(&step.kind)).collect();
+    assert_eq!(deeds, ["terminate 20", "detach e1:1"]);
+    let remedy = &plan.violations[0].remedy;
+    assert!(
+        remedy.starts_with("nothing has to be done: another user"),
+        "{remedy}"
+    );
+}
+
 /// Takes what is idle for ten minutes, after a warning of one minute.
 fn idle() -> Rule {
     let kind = RuleKind::Idle {

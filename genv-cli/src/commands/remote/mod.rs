@@ -16,7 +16,7 @@ use super::enforce::Enforce;
 use super::monitor::Monitor;
 use crate::failure::EXIT_CODES;
 use hosts::HostFlags;
-pub(crate) use one_hyphen::spelled_out;
+pub(super) use one_hyphen::with_two_hyphens;
 
 const EXAMPLE: &str = "Example: where devices are free, and a shell with two of them
   genv remote -H gpu[01-08] devices

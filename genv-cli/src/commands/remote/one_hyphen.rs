@@ -5,8 +5,7 @@ use std::ffi::OsString;
 const LONG_WITH_ONE_HYPHEN: [&str; 2] = ["-host", "-hostfile"];
 
 /// The words of a command line, with two hyphens where genv 1.4.3's `genv remote` takes one.
-pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = words.into_iter().collect();
+pub(in crate::commands) fn with_two_hyphens(mut words: Vec<OsString>) -> Vec<OsString> {
     let mut before = words.iter().skip(1).take_while(|word| *word != "remote");
     let only_flags = before.all(|word| {
         let word = word.to_string_lossy();
@@ -55,8 +54,8 @@ mod tests {
             ("genv -host", "genv -host"),
             ("genv", "genv"),
         ] {
-            let words = line.split(' ').map(OsString::from);
-            let spelled = spelled_out(words).join(OsString::from(" ").as_os_str());
+            let words = line.split(' ').map(OsString::from).collect();
+            let spelled = with_two_hyphens(words).join(OsString::from(" ").as_os_str());
             assert_eq!(spelled, expected);
         }
     }

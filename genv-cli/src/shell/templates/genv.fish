@@ -11,7 +11,20 @@ function genv --description 'Share the GPUs of a machine'
                 break
         end
     end
-    command genv $argv
+    __genv_find
+    command $__genv_program $argv
+end
+
+# The program that this code is of.
+function __genv_find
+    if builtin test -x @PROGRAM@
+        builtin set --global __genv_program @PROGRAM@
+    else
+        if builtin test "$__genv_program" != genv
+            builtin echo "genv: "@PROGRAM@" is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself" >&2
+        end
+        builtin set --global __genv_program genv
+    end
 end
 
 # Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
@@ -21,10 +34,11 @@ function __genv_call
     if builtin status is-interactive
         builtin set GENV_CALLER "@PROTOCOL@ @SHELL@ $fish_pid interactive"
     end
+    __genv_find
     begin
         # Ctrl-C ends this block, and leaves this code.
         builtin set code 130
-        command genv $argv 9>&1 >&8 8>&- | builtin source
+        command $__genv_program $argv 9>&1 >&8 8>&- | builtin source
         builtin set code $pipestatus[1]
     end 8>&1
     # It ends what was typed after this too, as with any program.
@@ -60,6 +74,56 @@ end
 
 function __genv_status
     return $argv[1]
+end
+
+# __genv_watch STAMP FOLDER FILE...: before each prompt the files are compared with the stamp, and the folder is put in
+# front of PATH again, unless it is empty. Without arguments: no more.
+function __genv_watch
+    if builtin test (builtin count $argv) = 0
+        if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
+            builtin set --global _OLD_VIRTUAL_PATH (__genv_without $__genv_folder $_OLD_VIRTUAL_PATH)
+        end
+        builtin set --erase --global __genv_stamp __genv_folder __genv_files
+    else
+        builtin set --global __genv_stamp $argv[1]
+        builtin set --global __genv_folder $argv[2]
+        builtin set --global __genv_files $argv[3..]
+    end
+end
+
+# __genv_without ENTRY ENTRIES...: the others.
+function __genv_without
+    for entry in $argv[2..]
+        builtin test "$entry" = "$argv[1]"; or builtin echo -- $entry
+    end
+end
+
+# Runs before each prompt. It starts a program only if a file is newer than the stamp.
+function __genv_hook --on-event fish_prompt
+    builtin set --local code $status
+    if builtin set --query GENV_ENVIRONMENT_ID __genv_stamp
+        for file in $__genv_files
+            if builtin test $file -nt $__genv_stamp -o ! -e $__genv_stamp
+                __genv_call shell --prompt
+                break
+            end
+        end
+    end
+    # It may be over now.
+    if builtin set --query __genv_stamp
+        # Others may have made the prompt anew.
+        if builtin functions --query __genv_user_prompt; and not begin
+                builtin functions fish_prompt
+                builtin functions --query _old_fish_prompt; and builtin functions _old_fish_prompt
+            end | builtin string match --quiet '*__genv_user_prompt*'
+            builtin functions --erase __genv_user_prompt
+            __genv_prompt on
+        end
+        if builtin test -n "$__genv_folder" -a "$PATH[1]" != "$__genv_folder"
+            builtin set --global --export PATH $__genv_folder (__genv_without $__genv_folder $PATH)
+        end
+    end
+    return $code
 end
 
 function __genv_preactivate

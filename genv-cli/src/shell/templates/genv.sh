@@ -17,7 +17,22 @@ function genv {
             *) \builtin break ;;
         esac
     done
-    \builtin command genv "$@"
+    __genv_find
+    \builtin command "$__genv_program" "$@"
+}
+
+# The program that this code is of. A restricted shell may run programs of PATH alone.
+function __genv_find {
+    if [[ $- == *r* ]]; then
+        __genv_program=genv
+    elif [[ -x @PROGRAM@ ]]; then
+        __genv_program=@PROGRAM@
+    else
+        if [[ ${__genv_program-} != genv ]]; then
+            \builtin echo "genv: "@PROGRAM@" is gone, with which this shell was set up: the genv of PATH runs instead. A new shell finds it by itself" >&2
+        fi
+        __genv_program=genv
+    fi
 }
 
 # Runs the program with a pipe to this shell beside its own output, and evaluates what comes through it.
@@ -28,14 +43,18 @@ function __genv_call {
     IFS=' ' \builtin read -r __genv_pid __genv_rest </proc/self/stat || __genv_pid=$$
     if [[ $- == *i* ]]; then
         __genv_kind=interactive
+        if [[ -n ${__genv_stamp-} ]] && ! __genv_hooked; then
+            __genv_kind=unhooked
+        fi
         @zsh@ # Ctrl-C would end this function with 1. The user's trap is back after it.
         @zsh@ \builtin trap : INT
     fi
+    __genv_find
     {
-        __genv_code=$(GENV_CALLER="@PROTOCOL@ @SHELL@ $__genv_pid $__genv_kind" \builtin command genv "$@" 9>&1 >&8 8>&-) || __genv_status=$?
+        __genv_code=$(GENV_CALLER="@PROTOCOL@ @SHELL@ $__genv_pid $__genv_kind" \builtin command "$__genv_program" "$@" 9>&1 >&8 8>&-) || __genv_status=$?
     } 8>&1 || __genv_status=$?
     \builtin eval "$__genv_code"
-    @zsh@ if [[ $__genv_status$__genv_kind == 130interactive ]]; then
+    @zsh@ if [[ $__genv_status == 130 && $__genv_kind != script ]]; then
     @zsh@     # It ends what was typed after this too, as with any program.
     @zsh@     \builtin trap - INT
     @zsh@     \builtin kill -INT $__genv_pid
@@ -62,6 +81,106 @@ function __genv_prompt {
         \builtin unset -v __genv_prompted
     fi
 }
+
+# __genv_watch STAMP FOLDER FILE...: before each prompt the files are compared with the stamp, and the folder is put in
+# front of PATH again, unless it is empty. Without arguments: no more.
+function __genv_watch {
+    @zsh@ \builtin emulate -L zsh
+    if [[ $# == 0 ]]; then
+        if [[ -n ${__genv_folder-} && -n ${_OLD_VIRTUAL_PATH+set} ]]; then
+            _OLD_VIRTUAL_PATH=${_OLD_VIRTUAL_PATH/"$__genv_folder:"/}
+        fi
+        \builtin unset -v __genv_stamp __genv_folder __genv_files
+        __genv_unhook
+    else
+        __genv_stamp=$1 __genv_folder=$2
+        \builtin shift 2
+        __genv_files=("$@")
+        __genv_rehook
+    fi
+}
+
+# Runs before each prompt, after what others run there. It starts a program only if a file is newer than the stamp.
+function __genv_hook {
+    \builtin local __genv_last=$? __genv_file __genv_rest
+    @zsh@ \builtin emulate -L zsh
+    if [[ -n ${GENV_ENVIRONMENT_ID+set} && -n ${__genv_stamp-} ]]; then
+        for __genv_file in "${__genv_files[@]}"; do
+            if [[ $__genv_file -nt $__genv_stamp || ! -e $__genv_stamp ]]; then
+                __genv_call shell --prompt || \builtin true
+                \builtin break
+            fi
+        done
+    fi
+    # It may be over now.
+    if [[ -n ${__genv_stamp-} ]]; then
+        if [[ -n ${__genv_prompted-} ]]; then
+            __genv_prompt on
+        fi
+        if [[ -n $__genv_folder && $PATH: != "$__genv_folder:"* && $- != *r* ]]; then
+            __genv_rest=:$PATH:
+            __genv_rest=${__genv_rest/":$__genv_folder:"/:}
+            __genv_rest=${__genv_rest#:}
+            PATH=$__genv_folder:${__genv_rest%:}
+        fi
+        __genv_rehook
+    fi
+    # What others run next may show the last exit code; with errexit it would end the shell.
+    [[ $- == *e* ]] || \builtin return "$__genv_last"
+}
+
+@zsh@ function __genv_hooked {
+@zsh@     [[ " ${precmd_functions-} " == *' __genv_hook '* ]]
+@zsh@ }
+@zsh@ function __genv_rehook {
+@zsh@     \builtin typeset -ga precmd_functions
+@zsh@     if [[ ${precmd_functions[-1]-} != __genv_hook ]]; then
+@zsh@         precmd_functions=("${(@)precmd_functions:#__genv_hook}" __genv_hook)
+@zsh@     fi
+@zsh@ }
+@zsh@ function __genv_unhook {
+@zsh@     \builtin typeset -ga precmd_functions
+@zsh@     precmd_functions=("${(@)precmd_functions:#__genv_hook}")
+@zsh@     if [[ $#precmd_functions == 0 ]]; then
+@zsh@         \builtin unset precmd_functions
+@zsh@     fi
+@zsh@ }
+@bash@ # PROMPT_COMMAND is a string, or since 5.1 an array, of which each element is run.
+@bash@ # shellcheck disable=SC2128,SC2178
+@bash@ function __genv_hooked {
+@bash@     [[ ${PROMPT_COMMAND[*]-} == *__genv_hook* ]]
+@bash@ }
+@bash@ # shellcheck disable=SC2128,SC2178
+@bash@ function __genv_rehook {
+@bash@     \builtin local __genv_kind=${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}}
+@bash@     if [[ ${PROMPT_COMMAND[*]-} == *__genv_hook || $__genv_kind == *r* ]]; then
+@bash@         \builtin return
+@bash@     fi
+@bash@     __genv_unhook
+@bash@     if [[ $__genv_kind == *a* ]] && ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)); then
+@bash@         PROMPT_COMMAND+=(__genv_hook)
+@bash@     else
+@bash@         PROMPT_COMMAND=${PROMPT_COMMAND:+$PROMPT_COMMAND$'\n'}__genv_hook
+@bash@     fi
+@bash@ }
+@bash@ # shellcheck disable=SC2128,SC2178
+@bash@ function __genv_unhook {
+@bash@     \builtin local __genv_key
+@bash@     \builtin local -a __genv_rest
+@bash@     __genv_rest=()
+@bash@     if [[ ${PROMPT_COMMAND[*]+${PROMPT_COMMAND@a}} == *a* ]]; then
+@bash@         for __genv_key in "${PROMPT_COMMAND[@]}"; do
+@bash@             [[ $__genv_key == __genv_hook ]] || __genv_rest+=("${__genv_key/__genv_hook/:}")
+@bash@         done
+@bash@         PROMPT_COMMAND=(${__genv_rest[@]+"${__genv_rest[@]}"})
+@bash@     elif [[ ${PROMPT_COMMAND-} == __genv_hook ]]; then
+@bash@         \builtin unset -v PROMPT_COMMAND
+@bash@     elif [[ ${PROMPT_COMMAND-} == *__genv_hook* ]]; then
+@bash@         PROMPT_COMMAND=${PROMPT_COMMAND%$'\n'__genv_hook}
+@bash@         # Others may have put theirs behind it.
+@bash@         PROMPT_COMMAND=${PROMPT_COMMAND/__genv_hook/:}
+@bash@     fi
+@bash@ }
 
 function __genv_preactivate {
     @zsh@ \builtin emulate -L zsh

@@ -22,7 +22,7 @@ fn apply(variables: &mut Variables, changes: &[Change]) {
             Change::Unset(name) => {
                 variables.remove(*name);
             }
-            Change::Prompt(_) => {}
+            Change::Prompt(_) | Change::Watch(_) => {}
         }
     }
 }
@@ -34,7 +34,7 @@ fn enter(variables: &mut Variables, environment: &ShellEnvironment<'_>) {
         |name| variables.get(name).cloned(),
         environment,
         Some(SHIMS.into()),
-        Some(true),
+        Occasion::Enter { prompt: true },
     );
     apply(variables, &changes);
 }
@@ -44,7 +44,7 @@ fn refresh(variables: &mut Variables, environment: &ShellEnvironment<'_>) -> Vec
         |name| variables.get(name).cloned(),
         environment,
         Some(SHIMS.into()),
-        None,
+        Occasion::Command,
     );
     apply(variables, &changes);
     changes
@@ -83,7 +83,7 @@ fn the_variables_tell_the_environment() {
         ("GENV_ENVIRONMENT_ID", "42"),
         (
             "GENV_RESTORE",
-            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=/opt/genv/shims PROMPT",
+            "CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES PATH=/opt/genv/shims PROMPT SHOWN=-1",
         ),
         ("GENV_SHELL", "1"),
         ("PATH", "/opt/genv/shims:/bin"),
@@ -192,7 +192,7 @@ fn the_prompt_stays_as_it_was_entered() {
         |name| shell.get(name).cloned(),
         &DETACHED,
         None,
-        Some(false),
+        Occasion::Enter { prompt: false },
     );
     apply(&mut shell, &changes);
     assert_eq!(
@@ -208,12 +208,14 @@ fn each_shell_is_spoken_to_in_its_language() {
         Change::Set("PATH", "/a b:/c".into()),
         Change::Unset("GENV_GPUS"),
         Change::Prompt(true),
+        Change::Watch(vec!["/s".into(), "".into(), "/it's".into()]),
     ];
     let code = |shell| String::from_utf8(code(shell, &changes)).unwrap();
     let posix = r"\builtin export GENV_ENVIRONMENT_NAME='it'\''s'
 \builtin export PATH='/a b:/c'
 \builtin unset -v GENV_GPUS
 __genv_prompt on
+__genv_watch '/s' '' '/it'\''s'
 ";
     assert_eq!(code(Shell::Bash), posix);
     assert_eq!(code(Shell::Zsh), posix);
@@ -221,6 +223,33 @@ __genv_prompt on
 builtin set --global --export PATH '/a b' '/c'
 builtin set --query --global GENV_GPUS; and builtin set --erase --global GENV_GPUS
 __genv_prompt on
+__genv_watch '/s' '' '/it\'s'
 ";
     assert_eq!(code(Shell::Fish), fish);
+}
+
+#[test]
+fn a_value_of_the_users_stays_when_only_the_prompt_asks() {
+    let mut shell = variables(&[("PATH", "/bin")]);
+    enter(&mut shell, &attached());
+    let prompt = |shell: &mut Variables, environment: &ShellEnvironment<'_>| {
+        let changes = show(
+            |name| shell.get(name).cloned(),
+            environment,
+            Some(SHIMS.into()),
+            Occasion::Prompt,
+        );
+        apply(shell, &changes);
+    };
+    prompt(&mut shell, &DETACHED);
+    assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"-1");
+    shell.insert("CUDA_VISIBLE_DEVICES".to_owned(), "3".into());
+    let devices = users_devices(|name| shell.get(name).cloned());
+    assert_eq!(devices, Some("3".into()));
+    prompt(&mut shell, &attached());
+    assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"3");
+    assert_eq!(shell["GENV_GPUS"], *"2");
+    refresh(&mut shell, &attached());
+    assert_eq!(shell["CUDA_VISIBLE_DEVICES"], *"0,3");
+    assert_eq!(users_devices(|name| shell.get(name).cloned()), None);
 }

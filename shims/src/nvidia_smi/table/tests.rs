@@ -9,6 +9,35 @@ fn shown(output: &[u8], own: &[u32]) -> String {
     testing::filtered(&mut Table::new(devices, testing::own(own)), output)
 }
 
+/// What is reported of the processes that an output leaves out.
+fn left_out(output: &[u8], own: &[u32]) -> Vec<String> {
+    let devices = BTreeMap::from([(0, None), (1, None)]);
+    let mut table = Table::new(devices, testing::own(own));
+    testing::filtered(&mut table, output);
+    table.left_out()
+}
+
+#[test]
+fn what_is_left_out_is_reported_for_each_device_and_not_what_only_draws() {
+    assert!(left_out(TABLE_470.as_bytes(), &[]).is_empty());
+    assert!(left_out(TABLE_535.as_bytes(), &[4242]).is_empty());
+    let both = [
+        "8.0 GiB of device 0 are used by others: 'genv who 0' tells more",
+        "8.0 GiB of device 1 are used by others: 'genv who 1' tells more",
+    ];
+    assert_eq!(left_out(TABLE_535.as_bytes(), &[]), both);
+    // Of two tables the last one counts.
+    let twice = [TABLE_550, TABLE_550].concat();
+    assert_eq!(left_out(twice.as_bytes(), &[]), both);
+    let draws = TABLE_550.replace("  M+C+G ", "      G ");
+    assert!(draws != TABLE_550 && left_out(draws.as_bytes(), &[]).is_empty());
+    let untold = TABLE_550.replace("8192MiB", "    N/A");
+    assert_eq!(
+        left_out(untold.as_bytes(), &[])[0],
+        "device 0 is used by others: 'genv who 0' tells more"
+    );
+}
+
 /// What differs, as `-` and `+` lines.
 fn difference(before: &str, after: &str) -> String {
     let only = |sign: char, these: &str, others: &str| -> String {

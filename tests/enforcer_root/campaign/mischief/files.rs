@@ -95,6 +95,60 @@ pub(super) fn odd_files(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
+/// What is no lock in the place of the state's lock, or nothing.
+pub(super) fn odd_locks(by: &mut Adversary<'_>) -> Result<()> {
+    let (path, what) = (by.path("genv.lock"), by.random.below(4));
+    as_mallory(|| {
+        let _ = fs::remove_file(&path);
+        let _ = fs::remove_dir_all(&path);
+        match what {
+            0 => fs::create_dir_all(path.join("x"))?,
+            1 => symlink("/etc/shadow", &path)?,
+            2 => {
+                fs::write(&path, "")?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o000))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    })
+}
+
+/// Full folders in the place of confirmations of other users.
+pub(super) fn planted_confirmations(by: &mut Adversary<'_>) -> Result<()> {
+    let uids = by.lab.innocents.iter().map(|it| it.uid).chain([0]);
+    let paths: Vec<_> = uids
+        .map(|uid| by.path(&format!("genv-confirmed-{uid}.json")))
+        .collect();
+    as_mallory(|| {
+        for path in paths {
+            let _ = fs::remove_file(&path);
+            fs::create_dir_all(path.join("x"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Processes in the queue that do not wait, with files that name them.
+pub(super) fn forged_queue(by: &mut Adversary<'_>) -> Result<()> {
+    let pids = by.lab.innocents.iter().map(|it| it.pid).chain([1, 2]);
+    let pids: Vec<u32> = pids.collect();
+    let start = |pid: &u32| -> Option<Value> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let start = stat.rsplit(')').next()?.split_whitespace().nth(19)?;
+        let start: u64 = start.parse().ok()?;
+        Some(json!({"pid": pid, "start_time_ticks": start}))
+    };
+    let queue: Vec<Value> = pids.iter().filter_map(start).collect();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let members = json!({"version": 1, "boot_id": boot.trim(), "members": [], "queue": queue});
+    by.write("genv-members.json", members.to_string().as_bytes())?;
+    for pid in pids {
+        by.write(&format!("genv-waiting-{pid}"), b"")?;
+    }
+    Ok(())
+}
+
 pub(super) fn many_records(by: &mut Adversary<'_>) -> Result<()> {
     if !by.is_new {
         return Ok(());

@@ -49,6 +49,27 @@ pub(super) fn members_gone(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
+/// What commands recorded of the members: processes of another start, boot or pid namespace, or jobs.
+pub(super) fn forged_starts(by: &mut Adversary<'_>) -> Result<()> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let boots = [boot.trim(), "00000000-0000-4000-8000-000000000000"];
+    let mut members = Vec::new();
+    for environment in by.lab.honest.clone().environments() {
+        for pid in environment["pids"].as_array().into_iter().flatten() {
+            let mut member =
+                json!({"eid": environment["eid"], "creation": environment["creation"], "pid": pid});
+            member["start_time_ticks"] = json!(by.random.one_of(&[0, 1, u64::MAX]));
+            member["pid_namespace"] =
+                json!(by.random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]));
+            member["job"] = json!(by.random.below(2) == 0);
+            members.push(member);
+        }
+    }
+    let boot = by.random.one_of(&boots);
+    let file = json!({"version": 1, "boot_id": boot, "members": members});
+    by.write("genv-members.json", file.to_string().as_bytes())
+}
+
 pub(super) fn little_memory(by: &mut Adversary<'_>) -> Result<()> {
     by.change(|files, random| {
         let amount = json!(random.one_of(&["1mi", "0", "1b", "4095mi"]));

@@ -25,6 +25,7 @@ hosts:
             driver_version: Some(
                 "550.163.01",
             ),
+            session: 0,
             devices: [
                 DeviceSample {
                     index: DeviceIndex {

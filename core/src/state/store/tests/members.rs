@@ -78,6 +78,7 @@ fn lab() -> Lab {
     let folder = TempDir::new().unwrap();
     let processes = Processes::default();
     let store = StateStore::new(folder.path()).processes(processes.clone());
+    let store = store.users_who_wait(|_, _| Some(0));
     Lab {
         folder,
         processes,
@@ -100,7 +101,7 @@ impl Lab {
     }
 
     fn queue_length(&mut self) -> usize {
-        let length = |state: &mut EditableState| Ok::<_, StoreError>(state.queue_length());
+        let length = |state: &mut EditableState| Ok::<_, StoreError>(state.queue().len());
         self.store.update(length).unwrap()
     }
 
@@ -184,6 +185,9 @@ fn members_that_ended_are_removed_and_environments_with_them() {
     assert_eq!(lab.pids(), [environment("a", &[2])]);
 }
 
+/// After every environment of these tests was made.
+const LATER_TICKS: u64 = 400_000_000_000;
+
 #[test]
 fn a_process_with_a_members_pid_is_not_that_member() {
     let mut lab = lab();
@@ -212,7 +216,7 @@ fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
     assert_eq!(lab.exported(), [environment("e", &[7, 8])]);
     assert_eq!(lab.pids(), [environment("e", &[7, 8])]);
     // Now both are known, and one with their pid is somebody else.
-    lab.processes.start(8, 950);
+    lab.processes.start(8, LATER_TICKS);
     assert_eq!(lab.exported(), [environment("e", &[7])]);
     assert_eq!(lab.pids(), [environment("e", &[7])]);
 }
@@ -262,8 +266,8 @@ fn nobody_survives_a_reboot() {
         content.replace(&boot_id, "another")
     });
     lab.written_at(1_000);
+    lab.processes.start(7, LATER_TICKS);
     assert_eq!(lab.exported(), []);
-    lab.processes.hide(7);
     assert_eq!(lab.pids(), []);
 }
 
@@ -286,7 +290,7 @@ fn without_cleaning_the_dead_stay_and_are_not_mistaken_later() {
     });
     lab.written_at(1_000);
     // Whoever had pid 8 has ended, and somebody else has it now.
-    lab.processes.start(8, 5_000);
+    lab.processes.start(8, LATER_TICKS);
     lab.processes.start(9, 100);
     let mut keeping = StateStore::new(lab.folder.path())
         .processes(lab.processes.clone())

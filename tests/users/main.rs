@@ -1,5 +1,7 @@
 //! Processes of several users, which only root can start.
 
+mod names;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -12,7 +14,7 @@ use genv_tests::exporter::Setup;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{Simulation, used_by};
 use genv_tests::patience;
-use genv_tests::process::{Sleeper, copy_program};
+use genv_tests::process::{Sleeper, copy_program, shared_folder};
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::state::{self, Environment};
 
@@ -142,14 +144,8 @@ fn within(folder: &Path, words: &[&str]) -> Result<Output> {
 #[test]
 fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()> {
     require_root();
-    let everybody = fs::Permissions::from_mode(0o777);
-    let folder = tempfile::Builder::new()
-        .permissions(fs::Permissions::from_mode(0o755))
-        .tempdir()?;
-    copy_program("genv", &folder.path().join("genv"))?;
+    let folder = shared_folder()?;
     let state = folder.path().join("state");
-    fs::create_dir(&state)?;
-    fs::set_permissions(&state, everybody)?;
     let uid_of = |output: &Output| -> Result<serde_json::Value> {
         ensure!(
             output.status.success(),
@@ -242,16 +238,10 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
     // A program that may not be read may not be traced either: /proc shows it as root's, also to its own user.
     for mode in [0o755, 0o711] {
         for ender in [ALICE, 0] {
-            let mode_of = fs::Permissions::from_mode;
-            let folder = tempfile::Builder::new()
-                .permissions(mode_of(0o755))
-                .tempdir()?;
+            let folder = shared_folder()?;
             let folder = folder.path();
-            copy_program("genv", &folder.join("genv"))?;
-            fs::create_dir(folder.join("state"))?;
-            fs::set_permissions(folder.join("state"), mode_of(0o777))?;
             fs::copy("/bin/sleep", folder.join("train"))?;
-            fs::set_permissions(folder.join("train"), mode_of(mode))?;
+            fs::set_permissions(folder.join("train"), fs::Permissions::from_mode(mode))?;
             let driver = |pids: &[u32]| fs::write(folder.join("driver.yaml"), used_by(pids));
             driver(&[])?;
             let shell = process_of(ALICE, "none")?;
@@ -284,6 +274,111 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
             line_of(folder, ender, "GENV_LINGER=0 genv exec --gpus 1 -- true")?;
             ensure!(!held(BOB)?, "{mode:o} {ender}");
             drop(job);
+        }
+    }
+    Ok(())
+}
+
+/// What a command of Alice's leaves of her record of device 0, where a process of this user is all that the record lists. The
+/// user of the process, or root, runs a line before.
+fn left_of_record(of_process: u32, writes: bool, uid: u32, line: &str) -> Result<String> {
+    let folder = shared_folder()?;
+    let folder = folder.path();
+    fs::write(folder.join("driver.yaml"), used_by(&[]))?;
+    let process = process_of(of_process, "none")?;
+    let state = folder.join("state");
+    if writes {
+        let listed = Environment::new("e1", ALICE, process.pid(), &[0]);
+        state::write(&state, 2, &[listed])?;
+        for file in ["envs.json", "devices.json"] {
+            fs::set_permissions(state.join(file), fs::Permissions::from_mode(0o666))?;
+        }
+    }
+    line_of(
+        folder,
+        uid,
+        &line.replace("PID", &process.pid().to_string()),
+    )?;
+    line_of(folder, ALICE, "genv exec -- true")?;
+    line_of(folder, ALICE, "genv devices find --eid e1")
+}
+
+#[test]
+fn a_process_of_another_user_keeps_a_record_only_where_it_may_be_listed_rightly() -> Result<()> {
+    require_root();
+    const CAROL: u32 = FIRST_UID + 2;
+    const DAEMON: u32 = 2;
+    let changes = "genv exec -- true";
+    // Of a system user, and of users whose commands confirm what they do and did not confirm this.
+    for (user, line) in [(DAEMON, "true"), (CAROL, changes), (0, changes)] {
+        assert_eq!(
+            left_of_record(user, true, user, line)?,
+            "\n",
+            "{user} {line}"
+        );
+    }
+    // A shell may be in an environment of genv 1.x in which another user changed the uid.
+    for user in [CAROL, 0] {
+        assert_eq!(left_of_record(user, true, user, "true")?, "0\n", "{user}");
+    }
+    // Root may put any process into an environment.
+    let joins = format!(
+        "genv envs activate --eid e1 --uid {ALICE} --pid PID; genv devices attach --eid e1 --count 1"
+    );
+    assert_eq!(left_of_record(DAEMON, false, 0, &joins)?, "0\n");
+    Ok(())
+}
+
+#[test]
+fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
+    require_root();
+    let folder = shared_folder()?;
+    let folder = folder.path();
+    fs::write(folder.join("driver.yaml"), used_by(&[]))?;
+    let shell = process_of(ALICE, "none")?;
+    let path = folder.join("state/genv-members.json");
+    for confirmed in [true, false] {
+        for change in [
+            "\"start_time_ticks\": 1",
+            "\"job\": true",
+            "\"pid_namespace\": 4026532178",
+            "\"boot_id\": \"00000000-0000-4000-8000-000000000000\"",
+        ] {
+            for ender in [ALICE, 0, BOB] {
+                let pid = shell.pid();
+                let activate = format!(
+                    "genv envs activate --eid e1 --uid {ALICE} --pid {pid}; genv devices attach --eid e1 --count 1"
+                );
+                line_of(folder, ALICE, &activate)?;
+                let text = fs::read_to_string(&path)?;
+                let key = change.split_once(':').context("no key")?.0;
+                let lines = text.lines().map(|line| {
+                    let is_it = line.trim_start().starts_with(key);
+                    let is_pid = line.trim_start().starts_with("\"pid\"");
+                    match line.strip_suffix(',') {
+                        _ if is_it => {
+                            format!("{change}{}", if line.ends_with(',') { "," } else { "" })
+                        }
+                        Some(_) if is_pid && !text.contains(key) => format!("{line}\n{change},"),
+                        _ => line.to_owned(),
+                    }
+                });
+                let forged = lines.collect::<Vec<_>>().join("\n");
+                ensure!(
+                    forged != text && serde_json::from_str::<serde_json::Value>(&forged).is_ok(),
+                    "{forged}"
+                );
+                fs::write(&path, forged)?;
+                if !confirmed {
+                    let file = format!("state/genv-confirmed-{ALICE}.json");
+                    fs::remove_file(folder.join(file))?;
+                }
+                line_of(folder, ender, "genv exec --gpus 1 -- true")?;
+                let held = line_of(folder, BOB, "genv devices find --eid e1")?;
+                ensure!(held == "0\n", "{confirmed} {change} {ender}: {held}");
+                let leave = format!("genv envs deactivate --pid {pid}");
+                line_of(folder, ALICE, &leave)?;
+            }
         }
     }
     Ok(())

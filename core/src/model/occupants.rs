@@ -1,0 +1,131 @@
+//! Which GPU was at each index.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Device;
+
+/// GPUs that are remembered of one index.
+const MOST_OCCUPANTS: usize = 16;
+
+/// Which GPU was at each index, by UUID. Indices are positions in PCI order: where a GPU is taken out of a running machine,
+/// those behind it move, and what was attached by index is then at another GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Occupants(BTreeMap<u32, Vec<Occupant>>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Occupant {
+    uuid: String,
+    /// When it was last seen there, Unix time.
+    last_seconds: f64,
+}
+
+impl Occupants {
+    /// Whether no GPU was seen yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes where GPUs are, at a time of their host's clock.
+    pub fn note(&mut self, devices: &[Device], now_seconds: f64) {
+        let known = devices.iter().filter(|it| it.up && !it.uuid.is_empty());
+        for device in known.filter(|it| it.index.mig.is_none()) {
+            let occupants = self.0.entry(device.index.gpu).or_default();
+            match occupants.last_mut() {
+                Some(last) if last.uuid == device.uuid => last.last_seconds = now_seconds,
+                _ => {
+                    if occupants.len() == MOST_OCCUPANTS {
+                        occupants.remove(0);
+                    }
+                    occupants.push(Occupant {
+                        uuid: device.uuid.clone(),
+                        last_seconds: now_seconds,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether another GPU, or one that cannot be told, is at the index of a device than when the index was last noted.
+    #[must_use]
+    pub fn is_replaced(&self, device: &Device) -> bool {
+        let last = self.of(device).last();
+        last.is_some_and(|last| last.uuid != device.uuid)
+    }
+
+    /// Whether another GPU was ever seen at the index of a device.
+    #[must_use]
+    pub fn saw_another(&self, device: &Device) -> bool {
+        self.of(device).iter().any(|it| it.uuid != device.uuid)
+    }
+
+    /// Whether another GPU was at the index of a device when that was attached, Unix time; without the time, when the
+    /// index was first seen.
+    #[must_use]
+    pub fn was_another(&self, device: &Device, attached_seconds: Option<f64>) -> bool {
+        let attached = attached_seconds.unwrap_or(f64::NEG_INFINITY);
+        let mut occupants = self.of(device).iter();
+        let then = occupants.find(|it| it.last_seconds >= attached);
+        then.is_some_and(|then| then.uuid != device.uuid)
+    }
+
+    fn of(&self, device: &Device) -> &[Occupant] {
+        // MIG devices are parts of what is at the index.
+        let known = self.0.get(&device.index.gpu);
+        let known = known.filter(|_| device.index.mig.is_none());
+        known.map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn device(uuid: &str) -> Device {
+        let device = json!({"index": "3", "uuid": uuid, "up": true});
+        serde_json::from_value(device).unwrap()
+    }
+
+    #[test]
+    fn an_attachment_is_of_the_gpu_that_was_there_when_it_was_made() {
+        let mut occupants = Occupants::default();
+        let was_another = |occupants: &Occupants, uuid: &str, attached| {
+            occupants.was_another(&device(uuid), attached)
+        };
+        assert!(!was_another(&occupants, "A", None));
+        for (uuid, at) in [("A", 10.0), ("A", 20.0), ("", 21.0), ("B", 30.0)] {
+            occupants.note(&[device(uuid)], at);
+        }
+        for (attached, expected) in [
+            (None, true),
+            (Some(5.0), true),
+            (Some(20.0), true),
+            // Between two looks: it is first seen at B.
+            (Some(25.0), false),
+            (Some(31.0), false),
+        ] {
+            assert_eq!(was_another(&occupants, "B", attached), expected);
+        }
+        // And back again.
+        assert!(!was_another(&occupants, "A", Some(5.0)));
+        assert!(was_another(&occupants, "A", Some(25.0)));
+        // Which one is there cannot be told.
+        assert!(was_another(&occupants, "", Some(5.0)));
+        assert!(occupants.is_replaced(&device("A")) && occupants.saw_another(&device("B")));
+    }
+
+    #[test]
+    fn few_are_remembered() {
+        let mut occupants = Occupants::default();
+        for n in 0..100 {
+            occupants.note(&[device(&n.to_string())], f64::from(n));
+        }
+        assert_eq!(occupants.0[&3].len(), MOST_OCCUPANTS);
+    }
+}

@@ -1,0 +1,63 @@
+//! Use of devices that no environment of the user holds: what keeps a device from being handed out.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{ProcessType, local_time_zone};
+use crate::text::{harmless, moment};
+
+/// A process that has a compute context on a GPU, and is in no environment that holds the GPU. Root's are none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutsideUse {
+    /// The GPU.
+    pub gpu: u32,
+    /// The process.
+    pub pid: u32,
+    /// Its start in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// Its user, who may have its uid as a subordinate one.
+    pub uid: u32,
+    /// The user's name, else `uid:1234`.
+    pub username: String,
+    /// Memory of the GPU that it holds; absent where the driver does not report it.
+    pub memory_used_bytes: Option<u64>,
+    /// When the process was started, Unix time; absent in what the enforcer publishes.
+    #[serde(skip)]
+    pub started_timestamp_seconds: Option<f64>,
+}
+
+/// Whether a process of this type has a compute context. Graphics alone keeps nobody from computing.
+#[must_use]
+pub const fn computes(process_type: ProcessType) -> bool {
+    matches!(
+        process_type,
+        ProcessType::Compute | ProcessType::ComputeAndGraphics
+    )
+}
+
+/// `process 4711 of bob (2.0 GiB, since 2026-11-23 10:02)`
+impl fmt::Display for OutsideUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of {} (", self.pid, harmless(&self.username))?;
+        match self.memory_used_bytes {
+            Some(bytes) => f.write_str(&memory(bytes))?,
+            None => f.write_str("memory not known")?,
+        }
+        if let Some(started) = self.started_timestamp_seconds {
+            write!(f, ", since {}", moment(started, &local_time_zone()))?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Bytes for people.
+#[must_use]
+pub fn memory(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    match bytes {
+        bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
+        bytes => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}

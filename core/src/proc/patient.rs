@@ -1,0 +1,203 @@
+//! The kernel's own process table, read so that no user makes the reader wait.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::hanging::{Hanging, MOST_AT_ONCE};
+use super::reader::{DirectReader, PROC};
+use super::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
+
+/// Reads `/proc`. What cannot be read in time is not known: the claim of such a process is missing, and
+/// [`ProcessTable::unread`] has it. The other processes are read.
+#[derive(Debug)]
+pub struct ProcReader {
+    root: PathBuf,
+    /// Without one that was left behind with its thread.
+    direct: Option<DirectReader>,
+    hanging: Arc<Hanging>,
+}
+
+impl Default for ProcReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ProcReader {
+    /// A reader of the running kernel's `/proc`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::reading(PROC.into(), Hanging::live())
+    }
+
+    /// A reader of another directory that is laid out like `/proc`.
+    #[must_use]
+    pub fn with_root(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        let hanging = Arc::new(Hanging::of(&root));
+        Self::reading(root, hanging)
+    }
+
+    fn reading(root: PathBuf, hanging: Arc<Hanging>) -> Self {
+        Self {
+            direct: None,
+            root,
+            hanging,
+        }
+    }
+
+    fn direct(&mut self) -> &mut DirectReader {
+        let root = &self.root;
+        let direct = &mut self.direct;
+        direct.get_or_insert_with(|| DirectReader::with_root(root))
+    }
+}
+
+impl ProcessSource for ProcReader {
+    /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
+    fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
+        // Of members nothing is read that can hang.
+        if request.processes.is_empty() {
+            return self.direct().read(request);
+        }
+        for attempt in 0..=MOST_AT_ONCE {
+            let direct = self.direct.take();
+            let mut direct = direct.unwrap_or_else(|| DirectReader::with_root(&self.root));
+            let request = request.clone();
+            let read = self.hanging.watched(attempt == MOST_AT_ONCE, move |watch| {
+                direct.follow(watch);
+                let table = direct.read(&request);
+                (direct, table)
+            });
+            if let Some((direct, table)) = read {
+                self.direct = Some(direct);
+                return table;
+            }
+        }
+        unread(request)
+    }
+
+    fn can_act(&mut self, pid: u32) -> bool {
+        self.direct().can_act(pid)
+    }
+
+    fn owner(&mut self, uid: u32) -> u32 {
+        self.direct().owner(uid)
+    }
+
+    fn username(&mut self, uid: u32) -> String {
+        self.direct().username(uid)
+    }
+}
+
+/// Of no process anything is known.
+fn unread(request: &ProcessRequest) -> ProcessTable {
+    let unreadable = |&pid: &u32| (pid, ProcessRead::Unreadable);
+    ProcessTable {
+        processes: request.processes.iter().map(unreadable).collect(),
+        hidden: request.members.iter().copied().collect(),
+        unread: request.processes.iter().copied().collect(),
+        ..ProcessTable::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::proc::Claim;
+
+    /// A process of a user; its environ is a pipe that nobody writes, of which opening hangs, or a file.
+    fn process(root: &Path, pid: u32, uid: u32, hangs: bool) {
+        let directory = root.join(pid.to_string());
+        fs::create_dir(&directory).unwrap();
+        let zeros = "0 ".repeat(40);
+        let stat = format!("{pid} (x) S 1 1 1 0 -1 0 {zeros}");
+        fs::write(directory.join("stat"), stat).unwrap();
+        fs::write(
+            directory.join("status"),
+            format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+        )
+        .unwrap();
+        let environ = directory.join("environ");
+        if hangs {
+            mknodat(CWD, &environ, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        } else {
+            fs::write(environ, "GENV_ENVIRONMENT_ID=7\0").unwrap();
+        }
+    }
+
+    fn claims(reader: &mut ProcReader, pids: &[u32]) -> Vec<bool> {
+        let table = reader.read(&ProcessRequest {
+            processes: pids.to_vec(),
+            members: Vec::new(),
+        });
+        let named = |pid: &u32| match &table.processes[pid] {
+            ProcessRead::Present(facts) => facts.claim == Claim::Named("7".to_owned()),
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            pids.iter()
+                .all(|pid| named(pid) != table.unread.contains(pid))
+        );
+        pids.iter().map(named).collect()
+    }
+
+    #[test]
+    fn processes_that_hang_are_waited_for_once_and_hold_up_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        for (pid, uid, hangs) in [
+            (1, 0, false),
+            (10, 1000, true),
+            (11, 1000, true),
+            (12, 1000, true),
+            (13, 1000, false),
+            (20, 2000, false),
+        ] {
+            process(folder.path(), pid, uid, hangs);
+        }
+        let mut reader = ProcReader::with_root(folder.path());
+        let began = Instant::now();
+        let read = claims(&mut reader, &[10, 20]);
+        assert_eq!(read, [false, true]);
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+        // It is not asked again, and after a second one of the same user no other is.
+        let _ = claims(&mut reader, &[11]);
+        let began = Instant::now();
+        let read = claims(&mut reader, &[10, 11, 12, 13, 20]);
+        assert_eq!(read, [false, false, false, false, true]);
+        assert!(
+            began.elapsed() < Duration::from_millis(200),
+            "{:?}",
+            began.elapsed()
+        );
+        // What comes back is asked again.
+        for pid in [10, 11] {
+            fs::write(
+                folder.path().join(format!("{pid}/environ")),
+                "GENV_ENVIRONMENT_ID=7\0",
+            )
+            .unwrap();
+            fs::remove_file(folder.path().join(format!("{pid}/environ"))).unwrap();
+            fs::write(
+                folder.path().join(format!("{pid}/environ")),
+                "GENV_ENVIRONMENT_ID=7\0",
+            )
+            .unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while claims(&mut reader, &[10, 11, 13]) != [true; 3] {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Pid namespaces (pid_namespaces(7)).
+//!
+//! A process has a pid in its own namespace and one in each namespace above. `/proc` shows the processes of the namespace
+//! for which it was mounted and of all namespaces below, by the pids of that one.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+
+use super::{Lineage, ProcReader, ProcessRequest, ProcessSource as _, stat};
+
+/// The inode of the machine's namespace: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
+pub const INITIAL: u64 = 0xEFFF_FFFC;
+
+/// No namespace: `/proc` shows the processes of another one than this program's.
+pub(super) const NONE: u64 = 0;
+
+/// The inode of this program's namespace.
+#[must_use]
+pub fn own_pid_namespace() -> u64 {
+    static OWN: OnceLock<u64> = OnceLock::new();
+    *OWN.get_or_init(|| {
+        let shown = fs::read_link("/proc/self").ok();
+        let is_own =
+            shown.is_some_and(|it| it.as_os_str() == std::process::id().to_string().as_str());
+        let inode = fs::metadata("/proc/self/ns/pid").map(|it| it.ino());
+        inode.ok().filter(|_| is_own).unwrap_or(NONE)
+    })
+}
+
+/// Whether this program runs in the machine's namespace, from which all processes are seen.
+#[must_use]
+pub fn in_initial_pid_namespace() -> bool {
+    own_pid_namespace() == INITIAL
+}
+
+/// A living process that has a certain pid in one of its pid namespaces.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PidHolder {
+    /// The inode of that namespace, if this program may learn it.
+    pub(crate) namespace: Option<u64>,
+    /// Its pid here.
+    pub(crate) pid: u32,
+    pub(crate) lineage: Lineage,
+}
+
+/// The processes of the pid namespaces below that of a table, read when they are first asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Below(OnceLock<Option<Holders>>);
+
+/// By pid in the namespace of each.
+type Holders = HashMap<u32, Vec<PidHolder>>;
+
+impl Below {
+    /// Those that have this pid in their own namespaces; none if this program does not see all processes.
+    pub(super) fn holders(&self, pid: u32) -> Option<&[PidHolder]> {
+        let all = self.0.get_or_init(read_below).as_ref()?;
+        Some(all.get(&pid).map_or(&[], Vec::as_slice))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn seen(holders: Option<Holders>) -> Self {
+        Self(OnceLock::from(holders))
+    }
+}
+
+fn read_below() -> Option<Holders> {
+    // Where processes of others are hidden from this program (`hidepid`), the first one is, too.
+    fs::metadata("/proc/1").ok()?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").ok()? {
+        let name = entry.ok()?.file_name();
+        let Some(pid) = name.to_str().and_then(|it| it.parse().ok()) else {
+            continue;
+        };
+        let status = match fs::read(format!("/proc/{pid}/status")) {
+            Ok(status) => status,
+            Err(error) if has_ended(&error) => continue,
+            Err(_) => return None,
+        };
+        if let Some(inner_pid) = stat::inner_pid(&status) {
+            found.push((inner_pid, pid));
+        }
+    }
+    let mut reader = ProcReader::new();
+    let table = reader.read(&ProcessRequest {
+        processes: Vec::new(),
+        members: found.iter().map(|(_, pid)| *pid).collect(),
+    });
+    let mut holders = Holders::new();
+    for (inner_pid, pid) in found {
+        if let Some(&lineage) = table.living(pid) {
+            let namespace = fs::metadata(format!("/proc/{pid}/ns/pid"));
+            holders.entry(inner_pid).or_default().push(PidHolder {
+                namespace: namespace.ok().map(|it| it.ino()),
+                pid,
+                lineage: Lineage {
+                    uid: lineage.uid.map(|uid| table.owner(uid)),
+                    ..lineage
+                },
+            });
+        }
+    }
+    Some(holders)
+}
+
+fn has_ended(error: &std::io::Error) -> bool {
+    let ended = [Errno::NOENT, Errno::SRCH].map(|it| Some(it.raw_os_error()));
+    ended.contains(&error.raw_os_error())
+}

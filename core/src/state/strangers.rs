@@ -1,0 +1,94 @@
+//! Listed processes that another user runs, and that their user put into no environment.
+//!
+//! Every user may list any process in a record: the process of a daemon would keep the record, and its devices, for ever. The
+//! kernel shows whose the process is. It may be listed all the same: a user's shell stays a member where another user
+//! wrote another uid into the record, and root may put any process into an environment.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use super::{Confirmed, ConfirmedChange, State, read_confirmed};
+use crate::proc::{
+    ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace,
+};
+
+/// Uids below are those of root and of system users (`UID_MIN` of login.defs(5)), who work in no environment of genv 1.x,
+/// but for root.
+const FIRST_USER: u32 = 1000;
+/// The user of processes that nothing shall belong to.
+const NOBODY: u32 = 65_534;
+
+/// Processes by environment and pid.
+pub(super) type Strangers = HashSet<(String, u32)>;
+
+/// Listed processes that are no members. What is not known is no answer: another process may have the pid by now, its
+/// real and effective users may differ, it may run in a container, or uids may mean other users here.
+pub(super) fn find(
+    state: &State,
+    table: &ProcessTable,
+    processes: &mut dyn ProcessSource,
+    directory: &Path,
+) -> Strangers {
+    if UserNamespace::own().translates() {
+        return Strangers::new();
+    }
+    let listed = state.environments.iter().flat_map(|environment| {
+        let of_other = |pid: &&u32| {
+            let uid = table.living(**pid).and_then(|found| found.uid);
+            uid.is_some_and(|uid| table.owner(uid) != environment.uid)
+        };
+        let pids = environment.pids.iter().filter(of_other);
+        pids.map(move |pid| (environment, *pid))
+    });
+    let listed: Vec<_> = listed.collect();
+    if listed.is_empty() {
+        return Strangers::new();
+    }
+    let mut pids: Vec<u32> = listed.iter().map(|(_, pid)| *pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let read = processes.read(&ProcessRequest {
+        processes: pids,
+        members: Vec::new(),
+    });
+    let user = |pid: u32| match read.processes.get(&pid) {
+        Some(ProcessRead::Present(facts)) if is_it(facts, pid, table) => read.user(facts),
+        _ => None,
+    };
+    let mut confirmed: HashMap<u32, Vec<Confirmed>> = HashMap::new();
+    let mut strangers = Strangers::new();
+    for (environment, pid) in listed {
+        let owner = processes.owner(environment.uid);
+        let Some(user) = user(pid).filter(|user| *user != owner) else {
+            continue;
+        };
+        let mut joined = |user: u32| {
+            let confirmed = confirmed.entry(user);
+            let changes = confirmed.or_insert_with(|| read_confirmed(directory, user));
+            let change = ConfirmedChange::Joined { pid };
+            let mut of_it = changes.iter().filter(|it| it.eid == environment.eid);
+            (
+                of_it.any(|it| it.change == change),
+                changes.is_empty() && may_use_genv_1(user, pid),
+            )
+        };
+        let (is_member, may_be_member) = joined(user);
+        let (is_roots, _) = joined(0);
+        if !is_member && !may_be_member && !is_roots {
+            strangers.insert((environment.eid.clone(), pid));
+        }
+    }
+    strangers
+}
+
+/// Whether these are facts of the process of which the table tells, on this machine.
+fn is_it(facts: &ProcessFacts, pid: u32, table: &ProcessTable) -> bool {
+    let listed = table.living(pid);
+    facts.container_id.is_none()
+        && listed.is_some_and(|it| it.start_time_ticks == facts.start_time_ticks)
+}
+
+/// Whether a user of whom no command of this genv left a confirmation may have made a process a member with genv 1.x.
+const fn may_use_genv_1(user: u32, pid: u32) -> bool {
+    pid != 1 && (user == 0 || user >= FIRST_USER && user != NOBODY)
+}

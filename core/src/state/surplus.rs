@@ -1,0 +1,216 @@
+//! How many records of one user, and of one host, are read. Every user may write into the state files, and in the name of
+//! each other user.
+//!
+//! A user who has more records than that keeps those that commands of that user confirmed
+//! ([`super::confirmed`]), then those with a living process of that user, then the first of the file. The enforcer goes by
+//! fewer records, and by what it remembers of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::BorrowedFd;
+
+use super::EnvironmentState;
+use super::confirmed::{self, ConfirmedChange};
+use super::jobs::processes_by_user;
+
+/// An amount of records.
+#[derive(Clone, Copy, Default)]
+struct Amount {
+    records: usize,
+    bytes: usize,
+}
+
+/// A record takes about 300 bytes as genv writes it.
+const MOST_OF_A_USER: Amount = Amount {
+    records: 8_192,
+    bytes: 2 << 20,
+};
+
+/// In the layout that genv writes, so much takes less than a file may have.
+const MOST_OF_A_HOST: Amount = Amount {
+    records: 16_384,
+    bytes: 5 << 20,
+};
+
+/// Users who are named with how many of their records are left out.
+const MOST_NAMED: usize = 10;
+
+/// Users whose confirmations are remembered while a file is read: any number of uids may stand there.
+const MOST_REMEMBERED: usize = 1_024;
+
+impl Amount {
+    /// Adds a record of so many bytes, if that is no more than `most`.
+    fn add(&mut self, bytes: usize, most: Self) -> bool {
+        let fits = self.records < most.records && self.bytes + bytes <= most.bytes;
+        if fits {
+            self.records += 1;
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+/// What shows that a record is its user's, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Confirmed,
+    HasLivingMember,
+    Unknown,
+}
+
+struct Record {
+    environment: EnvironmentState,
+    position: usize,
+    bytes: usize,
+    /// Asked only where there are too many.
+    worth: Option<Worth>,
+}
+
+/// The records of a file while it is read.
+pub(super) struct Records<'d> {
+    evidence: Evidence<'d>,
+    records: Vec<Record>,
+    eids: HashSet<String>,
+    bytes: usize,
+    left_out: BTreeMap<u32, usize>,
+    left_out_of_others: usize,
+}
+
+impl<'d> Records<'d> {
+    /// None. `directory` is the state directory, if there is one.
+    pub(super) fn new(directory: Option<BorrowedFd<'d>>) -> Self {
+        Self {
+            evidence: Evidence {
+                directory,
+                confirmed: HashMap::new(),
+                living: None,
+            },
+            records: Vec::new(),
+            eids: HashSet::new(),
+            bytes: 0,
+            left_out: BTreeMap::new(),
+            left_out_of_others: 0,
+        }
+    }
+
+    /// Adds a record that takes so many bytes, unless there is one with its id. Tells whether it was added.
+    pub(super) fn add(
+        &mut self,
+        environment: EnvironmentState,
+        position: usize,
+        bytes: usize,
+    ) -> bool {
+        if !self.eids.insert(environment.eid.clone()) {
+            return false;
+        }
+        self.bytes += bytes;
+        self.records.push(Record {
+            environment,
+            position,
+            bytes,
+            worth: None,
+        });
+        if self.records.len() >= 2 * MOST_OF_A_HOST.records || self.bytes > 2 * MOST_OF_A_HOST.bytes
+        {
+            self.leave_out_surplus();
+        }
+        true
+    }
+
+    /// The records, in the order of the file, and a sentence for each user of whom some were left out.
+    pub(super) fn finish(mut self) -> (Vec<EnvironmentState>, Vec<String>) {
+        self.leave_out_surplus();
+        let named = self.left_out.into_iter().map(|(uid, number)| {
+            format!("{number} records of environments of the user with uid {uid} are left out: there are too many")
+        });
+        let others = Some(self.left_out_of_others).filter(|number| *number > 0);
+        let others = others
+            .map(|number| format!("{number} records of environments of more users are left out"));
+        let warnings = named.chain(others).collect();
+        let records = self.records.into_iter();
+        (records.map(|it| it.environment).collect(), warnings)
+    }
+
+    fn leave_out_surplus(&mut self) {
+        if self.records.len() <= MOST_OF_A_USER.records && self.bytes <= MOST_OF_A_USER.bytes {
+            return;
+        }
+        let mut records = std::mem::take(&mut self.records);
+        for record in &mut records {
+            let evidence = &mut self.evidence;
+            let worth = || evidence.worth(&record.environment);
+            record.worth.get_or_insert_with(worth);
+        }
+        records.sort_by_key(|record| (record.worth, record.position));
+        let (mut ranked, mut surplus) = (Vec::new(), Vec::new());
+        let mut of_users: HashMap<u32, Amount> = HashMap::new();
+        for record in records {
+            let of_user = of_users.entry(record.environment.uid).or_default();
+            if of_user.add(record.bytes, MOST_OF_A_USER) {
+                ranked.push((of_user.records, record));
+            } else {
+                surplus.push(record);
+            }
+        }
+        // Each user's first record comes before any user's second.
+        ranked.sort_by_key(|(rank, record)| (record.worth, *rank, record.position));
+        let mut of_host = Amount::default();
+        for (_, record) in ranked {
+            if of_host.add(record.bytes, MOST_OF_A_HOST) {
+                self.records.push(record);
+            } else {
+                surplus.push(record);
+            }
+        }
+        self.records.sort_by_key(|record| record.position);
+        self.bytes = of_host.bytes;
+        for Record { environment, .. } in surplus {
+            self.eids.remove(&environment.eid);
+            let is_named = self.left_out.len() < MOST_NAMED;
+            if is_named || self.left_out.contains_key(&environment.uid) {
+                *self.left_out.entry(environment.uid).or_default() += 1;
+            } else {
+                self.left_out_of_others += 1;
+            }
+        }
+    }
+}
+
+/// What shows whose a record is, besides itself.
+struct Evidence<'d> {
+    directory: Option<BorrowedFd<'d>>,
+    /// Environments that commands of users changed, and did not end.
+    confirmed: HashMap<u32, HashSet<String>>,
+    /// Processes by user.
+    living: Option<HashMap<u32, HashSet<u32>>>,
+}
+
+impl Evidence<'_> {
+    fn worth(&mut self, environment: &EnvironmentState) -> Worth {
+        let Some(directory) = self.directory else {
+            return Worth::Unknown;
+        };
+        if self.confirmed.len() >= MOST_REMEMBERED {
+            self.confirmed.clear();
+        }
+        let uid = environment.uid;
+        let confirmed = self.confirmed.entry(uid).or_insert_with(|| {
+            let changes = confirmed::read(directory, uid).into_iter();
+            let goes_on = changes.filter(|it| it.change != ConfirmedChange::Ended);
+            goes_on.map(|it| it.eid).collect()
+        });
+        if confirmed.contains(&environment.eid) {
+            return Worth::Confirmed;
+        }
+        let living = self.living.get_or_insert_with(|| {
+            let all = processes_by_user().unwrap_or_default().into_iter();
+            all.map(|(uid, pids)| (uid, pids.into_iter().collect()))
+                .collect()
+        });
+        let lives = |living: &HashSet<u32>| environment.pids.iter().any(|pid| living.contains(pid));
+        if living.get(&uid).is_some_and(lives) {
+            Worth::HasLivingMember
+        } else {
+            Worth::Unknown
+        }
+    }
+}

@@ -1,0 +1,77 @@
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A process that holds a lock (fcntl(2)) on a file, made with this mode, until it is killed.
+fn locker(path: &std::path::Path, mode: u32) -> Child {
+    fs::write(path, "").unwrap();
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let script = "import fcntl, sys, time\nfile = open(sys.argv[1], 'r+')\nfcntl.lockf(file, fcntl.LOCK_EX)\n\
+                  print(flush=True)\ntime.sleep(1000)";
+    let mut child = Command::new("python3")
+        .args(["-c", script])
+        .arg(path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+    child
+}
+
+#[test]
+fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
+    let folder = TempDir::new().unwrap();
+    let directory = File::open(folder.path()).unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let user = |pid| user(directory.as_fd(), pid);
+    let mut waits = locker(&path("file"), 0o644);
+    let pid = waits.id();
+    assert_eq!((user(1), user(pid)), (None, None), "there is no file");
+    fs::rename(path("file"), path(&name(pid))).unwrap();
+    assert_eq!(user(pid), Some(geteuid().as_raw()));
+    // Another process than the one that holds the lock.
+    fs::hard_link(path(&name(pid)), path(&name(1))).unwrap();
+    assert_eq!(user(1), None);
+    // A file that everybody may write, and lock.
+    fs::set_permissions(path(&name(pid)), Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(user(pid), None);
+    fs::set_permissions(path(&name(pid)), Permissions::from_mode(0o644)).unwrap();
+    remove_leftovers(&RealDisk, directory.as_fd());
+    assert!(path(&name(pid)).exists() && !path(&name(1)).exists());
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    thread::sleep(Duration::from_millis(10));
+    assert_eq!(user(pid), None, "it has ended");
+    remove_leftovers(&RealDisk, directory.as_fd());
+    assert!(!path(&name(pid)).exists());
+}
+
+#[test]
+fn what_killed_commands_left_is_removed_and_nothing_else() {
+    let folder = TempDir::new().unwrap();
+    let directory = File::open(folder.path()).unwrap();
+    let (left, kept) = (
+        [
+            ".envs.json.new",
+            ".devices.json.new-0123456789abcdef",
+            ".genv-confirmed-7.json.new-01",
+        ],
+        [".other.new", "envs.json", ".new", "genv-waiting-x"],
+    );
+    for file in left.iter().chain(&kept) {
+        fs::write(folder.path().join(file), "").unwrap();
+    }
+    remove_leftovers(&RealDisk, directory.as_fd());
+    for (files, is_there) in [(&left[..], false), (&kept[..], true)] {
+        for file in files {
+            assert_eq!(folder.path().join(file).exists(), is_there, "{file}");
+        }
+    }
+}

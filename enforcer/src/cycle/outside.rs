@@ -1,0 +1,186 @@
+//! Use of devices that are not held, as users' commands heed it: a device that is used so is not handed out.
+
+use genv_core::model::{Attribution, HostSnapshot, Process, Snapshot};
+use genv_core::outside::{OutsideUse, computes};
+
+use super::Cycle;
+use crate::config::Never;
+use crate::execute::program_out_of_reach;
+
+impl Cycle {
+    /// Who uses devices of this machine that no environment of theirs holds by the files, as commands read them; nothing while a
+    /// source of it shows nothing.
+    pub(super) fn outside(&self, hosts: &[HostSnapshot], never: &Never) -> Option<Vec<OutsideUse>> {
+        let here = hosts.iter().find(|host| host.hostname == self.hostname)?;
+        let snapshot = here.snapshot.as_ref().filter(|_| here.up)?;
+        let mut sources = snapshot.collectors.values();
+        let is_whole = sources.all(|it| it.success && it.current);
+        (is_whole && !snapshot.simulated).then(|| uses(snapshot, never))
+    }
+}
+
+fn uses(snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
+    let processes = snapshot.processes.iter();
+    let uses = processes.flat_map(|it| uses_of(it, snapshot, never));
+    uses.collect()
+}
+
+/// Whether a process is in no environment that holds a GPU.
+fn is_without(process: &Process, gpu: u32, snapshot: &Snapshot) -> bool {
+    match &process.attribution {
+        Attribution::Outside { .. } => true,
+        Attribution::Environment { eid } => {
+            let environment = snapshot.environment(eid);
+            environment.is_some_and(|it| {
+                let mut devices = it.devices.iter();
+                !devices.any(|device| device.attached && device.index.gpu == gpu)
+            })
+        }
+        Attribution::Unknown { .. } => false,
+    }
+}
+
+/// Its use of each GPU.
+fn uses_of(process: &Process, snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
+    let uid = process.uid.filter(|uid| *uid != 0);
+    let (Some(uid), Some(username), Some(start_time_ticks)) =
+        (uid, &process.username, process.start_time_ticks)
+    else {
+        return Vec::new();
+    };
+    let is_exempt = never.users.contains(username) || never.users.contains(&format!("uid:{uid}"));
+    if is_exempt || program_out_of_reach(process.pid, never).is_some() {
+        return Vec::new();
+    }
+    let mut uses: Vec<OutsideUse> = Vec::new();
+    for device in process
+        .devices
+        .iter()
+        .filter(|it| computes(it.process_type) && is_without(process, it.index.gpu, snapshot))
+    {
+        let gpu = device.index.gpu;
+        match uses.iter_mut().find(|it| it.gpu == gpu) {
+            // It is on several parts of the GPU.
+            Some(known) => {
+                let both = known.memory_used_bytes.zip(device.memory_used_bytes);
+                known.memory_used_bytes = both.map(|(a, b)| a.saturating_add(b));
+            }
+            None => uses.push(OutsideUse {
+                gpu,
+                pid: process.pid,
+                start_time_ticks,
+                uid,
+                username: username.clone(),
+                memory_used_bytes: device.memory_used_bytes,
+                started_timestamp_seconds: None,
+            }),
+        }
+    }
+    uses
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use genv_core::model::{
+        DeviceIndex, Environment, EnvironmentDevice, ProcessDevice, ProcessType,
+    };
+
+    use super::*;
+
+    /// A process with 1 GiB of each of these.
+    fn process(
+        pid: u32,
+        uid: u32,
+        state: &str,
+        devices: &[(u32, u32, ProcessType)],
+    ) -> Arc<Process> {
+        let reason = String::new();
+        let devices = devices
+            .iter()
+            .map(|&(gpu, part, process_type)| ProcessDevice {
+                index: DeviceIndex::mig(gpu, part),
+                process_type,
+                memory_used_bytes: Some(1 << 30),
+                utilization_ratio: None,
+            });
+        Arc::new(Process {
+            pid,
+            start_time_ticks: Some(7),
+            uid: Some(uid),
+            username: Some(format!("user{uid}")),
+            comm: None,
+            container_id: None,
+            attribution: match state {
+                "outside" => Attribution::Outside { reason },
+                "unknown" => Attribution::Unknown { reason },
+                eid => Attribution::Environment {
+                    eid: eid.to_owned(),
+                },
+            },
+            devices: devices.collect(),
+        })
+    }
+
+    /// An environment that holds these GPUs.
+    fn environment(eid: &str, gpus: &[u32]) -> Arc<Environment> {
+        let held = |gpu: &u32| EnvironmentDevice {
+            index: DeviceIndex::gpu(*gpu),
+            attached: true,
+            memory_used_bytes: None,
+            memory_capacity_bytes: None,
+            utilization_ratio: None,
+            last_active_timestamp_seconds: None,
+        };
+        let named = serde_json::json!({"eid": eid, "username": "user2000"});
+        let mut environment: Environment = serde_json::from_value(named).unwrap();
+        environment.devices = gpus.iter().map(held).collect();
+        Arc::new(environment)
+    }
+
+    #[test]
+    fn what_is_published_computes_on_what_it_does_not_hold_and_is_neither_roots_nor_exempt() {
+        use ProcessType::{Compute, ComputeAndGraphics, Graphics};
+        // No process of this machine has these pids.
+        let snapshot = Snapshot {
+            processes: vec![
+                process(
+                    u32::MAX,
+                    2000,
+                    "outside",
+                    &[(0, 0, Compute), (0, 1, Compute), (1, 0, Graphics)],
+                ),
+                process(u32::MAX - 1, 2000, "outside", &[(2, 0, ComputeAndGraphics)]),
+                process(u32::MAX - 2, 2000, "unknown", &[(3, 0, Compute)]),
+                process(
+                    u32::MAX - 3,
+                    2000,
+                    "e1",
+                    &[(3, 0, Compute), (4, 0, Compute)],
+                ),
+                process(u32::MAX - 4, 0, "outside", &[(3, 0, Compute)]),
+                process(u32::MAX - 5, 2001, "outside", &[(3, 0, Compute)]),
+                process(u32::MAX - 6, 2002, "outside", &[(3, 0, Compute)]),
+            ],
+            environments: vec![environment("e1", &[3])],
+            ..Snapshot::default()
+        };
+        let never = Never {
+            users: ["user2001", "uid:2002"].map(str::to_owned).into(),
+            ..Never::default()
+        };
+        let found = uses(&snapshot, &never);
+        let found = found
+            .iter()
+            .map(|it| (it.gpu, it.pid, it.memory_used_bytes));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [
+                (0, u32::MAX, Some(2 << 30)),
+                (2, u32::MAX - 1, Some(1 << 30)),
+                (4, u32::MAX - 3, Some(1 << 30))
+            ]
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Devices that the enforcer took, and that a record has again.
+
+use super::*;
+
+/// The lab by a state that was read at a time.
+fn lab_at(attached: bool, read_seconds: f64) -> Vec<HostSnapshot> {
+    let mut hosts = lab(attached);
+    let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+    let state = snapshot.collectors.get_mut("state").unwrap();
+    state.timestamp_seconds = Some(read_seconds);
+    hosts
+}
+
+fn attached(at_seconds: f64) -> Confirmed {
+    Confirmed {
+        change: ConfirmedChange::Attached { gpu: 0 },
+        ..released(at_seconds)
+    }
+}
+
+#[test]
+fn a_device_that_was_taken_has_to_be_borne_out_again() {
+    let mut told = Told::default();
+    told.living.insert(7, uid("alice"));
+    told.confirmed = vec![attached(NOON - 60.0)];
+    let mut records = Records::default();
+    let count = |records: &mut Records, told: &mut Told, read_seconds| {
+        let hosts = lab_at(true, read_seconds);
+        let counting = records.count(&hosts, Some(("gpu01", told)), read_seconds);
+        let why = counting.disputed.into_iter().map(|it| it.why);
+        let is_unconfirmed = counting.unconfirmed.of("gpu01", "e1").is_some();
+        (why.collect::<Vec<_>>(), is_unconfirmed)
+    };
+    let fine = (Vec::new(), false);
+    assert_eq!(count(&mut records, &mut told, NOON), fine);
+    let taken_seconds = NOON + 10.0;
+    records.note_taken("gpu01", "e1", 0, taken_seconds);
+    told.confirmed.push(released(taken_seconds));
+    // A state of before shows nothing new.
+    assert_eq!(count(&mut records, &mut told, taken_seconds), fine);
+    let doubt = "device 0 came to it, and nothing shows that its user did that";
+    for look in [20.0, 30.0] {
+        let restored = count(&mut records, &mut told, NOON + look);
+        assert_eq!(restored, (vec![doubt.to_owned()], true), "{look}");
+    }
+    told.confirmed.push(attached(NOON + 35.0));
+    assert_eq!(count(&mut records, &mut told, NOON + 40.0), fine);
+}
+
+#[test]
+fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
+    let mut told = Told::default();
+    told.living.insert(7, uid("alice"));
+    let mut records = Records::default();
+    let mut count = |records: &mut Records, attached, read_seconds| {
+        let hosts = lab_at(attached, read_seconds);
+        records.count(&hosts, Some(("gpu01", &mut told)), read_seconds)
+    };
+    assert!(is_attached(&count(&mut records, true, NOON)));
+    records.note_taken("gpu01", "e1", 0, NOON + 10.0);
+    // No confirmation of it could be written.
+    let counting = count(&mut records, false, NOON + 20.0);
+    assert!(!is_attached(&counting));
+    assert_eq!(counting.disputed, []);
+}
+
+#[test]
+fn what_a_user_gave_back_stays_given_back_where_an_older_confirmation_is_put_in_place() {
+    let mut told = Told::default();
+    told.living.insert(7, uid("alice"));
+    let older = vec![attached(NOON - 60.0)];
+    told.confirmed.clone_from(&older);
+    let mut records = Records::default();
+    let mut count = |told: &mut Told, attached, read_seconds| {
+        let hosts = lab_at(attached, read_seconds);
+        let counting = records.count(&hosts, Some(("gpu01", told)), read_seconds);
+        let is_unconfirmed = counting.unconfirmed.of("gpu01", "e1").is_some();
+        records = serde_json::from_str(&serde_json::to_string(&records).unwrap()).unwrap();
+        (is_attached(&counting), is_unconfirmed)
+    };
+    assert_eq!(count(&mut told, true, NOON), (true, false));
+    told.confirmed = vec![released(NOON + 10.0)];
+    assert_eq!(count(&mut told, false, NOON + 20.0), (false, false));
+    told.confirmed = older;
+    assert_eq!(count(&mut told, true, NOON + 30.0), (true, true));
+    told.confirmed.push(attached(NOON + 35.0));
+    assert_eq!(count(&mut told, true, NOON + 40.0), (true, false));
+}

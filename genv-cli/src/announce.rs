@@ -1,0 +1,352 @@
+//! What a command has done to the environment of a shell, in one line for the person who types there. Scripts get none.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+
+use clap::Args;
+use genv_core::model::MemoryAmount;
+use genv_core::outside::memory;
+use genv_core::state::{Activation, Configuration, EditableState, EnvironmentState};
+
+use crate::machine::tell;
+use crate::output::harmless;
+use crate::shell::Caller;
+
+/// How many processes a line names.
+const MOST_NAMED: usize = 3;
+
+/// Whether the line is left out.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct QuietFlag {
+    /// Do not print what was done.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl QuietFlag {
+    /// Whether a person reads what this command prints.
+    pub(crate) fn announcer(self, caller: &Caller) -> Announcer {
+        Announcer::of(caller).unless(self.quiet)
+    }
+}
+
+/// Prints the line, or does not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announcer {
+    is_read: bool,
+}
+
+impl Announcer {
+    /// It prints if the shell is interactive and stderr is a terminal.
+    pub(crate) fn of(caller: &Caller) -> Self {
+        Self {
+            is_read: caller.interactive() && io::stderr().is_terminal(),
+        }
+    }
+
+    /// It does not print if `quiet`.
+    pub(crate) const fn unless(self, quiet: bool) -> Self {
+        Self {
+            is_read: self.is_read && !quiet,
+        }
+    }
+
+    pub(crate) fn announce(self, line: &impl fmt::Display) {
+        if self.is_read {
+            tell(&line.to_string());
+        }
+    }
+}
+
+/// A device of an environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldDevice {
+    index: u32,
+    /// Absent if the driver has not answered.
+    model: Option<String>,
+    total: Option<MemoryAmount>,
+    /// Absent: all of it.
+    claimed: Option<MemoryAmount>,
+}
+
+impl HeldDevice {
+    /// The devices of an environment, with the models that the driver has reported.
+    pub(crate) fn all(
+        state: &EditableState,
+        eid: &str,
+        models: &BTreeMap<u32, String>,
+    ) -> Vec<Self> {
+        let held = |device: &genv_core::state::DeviceState| {
+            let attachment = device.attachments.iter().find(|it| it.eid == eid)?;
+            Some(Self {
+                index: device.index,
+                model: models.get(&device.index).cloned(),
+                total: device.total_memory,
+                claimed: attachment.gpu_memory,
+            })
+        };
+        state.devices().iter().filter_map(held).collect()
+    }
+
+    /// `NVIDIA A100, 8gi of 40.0 GiB each`
+    fn kind(&self, each: &str) -> String {
+        let total = self.total.map(|it| memory(it.bytes()));
+        let amount = match (self.claimed, total) {
+            (Some(claimed), Some(total)) => Some(format!("{claimed} of {total}{each}")),
+            (Some(claimed), None) => Some(format!("{claimed} of its memory")),
+            (None, total) => total.map(|total| format!("{total}{each}")),
+        };
+        let model = self.model.as_deref().map(harmless);
+        let parts: Vec<String> = model.into_iter().chain(amount).collect();
+        parts.join(", ")
+    }
+}
+
+/// `genv activate`
+pub(crate) struct Activated<'a> {
+    pub(crate) eid: &'a str,
+    pub(crate) activation: Activation,
+    pub(crate) devices: &'a [HeldDevice],
+    pub(crate) configuration: &'a Configuration,
+    /// The folder that was read, and what of it counts.
+    pub(crate) loaded: Option<(&'a Path, Configuration)>,
+}
+
+impl fmt::Display for Activated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = match self.activation {
+            Activation::Created => "started",
+            Activation::Joined => "joined",
+        };
+        write!(f, "{done} environment {}", harmless(self.eid))?;
+        match (self.devices, self.configuration.gpus) {
+            ([], Some(0)) => f.write_str(" without devices")?,
+            ([], None) => f.write_str(" without devices: 'genv attach --count 1' attaches one")?,
+            ([], Some(gpus)) => {
+                write!(f, " without devices: 'genv attach' attaches {gpus}")?;
+            }
+            (devices, _) => write!(f, " with {}", described(devices))?,
+        }
+        match &self.loaded {
+            Some((folder, loaded)) if *loaded != Configuration::default() => {
+                write!(f, "; loaded {} from {}", values(loaded), path(folder))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `genv attach`
+pub(crate) struct Attached<'a> {
+    pub(crate) eid: &'a str,
+    pub(crate) before: &'a [HeldDevice],
+    pub(crate) now: &'a [HeldDevice],
+}
+
+impl fmt::Display for Attached<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let eid = harmless(self.eid);
+        let new = without(self.now, self.before);
+        let gone = without(self.before, self.now);
+        if !new.is_empty() {
+            write!(f, "attached {}", described(&new))?;
+        }
+        if !gone.is_empty() {
+            let and = if new.is_empty() { "" } else { " and " };
+            write!(f, "{and}detached {}", numbered(&gone))?;
+        }
+        if new.len() == self.now.len() && !new.is_empty() && gone.is_empty() {
+            return write!(f, " to environment {eid}");
+        }
+        if !new.is_empty() {
+            return write!(f, ": environment {eid} has {}", numbered(self.now));
+        }
+        let colon = if gone.is_empty() { "" } else { ": " };
+        write!(f, "{colon}environment {eid} has {}", described(self.now))?;
+        match same(self.before, self.now) {
+            true => f.write_str(" as before"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// `genv detach`
+pub(crate) struct Detached<'a> {
+    pub(crate) eid: &'a str,
+    /// Which devices were detached, and which are left.
+    pub(crate) gone: &'a [u32],
+    pub(crate) left: &'a [u32],
+}
+
+impl fmt::Display for Detached<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gone {
+            [] => f.write_str("detached no device")?,
+            gone => write!(f, "detached {}", indices(gone))?,
+        }
+        let (eid, left) = (harmless(self.eid), indices(self.left));
+        write!(f, ": environment {eid} has {left}")
+    }
+}
+
+/// `genv config`
+pub(crate) struct Configured<'a> {
+    pub(crate) before: &'a Configuration,
+    pub(crate) now: &'a Configuration,
+    pub(crate) loaded: Option<&'a Path>,
+    pub(crate) saved: Option<&'a Path>,
+}
+
+impl fmt::Display for Configured<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut done = Vec::new();
+        if let Some(folder) = self.loaded {
+            done.push(format!("loaded {} from {}", values(self.now), path(folder)));
+        } else if self.before != self.now {
+            let (now, before) = (values(self.now), values(self.before));
+            done.push(format!("configured {now} (before: {before})"));
+        } else if self.saved.is_none() {
+            done.push(format!("configured {}, as before", values(self.now)));
+        }
+        if let Some(folder) = self.saved {
+            done.push(format!("saved {} to {}", values(self.now), path(folder)));
+        }
+        f.write_str(&done.join("; "))?;
+        let of_devices = |it: &Configuration| (it.gpus, it.gpu_memory);
+        if of_devices(self.before) != of_devices(self.now) && self.now.gpus.is_some() {
+            f.write_str(". Devices stay as they are until 'genv attach'")?;
+        }
+        Ok(())
+    }
+}
+
+/// `genv deactivate`
+pub(crate) struct Deactivated<'a> {
+    pub(crate) eid: &'a str,
+    /// The devices that the environment had.
+    pub(crate) devices: &'a [u32],
+    pub(crate) fate: Fate,
+}
+
+/// What becomes of an environment when a shell leaves it.
+pub(crate) enum Fate {
+    /// It had ended before.
+    HadEnded,
+    /// It is another user's, whose environment the shell was not in.
+    OfAnother,
+    /// It ended with the shell.
+    Ends,
+    /// It goes on, with these members.
+    GoesOn(EnvironmentState),
+}
+
+impl fmt::Display for Deactivated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "left environment {}, which ", harmless(self.eid))?;
+        match &self.fate {
+            Fate::HadEnded => f.write_str("had ended before"),
+            Fate::OfAnother => f.write_str("belongs to another user"),
+            Fate::Ends => match self.devices {
+                [] => f.write_str("has ended"),
+                [one] => write!(f, "has ended: device {one} was detached"),
+                several => write!(f, "has ended: {} were detached", indices(several)),
+            },
+            Fate::GoesOn(environment) => {
+                write!(f, "goes on with {}", indices(self.devices))?;
+                f.write_str(&remaining(environment))
+            }
+        }
+    }
+}
+
+/// `: process 4711, process 4712 remain`
+fn remaining(environment: &EnvironmentState) -> String {
+    let processes = environment.pids.iter().map(|pid| format!("process {pid}"));
+    let kernels = environment.kernel_ids.iter();
+    let kernels = kernels.map(|id| format!("Jupyter kernel {}", harmless(id)));
+    let all: Vec<String> = processes.chain(kernels).collect();
+    let named = all.get(..MOST_NAMED).unwrap_or(&all).join(", ");
+    match all.len() {
+        0 => String::new(),
+        1 => format!(": {named} remains"),
+        count if count <= MOST_NAMED => format!(": {named} remain"),
+        count => format!(": {named} and {} more remain", count - MOST_NAMED),
+    }
+}
+
+/// `gpus 2, gpu-memory 4g, name x`
+fn values(configuration: &Configuration) -> String {
+    let gpus = configuration.gpus.map(|it| format!("gpus {it}"));
+    let gpu_memory = configuration.gpu_memory;
+    let gpu_memory = gpu_memory.map(|it| format!("gpu-memory {it}"));
+    let name = configuration.name.as_deref();
+    let name = name.map(|it| format!("name {}", harmless(it)));
+    let values: Vec<String> = [gpus, gpu_memory, name].into_iter().flatten().collect();
+    match values.is_empty() {
+        true => "no values".to_owned(),
+        false => values.join(", "),
+    }
+}
+
+fn path(path: &Path) -> String {
+    harmless(&path.display().to_string())
+}
+
+/// `devices 0, 1 (NVIDIA A100, 40.0 GiB each) and device 2 (NVIDIA T4, 15.0 GiB)`
+fn described(devices: &[HeldDevice]) -> String {
+    let mut kinds: Vec<Vec<&HeldDevice>> = Vec::new();
+    for device in devices {
+        let is_same = |kind: &&mut Vec<&HeldDevice>| kind[0].kind("") == device.kind("");
+        match kinds.iter_mut().find(is_same) {
+            Some(kind) => kind.push(device),
+            None => kinds.push(vec![device]),
+        }
+    }
+    let described = kinds.iter().map(|kind| {
+        let numbers: Vec<u32> = kind.iter().map(|it| it.index).collect();
+        let each = if kind.len() == 1 { "" } else { " each" };
+        match &kind[0].kind(each)[..] {
+            "" => indices(&numbers),
+            kind => format!("{} ({kind})", indices(&numbers)),
+        }
+    });
+    match devices.is_empty() {
+        true => indices(&[]),
+        false => described.collect::<Vec<_>>().join(" and "),
+    }
+}
+
+fn numbered(devices: &[HeldDevice]) -> String {
+    let numbers: Vec<u32> = devices.iter().map(|it| it.index).collect();
+    indices(&numbers)
+}
+
+/// `no device`, `device 1`, `devices 1, 2`.
+fn indices(devices: &[u32]) -> String {
+    let numbers: Vec<String> = devices.iter().map(u32::to_string).collect();
+    match &numbers[..] {
+        [] => "no device".to_owned(),
+        [one] => format!("device {one}"),
+        several => format!("devices {}", several.join(", ")),
+    }
+}
+
+/// The devices that are not among others.
+fn without(devices: &[HeldDevice], others: &[HeldDevice]) -> Vec<HeldDevice> {
+    let is_other = |it: &HeldDevice| others.iter().any(|other| other.index == it.index);
+    let rest = devices.iter().filter(|it| !is_other(it));
+    rest.cloned().collect()
+}
+
+/// Whether devices and what is claimed of them are the same; the model may have become known meanwhile.
+fn same(before: &[HeldDevice], now: &[HeldDevice]) -> bool {
+    let claims = |devices: &[HeldDevice]| -> Vec<(u32, Option<MemoryAmount>)> {
+        devices.iter().map(|it| (it.index, it.claimed)).collect()
+    };
+    claims(before) == claims(now)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+use super::*;
+
+fn device(
+    index: u32,
+    model: Option<&str>,
+    total: Option<&str>,
+    claimed: Option<&str>,
+) -> HeldDevice {
+    let amount = |text: &str| MemoryAmount::from_person(text).unwrap();
+    HeldDevice {
+        index,
+        model: model.map(str::to_owned),
+        total: total.map(amount),
+        claimed: claimed.map(amount),
+    }
+}
+
+#[test]
+fn devices_of_a_kind_are_described_together() {
+    let (a100, t4) = (Some("A100"), Some("T4"));
+    let all = Some("40gi");
+    for (devices, expected) in [
+        (vec![], "no device"),
+        (vec![device(0, None, None, None)], "device 0"),
+        (vec![device(0, None, all, None)], "device 0 (40.0 GiB)"),
+        (vec![device(0, a100, None, None)], "device 0 (A100)"),
+        (
+            vec![device(0, None, None, Some("4g"))],
+            "device 0 (4g of its memory)",
+        ),
+        (
+            vec![
+                device(0, a100, all, None),
+                device(1, t4, Some("15gi"), None),
+                device(2, a100, all, None),
+            ],
+            "devices 0, 2 (A100, 40.0 GiB each) and device 1 (T4, 15.0 GiB)",
+        ),
+        (
+            vec![device(0, a100, all, Some("4g")), device(1, a100, all, None)],
+            "device 0 (A100, 4g of 40.0 GiB) and device 1 (A100, 40.0 GiB)",
+        ),
+        (
+            vec![device(0, Some("\u{1b}[2J"), None, None)],
+            "device 0 (\\u{1b}[2J)",
+        ),
+    ] {
+        assert_eq!(described(&devices), expected);
+    }
+}
+
+#[test]
+fn those_who_remain_are_named_or_counted() {
+    let environment = |pids: &[u32], kernels: &[&str]| EnvironmentState {
+        eid: "e1".to_owned(),
+        uid: 0,
+        username: None,
+        created_timestamp_seconds: None,
+        name: None,
+        gpus: None,
+        gpu_memory: None,
+        pids: pids.to_vec(),
+        kernel_ids: kernels.iter().map(|it| (*it).to_owned()).collect(),
+    };
+    for (environment, expected) in [
+        (environment(&[], &[]), ""),
+        (environment(&[7], &[]), ": process 7 remains"),
+        (
+            environment(&[7], &["k"]),
+            ": process 7, Jupyter kernel k remain",
+        ),
+        (
+            environment(&[1, 2, 3, 4, 5], &[]),
+            ": process 1, process 2, process 3 and 2 more remain",
+        ),
+    ] {
+        assert_eq!(remaining(&environment), expected);
+    }
+}

@@ -1,0 +1,227 @@
+//! `genv jobs`, `logs`, `wait` and `stop`
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use genv_core::duration::parse_duration;
+use genv_core::model::local_time_zone;
+use genv_core::text::moment;
+use rustix::process::{Signal, pidfd_send_signal};
+use serde_json::json;
+
+use crate::child::handed_on;
+use crate::failure::{EXIT_CODES, Failure};
+use crate::jobs::{self, Job, State};
+use crate::machine::tell;
+use crate::output::{BAD, Cell, GOOD, Table, TableFlags, print_json, stdout};
+
+/// How often a job that is waited for is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
+/// List your jobs on this machine, which 'genv exec --detach' started.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: which of my jobs still run\n  genv jobs")]
+pub(crate) struct Jobs {
+    #[command(flatten)]
+    table: TableFlags,
+}
+
+/// Print what a job has printed.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: follow the newest job until it ends\n  genv exec --detach -- python train.py\n  genv logs --follow"
+)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    which: Which,
+
+    /// Go on with what it prints until it ends.
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// Wait for a job; the exit code is the job's, 128+n if signal n ended it.
+#[derive(Debug, Args)]
+#[command(after_help = format!("Example: wait for a job\n  genv exec --detach --name train -- python train.py\n  genv wait train\n\n{EXIT_CODES}"))]
+pub(crate) struct Wait {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// End a job: SIGTERM to its command, and SIGKILL if it has not ended in time.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: give a job a minute to save its work\n  genv exec --detach --name train -- python train.py\n  genv stop train --timeout 1m"
+)]
+pub(crate) struct Stop {
+    /// Number or name.
+    #[arg(value_name = "JOB")]
+    job: String,
+
+    /// How long it may take to end.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// Number or name; without it the newest.
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
+}
+
+impl Jobs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let jobs = jobs::all()?;
+        if self.table.json {
+            let objects: Vec<_> = jobs.iter().map(object).collect();
+            return Ok(print_json(&objects)?);
+        }
+        let header = &[
+            "JOB",
+            "NAME",
+            "STATE",
+            "ENVIRONMENT",
+            "DEVICES",
+            "SINCE",
+            "COMMAND",
+        ];
+        let mut table = Table::new(header).header(!self.table.no_header);
+        let zone = local_time_zone();
+        for job in &jobs {
+            let record = &job.record;
+            let (state, style) = match job.state() {
+                State::Running => ("running".to_owned(), Some(GOOD)),
+                State::Ended(0) => ("done".to_owned(), None),
+                State::Ended(code) => (format!("exit {code}"), Some(BAD)),
+                State::Lost => ("ended unseen".to_owned(), Some(BAD)),
+            };
+            let state = Cell::own(state);
+            let devices: Vec<String> = record.devices.iter().map(u32::to_string).collect();
+            table.row([
+                Cell::own(record.number.to_string()),
+                Cell::foreign(record.name.as_deref().unwrap_or_default()),
+                style.map_or_else(|| state.clone(), |style| state.clone().style(style)),
+                Cell::foreign(&record.eid),
+                Cell::own(devices.join(",")),
+                Cell::own(moment(record.started_timestamp_seconds, &zone)),
+                Cell::foreign(&record.command.join(" ")),
+            ]);
+        }
+        Ok(table.write(&mut stdout())?)
+    }
+}
+
+fn object(job: &Job) -> serde_json::Value {
+    let record = &job.record;
+    let state = match job.state() {
+        State::Running => "running",
+        State::Ended(_) => "ended",
+        State::Lost => "lost",
+    };
+    json!({
+        "number": record.number,
+        "name": record.name,
+        "state": state,
+        "exit_code": record.exit_code,
+        "eid": record.eid,
+        "devices": record.devices,
+        "command": record.command,
+        "directory": record.directory,
+        "output": job.output(),
+        "started_timestamp_seconds": record.started_timestamp_seconds,
+        "ended_timestamp_seconds": record.ended_timestamp_seconds,
+    })
+}
+
+impl Logs {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let job = jobs::find(self.which.job.as_deref())?;
+        let path = job.output();
+        let cannot = || format!("cannot read {}", path.display());
+        let mut output = File::open(&path).with_context(cannot)?;
+        let mut out = io::stdout().lock();
+        loop {
+            // What is printed before the end is read after it.
+            let is_over = !self.follow
+                || jobs::find(Some(&job.record.number.to_string()))?.state() != State::Running;
+            let mut chunk = vec![0; 64 << 10];
+            loop {
+                let length = output.read(&mut chunk).with_context(cannot)?;
+                if length == 0 {
+                    break;
+                }
+                out.write_all(&chunk[..length])?;
+            }
+            out.flush()?;
+            if is_over {
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Wait {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let job = jobs::find(self.which.job.as_deref())?;
+        handed_on(ended(&job, None)?)
+    }
+}
+
+/// Waits for the end of a job, at most so long; its exit code.
+fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
+    let began = Instant::now();
+    loop {
+        match jobs::find(Some(&job.record.number.to_string()))?.state() {
+            State::Ended(code) => return Ok(code),
+            State::Lost => bail!(
+                "job {} has ended, and nothing saw how: the machine was restarted, or the program that waited for it was killed",
+                job.title()
+            ),
+            State::Running if patience.is_some_and(|patience| began.elapsed() >= patience) => {
+                return Err(Failure::NotInTime(format!("job {} still runs", job.title())).into());
+            }
+            State::Running => thread::sleep(POLL),
+        }
+    }
+}
+
+impl Stop {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let job = jobs::find(Some(&self.job))?;
+        if job.state() != State::Running {
+            tell(&format!("job {} has ended already", job.title()));
+            return Ok(());
+        }
+        // The first hands the signal on to its command.
+        send(&job, Signal::TERM, 0)?;
+        if ended(&job, Some(self.timeout)).is_err() && job.state() == State::Running {
+            send(&job, Signal::KILL, 1)?;
+            // What it left is cleared when its end is seen.
+            let _ = ended(&job, Some(self.timeout));
+            tell(&format!(
+                "job {} did not end after SIGTERM, and got SIGKILL",
+                job.title()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Sends to the first of its processes that lives, from this one on.
+fn send(job: &Job, signal: Signal, first: usize) -> anyhow::Result<()> {
+    let mut processes = job.processes().into_iter().skip(first);
+    let Some(process) = processes.find_map(jobs::Process::open) else {
+        // It has ended meanwhile.
+        return Ok(());
+    };
+    match pidfd_send_signal(process, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(errno) => bail!("cannot end job {}: {errno}", job.title()),
+    }
+}

@@ -1,0 +1,100 @@
+//! Whether processes survive the end of the login that started them.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::bail;
+use genv_core::proc::{find_username, own_uid};
+
+/// Users whose manager goes on without a login (loginctl(1)).
+const LINGERING: &str = "/var/lib/systemd/linger";
+
+/// How a process gets out of the login's reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlives {
+    /// By a session of its own.
+    Setsid,
+    /// In a scope of the user's manager.
+    Scope,
+}
+
+impl Outlives {
+    /// What works for this process.
+    ///
+    /// # Errors
+    /// logind ends all processes of a login with it, and the user's manager ends with the last login.
+    pub(super) fn here() -> anyhow::Result<Self> {
+        let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        if !is_in_login(&cgroup) || !ends_all() {
+            return Ok(Self::Setsid);
+        }
+        let user = find_username(own_uid());
+        let lingers = user.is_some_and(|name| Path::new(LINGERING).join(name).exists());
+        if lingers && env::var_os("XDG_RUNTIME_DIR").is_some() {
+            return Ok(Self::Scope);
+        }
+        bail!(
+            "cannot start a job: this machine ends all processes of a login with it (KillUserProcesses in logind.conf). \
+             Run 'loginctl enable-linger' once, or ask the administrator where that is refused, and try again"
+        )
+    }
+
+    /// The command that starts a program so, to be followed by the program.
+    pub(super) fn command(self, program: &Path) -> Command {
+        match self {
+            Self::Setsid => Command::new(program),
+            Self::Scope => {
+                let mut command = Command::new("systemd-run");
+                command
+                    .args(["--user", "--scope", "--quiet", "--collect", "--"])
+                    .arg(program);
+                command
+            }
+        }
+    }
+}
+
+/// Whether a process with this `/proc/PID/cgroup` belongs to a login.
+fn is_in_login(cgroup: &str) -> bool {
+    cgroup
+        .lines()
+        .flat_map(|line| line.split('/'))
+        .any(|part| part.starts_with("session-") && part.ends_with(".scope"))
+}
+
+/// Whether logind ends the processes of a login; it is taken not to where it does not answer.
+fn ends_all() -> bool {
+    let asked = Command::new("busctl")
+        .args([
+            "get-property",
+            "org.freedesktop.login1",
+            "/org/freedesktop/login1",
+        ])
+        .args(["org.freedesktop.login1.Manager", "KillUserProcesses"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    asked.is_ok_and(|answer| answer.stdout.starts_with(b"b true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_told_by_its_scope() {
+        assert!(is_in_login(
+            "0::/user.slice/user-1000.slice/session-3.scope\n"
+        ));
+        for outside in [
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n",
+            "0::/system.slice/cron.service\n",
+            "0::/\n",
+            "",
+        ] {
+            assert!(!is_in_login(outside), "{outside}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Jobs: commands that `genv exec --detach` started and that go on after logout.
+//!
+//! Each has a folder of its own in `~/.local/state/genv/jobs/HOSTNAME/` (XDG_STATE_HOME): what it prints, and a record, which
+//! the `genv exec` that waits for the command writes. Numbers are not used again while their folder is there.
+
+mod logout;
+mod start;
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
+use genv_core::state::ProcessId;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use start::{Detached, Starting};
+
+use crate::ago::now_seconds;
+
+/// What is known of a job is removed so long after its end, by the next start of one.
+const KEPT_SECONDS: f64 = 30.0 * 86_400.0;
+
+const RECORD_FILE: &str = "job.json";
+const OUTPUT_FILE: &str = "output";
+
+/// A process, as it can be found again after a restart of the machine too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    #[serde(flatten)]
+    pub(crate) id: ProcessId,
+    boot_id: String,
+}
+
+/// What is written of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) number: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) command: Vec<String>,
+    pub(crate) directory: String,
+    pub(crate) eid: String,
+    pub(crate) devices: Vec<u32>,
+    pub(crate) started_timestamp_seconds: f64,
+    /// The `genv exec` that waits for it.
+    waiting: Process,
+    /// The command.
+    running: Process,
+    pub(crate) ended_timestamp_seconds: Option<f64>,
+    /// 128+n if signal n ended it.
+    pub(crate) exit_code: Option<u8>,
+}
+
+/// How a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Running,
+    Ended(u8),
+    /// It ended, and nothing was there to see how: the machine was restarted, or `genv exec` was killed.
+    Lost,
+}
+
+/// A job of this user on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    folder: PathBuf,
+    pub(crate) record: Record,
+}
+
+impl Process {
+    /// None: it has ended.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let start_time_ticks = start_of(pid)?;
+        let id = ProcessId {
+            pid,
+            start_time_ticks,
+        };
+        Some(Self {
+            id,
+            boot_id: boot_id(),
+        })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.boot_id == boot_id() && start_of(self.id.pid) == Some(self.id.start_time_ticks)
+    }
+
+    /// Opens it, if it lives: what is sent through this reaches no other process.
+    pub(crate) fn open(&self) -> Option<OwnedFd> {
+        let pid = i32::try_from(self.id.pid).ok().and_then(Pid::from_raw)?;
+        let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The pid may have been another's when it was opened.
+        self.is_alive().then_some(opened)
+    }
+}
+
+/// When a process was started, if it is there and no zombie.
+fn start_of(pid: u32) -> Option<u64> {
+    let table = ProcReader::new().read(&ProcessRequest {
+        members: vec![pid],
+        ..ProcessRequest::default()
+    });
+    Some(table.living(pid)?.start_time_ticks)
+}
+
+fn boot_id() -> String {
+    let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.unwrap_or_default().trim().to_owned()
+}
+
+impl Job {
+    /// Reads it; none: the folder has no record, as when its start failed.
+    fn read(folder: PathBuf) -> anyhow::Result<Option<Self>> {
+        let path = folder.join(RECORD_FILE);
+        let content = match fs::read(&path) {
+            Ok(content) => content,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot_read(&path, &error)),
+        };
+        let record =
+            serde_json::from_slice(&content).map_err(|error| cannot_read(&path, &error))?;
+        Ok(Some(Self { folder, record }))
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self.record.exit_code {
+            Some(code) => State::Ended(code),
+            None if self.record.running.is_alive() || self.record.waiting.is_alive() => {
+                State::Running
+            }
+            // It may have written its end meanwhile.
+            None => match Self::read(self.folder.clone()) {
+                Ok(Some(Self {
+                    record:
+                        Record {
+                            exit_code: Some(code),
+                            ..
+                        },
+                    ..
+                })) => State::Ended(code),
+                _ => State::Lost,
+            },
+        }
+    }
+
+    /// What it prints goes there.
+    pub(crate) fn output(&self) -> PathBuf {
+        self.folder.join(OUTPUT_FILE)
+    }
+
+    /// The processes that end it, the first that lives: the one that hands signals on to its command, or the command.
+    pub(crate) fn processes(&self) -> [&Process; 2] {
+        [&self.record.waiting, &self.record.running]
+    }
+
+    /// Number and name, for people.
+    pub(crate) fn title(&self) -> String {
+        title(self.record.number, self.record.name.as_deref())
+    }
+}
+
+fn title(number: u32, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("{number} ({})", name.escape_debug()),
+        None => number.to_string(),
+    }
+}
+
+fn cannot_read(path: &Path, why: &dyn std::fmt::Display) -> anyhow::Error {
+    anyhow!(
+        "cannot read {}: {why}: remove its folder if the job is of no use any more",
+        path.display()
+    )
+}
+
+/// The user's jobs on this machine, the oldest first.
+pub(crate) fn all() -> anyhow::Result<Vec<Job>> {
+    let folder = folder()?;
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => bail!("cannot read {}: {error}", folder.display()),
+    };
+    let mut jobs = Vec::new();
+    for entry in entries.flatten() {
+        jobs.extend(Job::read(entry.path())?);
+    }
+    jobs.sort_by_key(|job| job.record.number);
+    Ok(jobs)
+}
+
+/// The job with this number, or the newest with this name; without any the newest.
+pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
+    let mut jobs = all()?;
+    let is_meant = |job: &Job| {
+        named.is_none_or(|named| {
+            job.record.name.as_deref() == Some(named) || job.record.number.to_string() == named
+        })
+    };
+    jobs.retain(is_meant);
+    jobs.pop().with_context(|| match named {
+        Some(named) => format!(
+            "there is no job {}: 'genv jobs' lists yours",
+            named.escape_debug()
+        ),
+        None => "there is no job: 'genv exec --detach -- COMMAND' starts one".to_owned(),
+    })
+}
+
+/// The folder of the jobs of this machine: a home directory may be shared with others.
+fn folder() -> anyhow::Result<PathBuf> {
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|it| it.is_absolute())
+    };
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let state = state.context(
+        "cannot find the folder of jobs: HOME is not set. Set it to your home directory",
+    )?;
+    let hostname = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .replace('/', "-");
+    Ok(state.join("genv/jobs").join(hostname))
+}
+
+/// A folder of its own for a new job.
+fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
+    let parent = folder()?;
+    let make = |path: &Path, parents: bool| {
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(parents)
+            .create(path)
+    };
+    let cannot = |path: &Path, error: io::Error| {
+        anyhow!("cannot make {}: {error}: see whose it is", path.display())
+    };
+    make(&parent, true).map_err(|error| cannot(&parent, error))?;
+    remove_old();
+    let numbers = fs::read_dir(&parent)?.flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut number = numbers.max().unwrap_or(0) + 1;
+    loop {
+        let path = parent.join(number.to_string());
+        match make(&path, false) {
+            Ok(()) => return Ok((number, path)),
+            // Another start was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(cannot(&path, error)),
+        }
+    }
+}
+
+/// Removes what ended long ago.
+fn remove_old() {
+    let before = now_seconds() - KEPT_SECONDS;
+    for job in all().unwrap_or_default() {
+        if job
+            .record
+            .ended_timestamp_seconds
+            .is_some_and(|ended| ended < before)
+        {
+            // What cannot be removed now is removed later.
+            let _ = fs::remove_dir_all(&job.folder);
+        }
+    }
+}

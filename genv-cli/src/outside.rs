@@ -1,0 +1,168 @@
+//! Who uses devices that no environment of the user holds: by what the enforcer published, or else by what the driver reports
+//! now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
+use genv_core::enforcement::{ENFORCER_DIRECTORY, Enforcement};
+use genv_core::gpu::GpuSample;
+use genv_core::outside::{OutsideUse, computes};
+use genv_core::proc::{
+    ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace,
+};
+use genv_core::state::{Contexts, State};
+
+use crate::ago::now_seconds;
+
+/// How old what the enforcer published may be.
+const MOST_SECONDS: f64 = 15.0;
+
+/// The processes that use each GPU.
+pub(crate) type OutsideUses = BTreeMap<u32, Vec<OutsideUse>>;
+
+/// What the enforcer of this machine published within [`MOST_SECONDS`], of processes that may have ended since.
+pub(crate) fn published() -> Option<Vec<OutsideUse>> {
+    let status = Enforcement::read(Path::new(ENFORCER_DIRECTORY)).ok()??;
+    let age_seconds = now_seconds() - status.updated_timestamp_seconds;
+    // A clock that was set back makes it no newer.
+    status
+        .outside
+        .filter(|_| (-1.0..=MOST_SECONDS).contains(&age_seconds))
+}
+
+/// The processes of what was published that still use their GPU, as far as /proc, the state and the driver's answer, if there
+/// is one, show that.
+pub(crate) fn remaining(
+    published: Vec<OutsideUse>,
+    contexts: Option<&Contexts>,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+) -> OutsideUses {
+    // Below, these pids are other processes.
+    if !in_initial_pid_namespace() {
+        return by_gpu(published);
+    }
+    let pids = published.iter().map(|it| it.pid).collect();
+    judging(pids, state, processes, |table, attributor| {
+        by_gpu(published.into_iter().filter_map(|mut it| {
+            match table.processes.get(&it.pid)? {
+                ProcessRead::Present(facts) if facts.start_time_ticks == it.start_time_ticks => {}
+                // Nothing of it may be read (hidepid).
+                ProcessRead::Unreadable => {}
+                ProcessRead::Present(_) | ProcessRead::Vanished => return None,
+            }
+            let lineage = table.lineage.get(&it.pid);
+            it.started_timestamp_seconds = lineage.map(|it| it.start_timestamp_seconds);
+            let known = contexts.and_then(|contexts| contexts.get(&it.gpu));
+            let is_gone = known.is_some_and(|pids| !pids.contains(&it.pid));
+            let attribution = attributor.attribute(it.pid);
+            let mut eid = attribution.eid().into_iter();
+            let is_held = eid.any(|eid| state.attached(eid).contains(&it.gpu));
+            (!is_gone && !is_held).then_some(it)
+        }))
+    })
+}
+
+/// The processes that compute on GPUs by what the driver reports, and are in no environment that holds the GPU. What cannot be
+/// shown to be so is not among them.
+pub(crate) fn judged(
+    sample: &GpuSample,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+) -> OutsideUses {
+    let mut uses: HashMap<(u32, u32), Option<u64>> = HashMap::new();
+    for device in &sample.devices {
+        let computing = device.processes.iter().flatten();
+        for process in computing.filter(|it| computes(it.process_type)) {
+            let memory = process.memory_used_bytes;
+            uses.entry((device.index.gpu, process.pid))
+                // It is on several parts of the GPU.
+                .and_modify(|known| *known = known.zip(memory).map(|(a, b)| a.saturating_add(b)))
+                .or_insert(memory);
+        }
+    }
+    if uses.is_empty() {
+        return OutsideUses::new();
+    }
+    let pids = uses.keys().map(|(_, pid)| *pid).collect();
+    let mut outside = judging(pids, state, processes, |table, attributor| {
+        let of = |((gpu, pid), memory_used_bytes)| {
+            let Some(ProcessRead::Present(facts)) = table.processes.get(&pid) else {
+                return None;
+            };
+            let lineage = table.lineage.get(&pid);
+            let holds = |eid: &str| state.attached(eid).contains(&gpu);
+            let user = table
+                .user(facts)
+                .filter(|_| attributor.is_without(pid, holds))?;
+            // Root may work for any user.
+            (user != 0).then(|| OutsideUse {
+                gpu,
+                pid,
+                start_time_ticks: facts.start_time_ticks,
+                uid: user,
+                username: String::new(),
+                memory_used_bytes,
+                started_timestamp_seconds: lineage.map(|it| it.start_timestamp_seconds),
+            })
+        };
+        uses.into_iter().filter_map(of).collect::<Vec<_>>()
+    });
+    for it in &mut outside {
+        it.username = processes.username(it.uid);
+    }
+    outside.sort_by_key(|it| it.pid);
+    by_gpu(outside)
+}
+
+/// Those that keep a user from a device: not the user's own, nor those of a user who holds a part of the device.
+pub(crate) fn of_others(
+    mut uses: OutsideUses,
+    user: u32,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+) -> OutsideUses {
+    let own = processes.owner(user);
+    uses.retain(|gpu, uses| {
+        let device = state.devices.iter().find(|it| it.index == *gpu);
+        let attachments = device.into_iter().flat_map(|it| &it.attachments);
+        let holders: Vec<u32> = attachments
+            .filter_map(|held| state.environments.iter().find(|it| it.eid == held.eid))
+            .map(|it| processes.owner(it.uid))
+            .collect();
+        uses.retain(|it| it.uid != own && !holders.contains(&it.uid));
+        !uses.is_empty()
+    });
+    uses
+}
+
+fn by_gpu(uses: impl IntoIterator<Item = OutsideUse>) -> OutsideUses {
+    let mut all = OutsideUses::new();
+    for it in uses {
+        all.entry(it.gpu).or_default().push(it);
+    }
+    all
+}
+
+/// Asks a question of processes, by what /proc and the state show of them.
+fn judging<T>(
+    pids: Vec<u32>,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+    question: impl FnOnce(&ProcessTable, &Attributor<'_>) -> T,
+) -> T {
+    let members = state.environments.iter().flat_map(|it| &it.pids);
+    let table = processes.read(&ProcessRequest {
+        processes: pids,
+        members: members.copied().collect(),
+    });
+    let mut live = live_environments(state, &table);
+    // Its processes are in it for as long as it is listed, though its last shell may have ended.
+    for environment in &state.environments {
+        if !live.iter().any(|it| it.environment.eid == environment.eid) {
+            live.push(LiveEnvironment::without_members(environment));
+        }
+    }
+    question(&table, &Attributor::new(state, &live, true, &table))
+}

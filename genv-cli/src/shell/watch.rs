@@ -1,0 +1,159 @@
+//! How a shell's prompt knows without a program that its environment may have changed: files that are newer than a stamp.
+//!
+//! Each shell has a stamp of its own, in a folder of its user's. Its modification time is that of the newest of the files
+//! when they were looked at, before they were read: what is written later is newer.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use genv_core::enforcement::{ENFORCER_DIRECTORY, unread_file};
+use genv_core::proc::own_uid;
+use genv_core::state::{directory_path, is_on_network, watched_files};
+
+/// The folder of stamps, below the one that a login has for such files.
+const FOLDER: &str = "genv-prompts";
+
+/// Two changes within a tick of the kernel's clock have the same time (100 Hz is the slowest). After a change that is as
+/// recent as this the prompt looks once more.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What the prompt of one shell compares.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stamp: PathBuf,
+    files: Vec<PathBuf>,
+    /// The stamp's time.
+    seen: SystemTime,
+}
+
+impl Watch {
+    /// Looks at the files now. None: the prompt compares nothing, because looking at files could take long there, or because
+    /// there is no folder for stamps.
+    pub(crate) fn begin(pid: u32) -> Option<Self> {
+        let state = directory_path(env::var_os("GENV_TMPDIR").as_deref());
+        if is_on_network(&state) {
+            return None;
+        }
+        let mut files = watched_files(&state);
+        files.push(Path::new(ENFORCER_DIRECTORY).join(unread_file(own_uid())));
+        let changed = |file: &PathBuf| fs::metadata(file).and_then(|it| it.modified()).ok();
+        let newest = files.iter().filter_map(changed).max();
+        let newest = newest.unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_recent = newest.elapsed().is_ok_and(|age| age < TICK);
+        let seen = if is_recent { newest - TICK } else { newest };
+        Some(Self {
+            stamp: folder()?.join(pid.to_string()),
+            files,
+            seen,
+        })
+    }
+
+    /// Writes the stamp. Those of shells that have ended are removed.
+    pub(crate) fn keep(&self) -> io::Result<()> {
+        if !self.stamp.exists() {
+            remove_left(self.stamp.parent().unwrap_or(Path::new("/")));
+        }
+        File::create(&self.stamp)?.set_modified(self.seen)
+    }
+
+    /// Removes the stamp.
+    pub(crate) fn forget(&self) {
+        // There may be none; the next shell removes what is left.
+        let _ = fs::remove_file(&self.stamp);
+    }
+
+    /// Since when something is new to the shell; none: it has seen nothing yet.
+    pub(crate) fn since(&self) -> Option<SystemTime> {
+        fs::metadata(&self.stamp).and_then(|it| it.modified()).ok()
+    }
+
+    /// The stamp and the files.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = OsString> {
+        let all = std::iter::once(&self.stamp).chain(&self.files);
+        all.map(|path| path.clone().into_os_string())
+    }
+}
+
+/// The user's folder of stamps; it is made where there is none.
+fn folder() -> Option<PathBuf> {
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime
+        .filter(|it| it.is_absolute() && fs::symlink_metadata(it).is_ok_and(|it| is_own(&it)));
+    let folder = runtime.map_or_else(
+        || env::temp_dir().join(format!("{FOLDER}-{}", own_uid())),
+        |runtime| runtime.join(FOLDER),
+    );
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+        _ => {}
+    }
+    let is_ours = fs::symlink_metadata(&folder).is_ok_and(|it| is_own(&it));
+    (is_ours && !is_on_network(&folder)).then_some(folder)
+}
+
+/// Whether it is a folder in which nobody else can write.
+fn is_own(found: &Metadata) -> bool {
+    found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
+}
+
+/// Removes the stamps of shells that have ended.
+fn remove_left(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let ended = !Path::new("/proc").join(&name).exists();
+        if ended
+            && name
+                .to_str()
+                .is_some_and(|name| name.parse::<u32>().is_ok())
+        {
+            // Another shell may be doing the same.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_can_change_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let place = tempfile::tempdir().unwrap();
+        let found = || fs::symlink_metadata(place.path()).unwrap();
+        let allow = |mode| fs::set_permissions(place.path(), fs::Permissions::from_mode(mode));
+        allow(0o755).unwrap();
+        assert!(is_own(&found()));
+        allow(0o777).unwrap();
+        assert!(!is_own(&found()));
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path(), &link).unwrap();
+        assert!(!is_own(&fs::symlink_metadata(&link).unwrap()));
+    }
+
+    #[test]
+    fn what_is_written_after_the_look_is_newer_than_the_stamp() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "1").unwrap();
+        let watch = Watch {
+            stamp: place.path().join("stamp"),
+            files: vec![file.clone()],
+            seen: fs::metadata(&file).unwrap().modified().unwrap(),
+        };
+        watch.keep().unwrap();
+        let newer = || fs::metadata(&file).unwrap().modified().unwrap() > watch.since().unwrap();
+        assert!(!newer());
+        std::thread::sleep(TICK);
+        fs::write(&file, "2").unwrap();
+        assert!(newer());
+        watch.forget();
+        assert_eq!(watch.since(), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! A GPU that is taken out of a running machine: those behind it come to other indices.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use genv_tests::enforcer::{self, Enforcer, sleeper, victim};
+use genv_tests::exporter;
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim;
+use genv_tests::state::{self, Environment};
+
+const RULES: &str = "version: 1\nmode: dry-run\ninterval: 1s\nrules:\n\
+    - {kind: idle, over: 2s, action: detach, warn: []}\n\
+    - {kind: env-devices, action: terminate, warn: []}\n";
+
+/// GPUs of a driver that was loaded so often, and a process that uses one of them.
+fn scenario(gpus: &[&str], loaded: u32, pid: u32, index: u32, busy: f64) -> String {
+    let devices = gpus
+        .iter()
+        .map(|uuid| format!("  - {{uuid: {uuid}, memory: 80gi}}\n"));
+    format!(
+        "version: 1\nhosts:\n- devices:\n{}  processes:\n\
+         \x20 - {{pid: {pid}, devices: [{{index: {index}, memory: 20gi, utilization: {busy}}}]}}\n\
+         \x20 faults: [{{reload: {loaded}}}]\n",
+        devices.collect::<String>()
+    )
+}
+
+fn plans_nothing(enforcer: &Enforcer) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        enforcer.wait_for_cycles(1)?;
+        let status = enforcer.status()?;
+        let violations = status["violations"].as_array().context("no violations")?;
+        ensure!(violations.is_empty(), "{violations:?}");
+    }
+    let audit = enforcer.audit()?;
+    ensure!(
+        !audit.iter().any(|it| it.get("rule").is_some()),
+        "{audit:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Result<()> {
+    let member = sleeper(&[])?;
+    let job = sleeper(&[("GENV_ENVIRONMENT_ID", "held")])?;
+    let setup = enforcer::Setup::new("version: 1\n", RULES)?
+        .env("GENV_NVML_LIBRARY", &nvml_sim::library().to_string_lossy())
+        .flag("--gpu.source=nvml");
+    let environment = Environment {
+        pids: vec![member.pid(), job.pid()],
+        ..Environment::new("held", victim(), job.pid(), &[1])
+    };
+    state::write(&setup.genv_directory(), 3, &[environment])?;
+    let path = setup.folder().join("scenario.yaml");
+    setup.rewrite_scenario(&scenario(
+        &["GPU-A", "GPU-B", "GPU-C"],
+        0,
+        job.pid(),
+        1,
+        0.9,
+    ))?;
+    let exporter = exporter::Setup::new()?
+        .flag("--gpu.source=nvml")
+        .flag("--interval=500ms")
+        .env("GENV_NVML_LIBRARY", nvml_sim::library())
+        .env("GENV_SCENARIO", path)
+        .env("GENV_TMPDIR", setup.genv_directory())
+        .start()?;
+    let enforcer = setup.start()?;
+    let seconds = |scrape: &Scrape, state| {
+        let labels = [("index", "1"), ("state", state)];
+        scrape
+            .value("genv_user_device_seconds_total", &labels)
+            .unwrap_or_default()
+    };
+    exporter.wait_for("a busy device", |scrape| seconds(scrape, "busy") > 1.0)?;
+    plans_nothing(&enforcer)?;
+
+    // The job computes on the GPU that is index 0 now.
+    let moved = scenario(&["GPU-B", "GPU-C"], 1, job.pid(), 0, 0.9);
+    enforcer.setup().rewrite_scenario(&moved)?;
+    let uuid = [("index", "1"), ("uuid", "GPU-C")];
+    exporter.wait_for("the other GPU", |scrape| {
+        scrape.value("genv_device_up", &uuid).is_ok()
+    })?;
+    plans_nothing(&enforcer)?;
+    let enforcer = enforcer.kill()?.start()?;
+    plans_nothing(&enforcer)?;
+    let scrape = exporter.wait_for("unmeasured time", |it| seconds(it, "unmeasured") > 5.0)?;
+    ensure!(seconds(&scrape, "idle") == 0.0);
+    let used = [("index", "1")];
+    ensure!(
+        scrape
+            .all("genv_environment_utilization_ratio", &used)
+            .is_empty()
+    );
+
+    // All is as before, and the holder is idle.
+    let back = scenario(&["GPU-A", "GPU-B", "GPU-C"], 2, job.pid(), 1, 0.0);
+    enforcer.setup().rewrite_scenario(&back)?;
+    enforcer.wait_for_status("an idle holder", |status| {
+        status["violations"][0]["rule"] == "idle"
+    })?;
+    exporter.wait_for("idle time", |scrape| seconds(scrape, "idle") > 0.0)?;
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! A person at a terminal reads in one line what a command has done to the environment; scripts get no such line.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use genv_tests::shell::{Account, Shell};
+use genv_tests::terminal::{PROMPT, Terminal};
+
+use crate::terminal::{ready, set_up, succeed};
+
+/// What every simulated device is.
+const MODEL: &str = "NVIDIA H100 80GB HBM3";
+
+/// The lines of genv's that a command prints.
+fn said(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
+    let shown = succeed(terminal, line)?;
+    // fish prints what no one sees before it.
+    let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
+    Ok(lines.map(|(_, line)| line.trim_end().to_owned()).collect())
+}
+
+/// Runs lines, each of which says exactly this.
+fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
+    for (line, expected) in story {
+        let said = said(terminal, line)?;
+        ensure!(said == [*expected], "{terminal:?}: {line}: {said:#?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn each_change_of_an_environment_is_said_in_one_line() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        let of = |text: &str| text.replace("MODEL", MODEL);
+        for (line, expected) in [
+            (
+                "genv activate --id e1 --gpus 2 --gpu-memory 4g",
+                "started environment e1 with devices 0, 1 (MODEL, 4g of 80.0 GiB each)",
+            ),
+            (
+                "genv attach --count 3",
+                "attached device 2 (MODEL, 4g of 80.0 GiB): environment e1 has devices 0, 1, 2",
+            ),
+            (
+                "genv config gpus 1",
+                "configured gpus 1, gpu-memory 4g (before: gpus 2, gpu-memory 4g). Devices stay as they are until 'genv attach'",
+            ),
+            (
+                "genv attach",
+                "detached devices 1, 2: environment e1 has device 0 (MODEL, 4g of 80.0 GiB)",
+            ),
+            (
+                "genv config gpu-memory --clear",
+                "configured gpus 1 (before: gpus 1, gpu-memory 4g). Devices stay as they are until 'genv attach'",
+            ),
+            (
+                "genv attach",
+                "environment e1 has device 0 (MODEL, 80.0 GiB)",
+            ),
+            (
+                "genv attach",
+                "environment e1 has device 0 (MODEL, 80.0 GiB) as before",
+            ),
+            (
+                "genv config name x",
+                "configured gpus 1, name x (before: gpus 1)",
+            ),
+            (
+                "genv detach --index 3",
+                "detached no device: environment e1 has device 0",
+            ),
+            (
+                "genv detach",
+                "detached device 0: environment e1 has no device",
+            ),
+            (
+                "genv attach --index 3",
+                "attached device 3 (MODEL, 80.0 GiB) to environment e1",
+            ),
+            (
+                "genv deactivate",
+                "left environment e1, which has ended: device 3 was detached",
+            ),
+            (
+                "genv activate --id e2",
+                "started environment e2 without devices: 'genv attach --count 1' attaches one",
+            ),
+            ("genv config --clear", "configured no values, as before"),
+            ("genv deactivate", "left environment e2, which has ended"),
+        ] {
+            tells(&mut terminal, &[(line, &of(expected))])?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let folder = account.home().join(".genv");
+        fs::create_dir(&folder)?;
+        fs::write(folder.join("gpus"), "2")?;
+        fs::write(folder.join("name"), "from disk")?;
+        let path = folder.display();
+        let mut terminal = ready(&account, shell)?;
+        let started = format!(
+            "started environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each); loaded gpus 2 from {path}"
+        );
+        tells(
+            &mut terminal,
+            &[
+                ("genv activate --id e1 --name own", &started),
+                (
+                    "genv config gpus 3 --save",
+                    &format!(
+                        "configured gpus 3, name own (before: gpus 2, name own); saved gpus 3, name own to {path}. Devices stay as they are until 'genv attach'"
+                    ),
+                ),
+                (
+                    "genv config --save",
+                    &format!("saved gpus 3, name own to {path}"),
+                ),
+                (
+                    "genv config --load",
+                    &format!("loaded gpus 3, name own from {path}"),
+                ),
+            ],
+        )?;
+        // Who joins loads nothing.
+        let mut second = ready(&account, shell)?;
+        let joined = format!("joined environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each)");
+        let remains = format!(
+            "left environment e1, which goes on with devices 0, 1: process {} remains",
+            terminal.pid()
+        );
+        let attaches = "started environment e2 without devices: 'genv attach' attaches 3; loaded gpus 3, name own from ";
+        tells(
+            &mut second,
+            &[
+                ("genv activate --id e1", &joined),
+                ("genv deactivate", &remains),
+                (
+                    "genv activate --id e2 --no-attach",
+                    &format!("{attaches}{path}"),
+                ),
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_said_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        for line in [
+            "genv activate --quiet --id e1 --gpus 1",
+            "genv config -q name x",
+            "genv config -q --clear",
+            "genv attach -q --count 2",
+            "genv detach --quiet",
+            "genv deactivate -q",
+            // Nobody reads what goes to a file.
+            "genv activate --gpus 1 2>said; genv attach --count 2 2>>said; genv deactivate 2>>said",
+        ] {
+            let said = said(&mut terminal, line)?;
+            ensure!(said.is_empty(), "{shell}: {line}: {said:#?}");
+        }
+        ensure!(fs::read_to_string(account.home().join("said"))?.is_empty());
+        // A script that a person starts: its stderr is the terminal.
+        fs::write(account.home().join("script"), script(shell))?;
+        let name = shell.name();
+        let (shown, code) = terminal.run(&format!("{name} script"))?;
+        ensure!(code == 0 && shown.contains("<0>"), "{shell}: {shown}");
+        ensure!(!shown.contains("genv: "), "{shell}: {shown}");
+        terminal.wait(PROMPT)?;
+    }
+    Ok(())
+}
+
+fn script(shell: Shell) -> String {
+    format!(
+        "{}\ngenv activate --gpus 1 && genv config name x && genv detach && echo \"<{}>\"\ngenv deactivate\n",
+        shell.setup(),
+        shell.code()
+    )
+}
+
+#[test]
+fn texts_of_others_do_nothing_to_the_terminal() -> Result<()> {
+    let account = Account::new()?;
+    genv_tests::terminal::start_up(&account, Shell::Bash, "", "")?;
+    let folder = account.home().join("a\u{1b}[2Jb");
+    fs::create_dir_all(folder.join(".genv"))?;
+    fs::write(folder.join(".genv/gpus"), "1")?;
+    let mut terminal = ready(&account, Shell::Bash)?;
+    succeed(&mut terminal, "cd a*")?;
+    let shown = succeed(&mut terminal, "genv activate --id e1")?;
+    ensure!(shown.contains("/a\\u{1b}[2Jb/.genv"), "{shown:?}");
+    ensure!(!shown.contains("\u{1b}[2J"), "{shown:?}");
+    Ok(())
+}
