@@ -236,7 +236,7 @@ fn line_of(folder: &Path, uid: u32, line: &str) -> Result<String> {
 fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> Result<()> {
     require_root();
     // A program that may not be read may not be traced either: /proc shows it as root's, also to its own user.
-    for mode in [0o755, 0o711] {
+    for (mode, is_damaged) in [(0o755, false), (0o711, false), (0o755, true)] {
         for ender in [ALICE, 0] {
             let folder = shared_folder()?;
             let folder = folder.path();
@@ -261,18 +261,24 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
                 .env("GENV_TMPDIR", folder.join("state"));
             let job = Sleeper::spawn(train.uid(ALICE).gid(ALICE))?;
             drop(shell);
+            if is_damaged {
+                fs::write(folder.join("state/envs.json"), "{\"envs\": [ nonsense")?;
+            }
             let held = |uid: u32| -> Result<bool> {
                 line_of(folder, uid, "genv exec --gpus 1 -- true")?;
                 Ok(line_of(folder, uid, "genv devices find --eid e1")? == "0\n")
             };
             // Bob cannot read whether the job is in the environment.
-            ensure!(held(BOB)?, "{mode:o}");
+            ensure!(held(BOB)?, "{mode:o}, damaged: {is_damaged}");
             driver(&[job.pid()])?;
-            ensure!(held(BOB)? && held(ender)? && held(BOB)?, "{mode:o} {ender}");
+            ensure!(
+                held(BOB)? && held(ender)? && held(BOB)?,
+                "{mode:o} {ender}, damaged: {is_damaged}"
+            );
             driver(&[])?;
-            ensure!(held(BOB)?, "{mode:o} {ender}");
+            ensure!(held(BOB)?, "{mode:o} {ender}, damaged: {is_damaged}");
             line_of(folder, ender, "GENV_LINGER=0 genv exec --gpus 1 -- true")?;
-            ensure!(!held(BOB)?, "{mode:o} {ender}");
+            ensure!(!held(BOB)?, "{mode:o} {ender}, damaged: {is_damaged}");
             drop(job);
         }
     }

@@ -325,7 +325,12 @@ impl EditableState {
     }
 
     fn end_environments(&mut self) {
-        end_environments(&mut self.environments, &mut self.devices, &self.lost);
+        end_environments(
+            &mut self.environments,
+            &mut self.devices,
+            &self.lost,
+            &self.known,
+        );
     }
 
     /// Forgets all devices and attachments, and takes these for the machine's.

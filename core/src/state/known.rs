@@ -166,36 +166,42 @@ pub(super) fn note_context(
     known.insert(environment.eid.clone(), new);
 }
 
-/// Environments that genv 1.x cleared when their members ended, each with those of its devices that are free: they are known,
-/// and not listed any more, or listed without a living member and without a device. Lost ones are not among them.
+/// Environments that are known and not listed any more, or listed without a living member and without a device: genv 1.x
+/// cleared them when their members ended, or a damaged file lost them. Each comes with those of its devices that are
+/// free, or still attached to it. An environment with a lost member is not among them.
 pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentState, Vec<u32>)> {
     if state.recorded.known.is_empty() {
         return Vec::new();
     }
-    let attachments = state.devices.iter().flat_map(|device| &device.attachments);
-    let lost = state.recorded.lost.iter().map(|it| it.eid.as_str());
-    let excluded: HashSet<&str> = attachments.map(|it| it.eid.as_str()).chain(lost).collect();
     let listed: HashMap<&str, &EnvironmentState> = state
         .environments
         .iter()
         .map(|it| (it.eid.as_str(), it))
         .collect();
+    let attachments = state.devices.iter().flat_map(|device| &device.attachments);
+    let attached: HashSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
+    let lost = state.recorded.lost.iter().map(|it| it.eid.as_str());
+    let lost: HashSet<&str> = lost.collect();
     let written = state.written_timestamp_seconds;
     let was_cleared = |known: &&Known| {
         let eid = known.environment.eid.as_str();
-        !excluded.contains(eid)
+        !lost.contains(eid)
             && listed.get(eid).is_none_or(|listed| {
-                known.is_of(listed)
+                !attached.contains(eid)
+                    && known.is_of(listed)
                     && listed.kernel_ids.is_empty()
                     && !liveness::has_shell(listed, &state.recorded, table, written)
             })
     };
     let with_devices = |known: &Known| {
-        let devices = state.devices.iter();
-        let free = devices
-            .filter(|it| it.attachments.is_empty() && known.devices.contains(&it.index))
-            .map(|it| it.index);
-        (known.environment.clone(), free.collect())
+        let eid = &known.environment.eid;
+        let devices = state.devices.iter().filter(|it| {
+            let mut attachments = it.attachments.iter();
+            it.attachments.is_empty() && known.devices.contains(&it.index)
+                || attachments.any(|attachment| attachment.eid == *eid)
+        });
+        let devices = devices.map(|it| it.index);
+        (known.environment.clone(), devices.collect())
     };
     let known = state.recorded.known.values();
     known.filter(was_cleared).map(with_devices).collect()

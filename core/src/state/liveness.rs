@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::fates::{Fate, Fates};
 use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
-use super::known;
+use super::known::{self, KnownEnvironments};
 use super::members::{LostMember, ProcessId, Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
@@ -241,6 +241,7 @@ pub(super) fn clean(
         &mut state.environments,
         &mut state.devices,
         &state.recorded.lost,
+        &state.recorded.known,
     );
 }
 
@@ -336,12 +337,17 @@ pub(super) fn forget_kernels(
     without
 }
 
-/// Removes environments that have no member, and attachments of environments that neither exist nor were lost.
+/// Removes environments that have no member, and attachments of environments that do not exist. An environment that a
+/// damaged file lost keeps its attachments while one of its members may live, and while it is known: a command that can
+/// read the processes of its user decides over it.
 pub(super) fn end_environments(
     environments: &mut Vec<EnvironmentState>,
     devices: &mut [DeviceState],
     lost: &[LostMember],
+    known: &KnownEnvironments,
 ) {
+    let listed: HashSet<String> = environments.iter().map(|it| it.eid.clone()).collect();
+    let missing = known.keys().filter(|eid| !listed.contains(*eid));
     environments
         .retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
     let lost = lost.iter().map(|it| it.eid.as_str());
@@ -349,6 +355,7 @@ pub(super) fn end_environments(
         .iter()
         .map(|it| it.eid.as_str())
         .chain(lost)
+        .chain(missing.map(String::as_str))
         .collect();
     for device in devices {
         let attachments = &mut device.attachments;
