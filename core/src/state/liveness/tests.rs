@@ -81,7 +81,7 @@ enum Looker {
     Root,
     /// A user, who may not read the namespaces of other users' processes.
     User,
-    /// A user, from whom `hidepid` hides other users' processes.
+    /// A user under `hidepid`, which hides other users' processes.
     UserWithHidepid,
     /// A program in a container.
     In(u64),
