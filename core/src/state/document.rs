@@ -36,7 +36,8 @@ const MOST_DEVICE_BYTES: usize = 8 << 20;
 /// The largest field that is read of an entry beyond its limit.
 const MOST_FIELD_BYTES: usize = 4 << 10;
 
-/// Attachments beyond this number are left out. In genv's own layout this number takes less than the largest file.
+/// Attachments beyond this number are left out. In genv's own layout this number fits into a file of allowed
+/// size.
 const MOST_ATTACHMENTS: usize = 100_000;
 
 /// The parameters of a read.

@@ -337,7 +337,7 @@ impl EditableState {
     }
 
     /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of
-    /// processes before it. An ended process leaves the queue. A user has [`MOST_OF_ONE_USER`] places; a process
+    /// processes before it. An ended process leaves the queue. A user has a limited number of places; a process
     /// without a place comes behind all others.
     pub fn enqueue(&mut self, pid: u32) -> usize {
         let uid = geteuid().as_raw();

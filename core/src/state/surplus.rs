@@ -25,7 +25,7 @@ const MOST_OF_A_USER: Amount = Amount {
     bytes: 2 << 20,
 };
 
-/// In genv's own layout these records take less than the largest file.
+/// In genv's own layout these records fit into a file of allowed size.
 const MOST_OF_A_HOST: Amount = Amount {
     records: 16_384,
     bytes: 5 << 20,

@@ -202,7 +202,7 @@ impl Stop {
         send(&job, Signal::TERM, 0)?;
         if ended(&job, Some(self.timeout)).is_err() && job.state() == State::Running {
             send(&job, Signal::KILL, 1)?;
-            // The next look at the ended job cleans up after it.
+            // `genv exec` sees the end and cleans up: wait for both.
             let _ = ended(&job, Some(self.timeout));
             tell(&format!(
                 "job {} did not end after SIGTERM, and got SIGKILL",

@@ -19,8 +19,8 @@
 //! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the
 //!   function's template defines. Nothing else: the content of a value cannot run (`quote`).
 //!
-//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls `genv shell
-//! --prompt` if a file is newer. Otherwise it starts no program.
+//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls
+//! `genv shell --prompt` if a file is newer. Otherwise it starts no program.
 
 mod caller;
 mod child;
