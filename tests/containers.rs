@@ -1,4 +1,4 @@
-//! Containers that share the state directory of the machine: pids there mean other processes.
+//! Containers that share the machine's state directory: a pid in a container belongs to another process.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -15,9 +15,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const ALICE: u32 = FIRST_UID;
 const BOB: u32 = FIRST_UID + 1;
 
-/// What starts a program in a pid namespace of its own.
+/// The command that starts a program in a new pid namespace.
 const CONTAINER: [&str; 4] = ["unshare", "-pf", "--mount-proc", "--kill-child"];
-/// An open shell with a device; writes down its own pid, and that of a process which names no environment.
+/// An open shell with a device. The shell writes its own pid to a file, and the pid of a process without a claim to
+/// another.
 const SHELL: &str = "eval \"$(genv shell --init)\"; genv activate --gpus 1; \
     env -i PATH=/usr/bin:/bin sleep 1000 & echo $! > state/job.$1; echo $$ > state/shell.$1; wait";
 
@@ -26,12 +27,12 @@ struct Lab {
     folder: tempfile::TempDir,
 }
 
-/// An open shell, in a container or not, which ends with this.
+/// An open shell, in a container or not, which ends with this value.
 struct Shell(Child);
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // With what it started. What has ended already needs no end.
+        // Kill the processes that the shell started too. They may have ended already.
         let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
         let _ = self.0.wait();
     }
@@ -86,7 +87,7 @@ impl Lab {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Opens a shell with one device; its pid as the shell knows it.
+    /// Opens a shell with one device. Returns the shell and its pid in its own namespace.
     fn open_shell(&self, place: &[&str], uid: u32, name: &str) -> Result<(Shell, u32)> {
         let words = ["bash", "--norc", "-c", SHELL, "bash", name];
         let mut command = self.command(place, uid, &words);
@@ -98,7 +99,7 @@ impl Lab {
         Ok((shell, pid().context("no shell")?))
     }
 
-    /// Which device has which environment.
+    /// The environments of the devices.
     fn held(&self, place: &[&str], uid: u32) -> Result<Vec<(u32, String)>> {
         let text = self.run(place, uid, "genv devices --json")?;
         let devices: serde_json::Value = serde_json::from_str(&text)?;
@@ -114,7 +115,7 @@ impl Lab {
     }
 }
 
-/// The users whose commands look at the state, each on the machine and in a container.
+/// The users whose commands read the state, each on the machine and in a container.
 const CALLERS: [(&[&str], u32); 6] = [
     (&[], ALICE),
     (&[], BOB),
@@ -124,7 +125,8 @@ const CALLERS: [(&[&str], u32); 6] = [
     (&CONTAINER, 0),
 ];
 
-/// The pid namespace of the process that a shell's program started. Open, it keeps its number from being used again.
+/// The pid namespace of the process that a shell's program started. The open file keeps the kernel from reusing its
+/// number.
 fn pid_namespace(shell: &Shell) -> Result<fs::File> {
     let inner = *children(shell.0.id()).first().context("no process")?;
     Ok(fs::File::open(format!("/proc/{inner}/ns/pid"))?)
@@ -163,7 +165,7 @@ fn the_shells_of_containers_have_environments_of_their_own_which_end_with_them()
         lab.run(place, uid, "genv exec -- true")?;
         ensure!(lab.held(&[], BOB)? == held, "{place:?} {uid}");
     }
-    // The next container has another number.
+    // The next container gets another number.
     let _namespace = pid_namespace(&alices)?;
     drop(alices);
     lab.run(&CONTAINER, ALICE, "genv exec -- true")?;
@@ -218,7 +220,7 @@ fn a_process_below_a_shell_of_a_container_is_in_its_environment() -> Result<()> 
     let snapshot: serde_json::Value = serde_json::from_str(&text)?;
     let attribution = &snapshot["processes"][0]["attribution"];
     ensure!(attribution["eid"] == eid.as_str(), "{attribution}");
-    // The pid of the shell means the first process of the machine here, whose descendants all others are.
+    // On the machine this pid is the first process, and all other processes are its descendants.
     let mut outside = Command::new("sleep");
     let outside = outside
         .arg("1000")

@@ -1,4 +1,4 @@
-//! Devices that processes of other users use and do not hold are not handed out. Only root can start such processes.
+//! Devices that other users' processes use without holding them are not assigned. Only root can start such processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,16 +21,16 @@ use tempfile::TempDir;
 const ALICE: u32 = FIRST_UID;
 const BOB: u32 = FIRST_UID + 1;
 
-/// An environ in which no environment is claimed.
+/// An environ without a claim.
 const ANYTHING: [(&str, &str); 1] = [("A", "1")];
 
 /// Prints the devices of an environment with two GPUs.
 const BOTH: &str = "genv exec --gpus 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
 
-/// What genv says where the driver did not answer in time.
+/// genv's message about a driver that did not answer in time.
 const TOO_LATE: &str = "have not answered within";
 
-/// A machine of two GPUs for everybody, with a simulated driver.
+/// A machine with two GPUs for all users, with a simulated driver.
 struct Machine {
     folder: TempDir,
 }
@@ -49,14 +49,14 @@ impl Machine {
         self.folder.path()
     }
 
-    /// Has the driver answer from this scenario.
+    /// Makes the driver answer from this scenario.
     fn drives(&self, scenario: &str) -> Result<()> {
         let next = self.path().join("next.yaml");
         fs::write(&next, scenario)?;
         Ok(fs::rename(next, self.path().join("driver.yaml"))?)
     }
 
-    /// A line of sh of Alice's.
+    /// A line of sh that Alice runs.
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new("sh");
         command
@@ -74,7 +74,8 @@ impl Machine {
         command
     }
 
-    /// What a line of Alice's comes to, with an answer of the driver: on a busy machine that takes longer than genv waits.
+    /// The outcome of a line of Alice with an answer of the driver. On a busy machine the answer may take longer than
+    /// genv waits.
     fn output(&self, line: &str) -> Result<Output> {
         for _ in 0..100 {
             let output = patience::output(&mut self.command(line))?;
@@ -85,7 +86,7 @@ impl Machine {
         anyhow::bail!("{line}: the driver never answered in time")
     }
 
-    /// What a line of Alice's prints on stdout, and on stderr.
+    /// The stdout and stderr of a line of Alice.
     fn printed(&self, line: &str) -> Result<(String, String)> {
         let output = self.output(line)?;
         let said = String::from_utf8(output.stderr)?;
@@ -93,14 +94,14 @@ impl Machine {
         Ok((String::from_utf8(output.stdout)?, said))
     }
 
-    /// genv 1.x hands out devices without a look at what uses them.
+    /// genv 1.x assigns devices whatever processes use them.
     fn hands_both_out_as_genv_1_does(&self) -> Result<()> {
         let printed = self.printed(&format!("GENV_ATTACH_USED=1 {BOTH}"))?;
         assert_eq!(printed, ("0,1\n".to_owned(), String::new()));
         Ok(())
     }
 
-    /// What a line of Alice's says that is refused for want of devices.
+    /// The stderr of a line of Alice that is refused for lack of devices.
     fn refused(&self, line: &str) -> Result<String> {
         let output = self.output(line)?;
         let said = String::from_utf8(output.stderr)?;
@@ -113,7 +114,7 @@ impl Machine {
     }
 }
 
-/// As an error names a process of Bob's on device 0.
+/// The form in which an error names a process of Bob on device 0.
 fn whose(process: &Sleeper) -> String {
     format!("process {} of uid:{BOB} (1.0 GiB, since 20", process.pid())
 }
@@ -281,7 +282,7 @@ fn who_waits_is_told_whom_for() -> Result<()> {
     let printed = Lines::of(waiting.stdout.take().context("no stdout")?);
     ensure!(printed.next_line()? == "0,1");
     ensure!(patience::ended(&mut waiting)?.success());
-    // Not for ever.
+    // The wait has a limit.
     machine.drives(&used_by(&[process.pid()]))?;
     let output = machine.output(&BOTH.replace("exec", "exec --wait=300ms"))?;
     let said = String::from_utf8(output.stderr)?;
@@ -324,7 +325,7 @@ fn lists_show_what_is_used_and_not_held() -> Result<()> {
         "genv free --json | tr -d ' \\n'",
         &["\"available\":false", "\"available\":true"],
     )?;
-    // A terminal shows it; a program reads what it always read.
+    // A terminal shows the use; the output for a program is unchanged.
     let user = BOB.to_string();
     is_used(
         "script -qec 'genv devices' /dev/null",
@@ -343,7 +344,7 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
     let machine = Machine::new(&used_by(&[process.pid()]))?;
     holds(&machine, &member, 1)?;
     let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
-    // The process may be in Bob's environment, for all that Alice can see. But that does not hold the device.
+    // Alice cannot see whether the process is in Bob's environment. But that environment does not hold the device.
     let said = machine.refused(one)?;
     ensure!(said.contains(&whose(&process)), "{said}");
 
@@ -375,12 +376,12 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
         )?;
         let said = machine.refused(one)?;
         ensure!(said.contains(&whose(&process)), "{said}");
-        // The driver has not answered.
+        // The driver does not answer.
         fs::rename(&library, machine.path().join("away"))?;
         let said = machine.refused(one)?;
         ensure!(said.contains(&whose(&process)), "{said}");
         fs::rename(machine.path().join("away"), &library)?;
-        // Whoever is exempt keeps nobody from a device.
+        // An exempt process keeps no user from a device.
         enforcer
             .setup()
             .rewrite_config(&rules(&format!("'uid:{BOB}'")))?;
@@ -393,7 +394,7 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
             status["outside"][0]["pid"] == process.pid()
         })?;
         machine.refused(one)?;
-        // What the enforcer has last seen has ended.
+        // The process that the enforcer last saw has ended.
         machine.drives(&used_by(&[]))?;
         assert_eq!(machine.printed(one)?, ("0\n".to_owned(), String::new()));
         machine.drives(&used_by(&[process.pid()]))?;

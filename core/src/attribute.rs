@@ -6,10 +6,9 @@
 //! The state is written by users, each of whom can write anything. What a record says of a process counts
 //! only where the kernel agrees: a *member* is a process that the record lists and that runs as the environment's user.
 //!
-//! 1. *In E*, by a credible claim: the process's environ names E, E exists, and the process runs as
-//!    E's user, or in a container (who may start containers is root anyway; a rootless
-//!    container is worth as much as its owner), and is not older than E, which may have the id of an environment that
-//!    ended.
+//! 1. *In E*, by a credible claim: the process's environ names E, E exists, and the process runs as E's user, or in a
+//!    container (a user who may start containers is root anyway; a rootless container is worth as much as its owner).
+//!    The process is not older than E: E may have the id of an ended environment.
 //! 2. *In E*, by membership: it is a member of E; or its nearest member ancestor is one of E, it runs as E's user, and
 //!    its own environ does not claim another environment.
 //! 3. *Outside*: it makes no claim, and none of its ancestors is a member; or its claim is refuted: there
@@ -21,8 +20,8 @@
 //!    - Its real and effective users differ.
 //!    - It claims another user's environment, whose record lists it, or an ancestor of it, all the same: that record may
 //!      have been changed by another user than its own.
-//!    - Its claim is credible, but it started before that environment was made, and neither it nor its nearest member
-//!      ancestor is a member there: it may name an ended environment that had this id.
+//!    - Its claim is credible, but the process started before that environment was made, and neither the process nor
+//!      its nearest member ancestor is a member there: the claim may name an ended environment that had this id.
 //!    - It claims its user's environment that was left out only because its Jupyter kernels were not found: they may run
 //!      elsewhere.
 //!    - It would be outside, and a damaged record, which was left out, names the environment that it claims, or names its
@@ -81,7 +80,8 @@ pub mod reason {
     pub const RECORD_DISPUTED: &str = "record_disputed";
     /// Unknown: a damaged record names the environment that it claims, it, or an ancestor of its user.
     pub const RECORD_DAMAGED: &str = "record_damaged";
-    /// Unknown: it claims an environment that was made after it started; it may mean an ended one that had this id.
+    /// Unknown: the process claims an environment that is younger than the process. The claim may name an ended
+    /// environment with the same id.
     pub const OLDER_THAN_ENVIRONMENT: &str = "older_than_environment";
     /// Unknown: the state cannot be read now, so that nothing shows it to be outside.
     pub const STATE_UNREADABLE: &str = "state_unreadable";
@@ -109,7 +109,7 @@ pub struct LiveEnvironment<'a> {
 }
 
 impl<'a> LiveEnvironment<'a> {
-    /// An environment of which no member is known to live.
+    /// An environment without known living members.
     #[must_use]
     pub fn without_members(environment: &'a EnvironmentState) -> Self {
         Self {
@@ -204,7 +204,7 @@ pub struct Attributor<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Claimed {
     user: u32,
-    /// When it was made, Unix time.
+    /// Its creation, Unix time.
     created: Option<f64>,
 }
 
@@ -283,9 +283,9 @@ impl<'a> Attributor<'a> {
         self.judge(pid, facts)
     }
 
-    /// Whether a process is in none of the environments that hold a device by `holds`. One whose claim could not be learned is
-    /// so if it is so whatever it claims, as where its user has no such environment: users cannot read what processes of
-    /// other users claim.
+    /// Whether a process is in none of the environments that hold a device by `holds`. Users cannot read the claims of
+    /// other users' processes. A process without a known claim is outside only if every possible claim leads to the
+    /// same answer, for example where its user has no such environment.
     #[must_use]
     pub fn is_without(&self, pid: u32, holds: impl Fn(&str) -> bool) -> bool {
         let Some(ProcessRead::Present(facts)) = self.table.processes.get(&pid) else {
@@ -302,7 +302,7 @@ impl<'a> Attributor<'a> {
         let may_live = self.state.kernels_not_found.keys().map(String::as_str);
         let claims = self.claimed.keys().copied().chain(may_live);
         let claims = claims.map(|eid| Claim::Named(eid.to_owned()));
-        // A damaged record may be of any environment that it could claim.
+        // Any claimable environment may be the one of a damaged record.
         self.state.left_out.is_empty()
             && claims.chain([Claim::Absent]).all(|claim| {
                 is_without(&ProcessFacts {
@@ -463,7 +463,7 @@ impl<'a> Attributor<'a> {
     /// Whether a process started before an environment was made.
     fn is_older(&self, pid: u32, created: Option<f64>) -> bool {
         let written = self.state.written_timestamp_seconds;
-        // A time to come is no time of making.
+        // A creation in the future is a wrong record.
         let created = created.filter(|&at| written.is_none_or(|written| at <= written));
         let started = self.table.lineage.get(&pid);
         let started = started.map(|it| it.start_timestamp_seconds);
@@ -472,7 +472,7 @@ impl<'a> Attributor<'a> {
             .is_some_and(|(started, created)| started < created - liveness::START_TOLERANCE_SECONDS)
     }
 
-    /// Whether the state shows a process in an environment, whatever the process claims.
+    /// Whether the state shows a process in an environment. The claim of the process does not count.
     fn is_in(&self, pid: u32, facts: &ProcessFacts, eid: &str) -> bool {
         let descent = self.descent(pid, facts, self.table.user(facts));
         matches!(descent, Descent::Member { eid: of, .. } if of == eid)

@@ -29,16 +29,17 @@ pub const DONE_FILE: &str = "done.json";
 /// read, a Unix time as text. The kernel says whose the datagram is.
 pub const READ_SOCKET: &str = "read.sock";
 
-/// In the directory: a file for each user whom a warning has not reached. It is a new one with each further warning.
+/// The prefix of a file in the directory, one for each user with an unread warning. Each further warning makes a new
+/// file.
 const UNREAD: &str = "unread-";
 
-/// The name of a user's file of this kind.
+/// The name of a user's file of unread warnings.
 #[must_use]
 pub fn unread_file(uid: u32) -> String {
     format!("{UNREAD}{uid}")
 }
 
-/// The user whose file it is; none: it is another file.
+/// The user of such a file; `None` for another file.
 #[must_use]
 pub fn unread_uid(name: &str) -> Option<u32> {
     name.strip_prefix(UNREAD)?.parse().ok()
@@ -47,7 +48,8 @@ pub fn unread_uid(name: &str) -> Option<u32> {
 /// A status that is older than this many intervals, and [`LATE_SECONDS`], is not kept up any more.
 const MISSED_INTERVALS: f64 = 3.0;
 
-/// What a cycle may take beside its interval, however short that is, before its findings count as old.
+/// The time that a cycle may take beyond its interval before its findings count as old. It holds for short intervals
+/// too.
 const SHORT_CYCLE_SECONDS: f64 = 3.0;
 
 /// A machine under load may be late by this much, however short the interval.
@@ -80,9 +82,9 @@ pub struct Enforcement {
     pub waivers: Vec<EnforcementWaiver>,
     /// Why nothing is done until `reset`, if the breaker has tripped.
     pub breaker: Option<String>,
-    /// Since when the breaker is open, Unix time.
+    /// The time at which the breaker opened, Unix time.
     pub breaker_since_seconds: Option<f64>,
-    /// Sources that show nothing, or not all: what they would show breaks no rule here, and is not acted upon.
+    /// Sources that show nothing, or a part only. The missing part breaks no rule here, and no rule acts on it.
     pub blind: Vec<Blind>,
     /// Hosts without fresh facts, where nothing is done.
     pub missing_hosts: Vec<String>,
@@ -90,17 +92,17 @@ pub struct Enforcement {
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Devices of which a rule judges nothing.
+    /// Devices that a rule cannot judge.
     pub not_judged: Vec<NotJudged>,
     /// Contexts that a detach left behind; they break no rule.
     pub left_behind: Vec<LeftBehindContext>,
-    /// Processes of this machine that compute on a device which their environment does not hold, or outside of environments,
-    /// without root's and those under `never`.
-    /// Absent while they are not known.
+    /// Processes of this machine that compute on a device outside of environments, or on a device that their
+    /// environment does not hold. Processes of root and processes under `never` are left out. Absent while the
+    /// processes are not known.
     pub outside: Option<Vec<OutsideUse>>,
-    /// Records of environments that were changed otherwise than by their users; those with the first names, if they are many.
+    /// Records of environments with a change that their users did not make; if there are many, the first ones by name.
     pub disputed_records: Vec<DisputedRecord>,
-    /// How many such records there are in all.
+    /// The number of all such records.
     pub disputed_records_total: u64,
     /// What is wrong with the enforcer itself, one sentence each.
     pub faults: Vec<String>,
@@ -156,7 +158,7 @@ impl Enforcement {
         drop(sent);
     }
 
-    /// Whether what rules require is done.
+    /// The stance of the enforcer towards its rules.
     #[must_use]
     pub fn stance(&self) -> Stance {
         match (self.mode.as_str(), &self.breaker) {
@@ -175,7 +177,7 @@ impl Enforcement {
             && age_seconds > self.interval_seconds * MISSED_INTERVALS + LATE_SECONDS
     }
 
-    /// Whether cycles have not followed each other in time, so that what was found may not hold any more.
+    /// Whether a cycle is overdue, so that the findings may be out of date.
     fn is_late(&self, now_seconds: f64) -> bool {
         let age_seconds = now_seconds - self.updated_timestamp_seconds;
         self.interval_seconds > 0.0
@@ -249,7 +251,7 @@ pub struct EnforcementWaiver {
     pub reason: String,
 }
 
-/// Devices of which a rule judges nothing, since the driver does not measure what it looks at.
+/// Devices that a rule cannot judge, since the driver does not measure the quantity of the rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotJudged {
@@ -259,7 +261,7 @@ pub struct NotJudged {
     pub hostname: String,
     /// GPUs.
     pub gpus: Vec<u32>,
-    /// What is not measured, in one clause.
+    /// The missing measurement, in one clause.
     pub why: String,
 }
 
@@ -367,9 +369,9 @@ pub struct HeldViolation {
     pub stage: String,
     /// When the next step is due, or the last was taken, Unix time.
     pub at_seconds: Option<f64>,
-    /// When SIGKILL follows the SIGTERM that was sent, Unix time; absent if nothing follows.
+    /// The time of the SIGKILL that follows a sent SIGTERM, Unix time; absent if no signal follows.
     pub kill_seconds: Option<f64>,
-    /// The last warning, if it has not reached all its recipients.
+    /// The last warning, if a recipient has not received it.
     pub undelivered: Option<UndeliveredWarning>,
     /// Why it is held, or why what is due was not done.
     pub why: Option<String>,
@@ -387,15 +389,15 @@ pub struct HeldViolation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UndeliveredWarning {
-    /// Which warning it is, from 1.
+    /// The number of this warning, from 1.
     pub number: u64,
-    /// How many there are.
+    /// The number of all warnings before the action.
     pub of: u64,
-    /// Why it is not delivered.
+    /// The reason why the warning is not delivered.
     pub why: String,
-    /// Whether what follows waits for it.
+    /// Whether the next step waits for the delivery.
     pub is_waited_for: bool,
-    /// For how long the action waits after the delivery; absent if none follows.
+    /// The wait between delivery and action; absent if no action follows.
     pub wait_seconds: Option<f64>,
 }
 
@@ -426,7 +428,7 @@ impl HeldViolation {
             ("pending" | "warned" | "due", _) if stance == Stance::Stopped && !reports => {
                 NOTHING_UNTIL_RESET.to_owned()
             }
-            // Its next cycle is about to come, or late.
+            // The next cycle is due or late.
             ("pending", Some(until)) if until < now_seconds => match reports {
                 true => "it is reported in the next cycle, unless it is over".to_owned(),
                 false => "the next step comes in the next cycle, unless it is over".to_owned(),
@@ -463,7 +465,7 @@ impl HeldViolation {
         }
     }
 
-    /// What was done, in one clause.
+    /// The completed action, in one clause.
     #[must_use]
     pub fn done(&self, now_seconds: f64, zone: &TimeZone) -> String {
         let when = at(self.at_seconds.unwrap_or_default(), now_seconds, zone);
@@ -477,7 +479,7 @@ impl HeldViolation {
         }
     }
 
-    /// The signal that was sent last, where the action is one.
+    /// The last sent signal, if the action sends signals.
     fn signal(&self) -> Option<&'static str> {
         match self.action.as_str() {
             "kill" if self.kill_seconds.is_none() => Some("SIGKILL"),
@@ -486,7 +488,7 @@ impl HeldViolation {
         }
     }
 
-    /// What an action does, as a participle and as an infinitive.
+    /// The effect of an action, as a participle and as an infinitive.
     fn done_words(&self) -> (&'static str, &'static str) {
         match self.action.as_str() {
             "detach" => ("taken", "be taken"),
@@ -496,7 +498,7 @@ impl HeldViolation {
         }
     }
 
-    /// What would be ended or taken. A report does nothing to it.
+    /// The targets of the action. A report does nothing to its targets.
     fn targets_after_colon(&self) -> String {
         match &self.targets[..] {
             [] => String::new(),
@@ -506,7 +508,7 @@ impl HeldViolation {
     }
 }
 
-/// What is done while the breaker is open.
+/// The next step while the breaker is open.
 const NOTHING_UNTIL_RESET: &str = "nothing, until an administrator closes the breaker";
 
 fn at(seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
@@ -518,14 +520,14 @@ fn at(seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
     }
 }
 
-/// Whether what rules require is done.
+/// Whether the enforcer carries out the actions of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
-    /// It is.
+    /// The enforcer acts.
     Enforces,
-    /// It would be, if the breaker were not open.
+    /// The open breaker stops the enforcer.
     Stopped,
-    /// It is only said.
+    /// The enforcer reports only.
     OnlySays,
 }
 

@@ -1,8 +1,8 @@
 //! How an environment goes on whose last shell ended: one rule, for commands, exporter and enforcer.
 //!
-//! It goes on while one of its processes has a context on a device that it holds, or had one within the linger time. Which
-//! processes are its own, `belonging` decides. Processes without a context, such as agents, editors and servers of
-//! terminal multiplexers, keep no device.
+//! The environment goes on while one of its processes has a context on a device that the environment holds, or had one
+//! within the linger time. `belonging` decides which processes are the environment's own. Processes without a context,
+//! such as agents, editors and servers of terminal multiplexers, keep no device.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Use of devices that no environment of the user holds: what keeps a device from being handed out.
+//! Use of devices that no environment of the user holds. Such use keeps a device from being assigned.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{ProcessType, local_time_zone};
 use crate::text::{harmless, moment};
 
-/// A process that has a compute context on a GPU, and is in no environment that holds the GPU. Root's are none.
+/// A process with a compute context on a GPU, in no environment that holds the GPU. Processes of root do not count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutsideUse {
@@ -15,20 +15,20 @@ pub struct OutsideUse {
     pub gpu: u32,
     /// The process.
     pub pid: u32,
-    /// Its start in clock ticks since boot.
+    /// The start of the process in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Its user, who may have its uid as a subordinate one.
+    /// The user of the process; for a subordinate uid, the owner of that uid.
     pub uid: u32,
     /// The user's name, else `uid:1234`.
     pub username: String,
-    /// Memory of the GPU that it holds; absent where the driver does not report it.
+    /// Memory of the GPU that the process holds; absent where the driver does not report it.
     pub memory_used_bytes: Option<u64>,
-    /// When the process was started, Unix time; absent in what the enforcer publishes.
+    /// The start of the process, Unix time; absent in the enforcer's published file.
     #[serde(skip)]
     pub started_timestamp_seconds: Option<f64>,
 }
 
-/// Whether a process of this type has a compute context. Graphics alone keeps nobody from computing.
+/// Whether a process of this type has a compute context. A graphics context alone does not disturb computation.
 #[must_use]
 pub const fn computes(process_type: ProcessType) -> bool {
     matches!(
@@ -52,7 +52,7 @@ impl fmt::Display for OutsideUse {
     }
 }
 
-/// Bytes for people.
+/// Bytes in a readable unit.
 #[must_use]
 pub fn memory(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]

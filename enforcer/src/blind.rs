@@ -15,8 +15,8 @@ const HOST: &str = "host";
 /// The collectors that rules need.
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 
-/// Stand for devices that are not shown or of which the processes are not known, and for records of the state that are damaged, where the collector
-/// itself works.
+/// Names of two sources without a collector of their own. `devices`: a device is missing, or its processes are not
+/// known. `records`: a record of the state is damaged.
 const DEVICES: &str = "devices";
 const RECORDS: &str = "records";
 
@@ -130,7 +130,7 @@ fn works(snapshot: &Snapshot, collector: &str) -> bool {
     status.is_some_and(|status| status.success && status.current)
 }
 
-/// Devices that the driver does not show, or that answer and of which not all processes are known.
+/// Devices that the driver does not show, and devices that answer without showing all processes.
 pub(crate) fn unknown_devices(snapshot: &Snapshot) -> Option<String> {
     let error = snapshot.collectors.get("gpu").filter(|it| it.success);
     if let Some(missing) = error.and_then(|it| it.error.as_deref()) {
@@ -169,7 +169,7 @@ pub(crate) fn sees_nothing(hosts: &[HostSnapshot], blind: &[Blind]) -> bool {
         let mut of_host = blind.iter().filter(|it| it.hostname == host.hostname);
         of_host.any(|it| match it.source.as_str() {
             RECORDS => false,
-            // Also where no device answers.
+            // This includes a host on which no device answers.
             DEVICES => host.snapshot.as_deref().is_some_and(|snapshot| {
                 answering(snapshot).all(|gpu| !snapshot.processes_known(gpu))
             }),

@@ -52,7 +52,7 @@ pub fn held(violation: &Violation) -> HeldViolation {
     }
 }
 
-/// What rules do not judge as it is published.
+/// The devices that rules cannot judge, as they are published.
 #[must_use]
 pub fn not_judged(plan: &Plan) -> Vec<NotJudged> {
     let all = plan.not_judged.iter();

@@ -1,4 +1,4 @@
-//! Marks for users whom a warning has not reached: the prompt of a shell shows it when there is a newer one.
+//! Marks for users with an unread warning: the prompt of a shell shows a warning whose mark is new.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,18 +7,19 @@ use genv_core::enforcement::{Enforcement, unread_file, unread_uid};
 
 use crate::directory::{Audience, FileError, RuntimeDirectory};
 
-/// What a user has not read.
+/// The unread warnings of a user.
 type Warnings<'a> = Vec<(&'a str, &'a str, Option<&'a str>, u64)>;
 
-/// The marks that there are.
+/// The present marks.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
-    /// By uid, a hash of the warnings. None: what an earlier daemon left is not known.
+    /// A hash of the warnings, by uid. `None`: the marks of an earlier daemon are not read yet.
     written: Option<BTreeMap<u32, String>>,
 }
 
 impl Unread {
-    /// Writes the mark of each user who has other unread warnings than before, and removes those of users who have none.
+    /// Writes the mark of each user whose unread warnings have changed, and removes the marks of users without unread
+    /// warnings.
     ///
     /// # Errors
     /// A file cannot be written or removed.
@@ -70,7 +71,7 @@ fn replace(
     Ok(())
 }
 
-/// The marks of an earlier daemon: of which warnings is not known.
+/// The marks of an earlier daemon, without their warnings.
 fn left(directory: &RuntimeDirectory) -> BTreeMap<u32, String> {
     let entries = fs::read_dir(directory.path())
         .into_iter()
@@ -102,7 +103,7 @@ mod tests {
     fn each_user_with_an_unread_warning_has_a_mark_that_is_new_with_each_other_warning() {
         let folder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(folder.path()).unwrap();
-        // What an earlier daemon left.
+        // An earlier daemon left this mark.
         directory
             .replace("unread-7", b"", Audience::Everybody)
             .unwrap();

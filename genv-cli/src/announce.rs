@@ -1,4 +1,4 @@
-//! What a command has done to the environment of a shell, in one line for the person who types there. Scripts get none.
+//! One line for an interactive user about the effect of a command on a shell's environment. Scripts get no line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::machine::tell;
 use crate::output::harmless;
 use crate::shell::Caller;
 
-/// How many processes a line names.
+/// The number of processes that a line names.
 const MOST_NAMED: usize = 3;
 
 /// Whether the line is left out.
@@ -26,27 +26,27 @@ pub(crate) struct QuietFlag {
 }
 
 impl QuietFlag {
-    /// Whether a person reads what this command prints.
+    /// Whether a user reads the output of this command.
     pub(crate) fn announcer(self, caller: &Caller) -> Announcer {
         Announcer::of(caller).unless(self.quiet)
     }
 }
 
-/// Prints the line, or does not.
+/// Prints the line or drops it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Announcer {
     is_read: bool,
 }
 
 impl Announcer {
-    /// It prints if the shell is interactive and stderr is a terminal.
+    /// Prints if the shell is interactive and stderr is a terminal.
     pub(crate) fn of(caller: &Caller) -> Self {
         Self {
             is_read: caller.interactive() && io::stderr().is_terminal(),
         }
     }
 
-    /// It does not print if `quiet`.
+    /// Does not print if `quiet`.
     pub(crate) const fn unless(self, quiet: bool) -> Self {
         Self {
             is_read: self.is_read && !quiet,
@@ -67,7 +67,7 @@ pub(crate) struct HeldDevice {
     /// Absent if the driver has not answered.
     model: Option<String>,
     total: Option<MemoryAmount>,
-    /// Absent: all of it.
+    /// The claimed memory; absent: all memory.
     claimed: Option<MemoryAmount>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Activated<'a> {
     pub(crate) activation: Activation,
     pub(crate) devices: &'a [HeldDevice],
     pub(crate) configuration: &'a Configuration,
-    /// The folder that was read, and what of it counts.
+    /// The folder of the loaded `.genv`, and its effective values.
     pub(crate) loaded: Option<(&'a Path, Configuration)>,
 }
 
@@ -175,7 +175,7 @@ impl fmt::Display for Attached<'_> {
 /// `genv detach`
 pub(crate) struct Detached<'a> {
     pub(crate) eid: &'a str,
-    /// Which devices were detached, and which are left.
+    /// The detached devices, and the remaining ones.
     pub(crate) gone: &'a [u32],
     pub(crate) left: &'a [u32],
 }
@@ -225,20 +225,20 @@ impl fmt::Display for Configured<'_> {
 /// `genv deactivate`
 pub(crate) struct Deactivated<'a> {
     pub(crate) eid: &'a str,
-    /// The devices that the environment had.
+    /// The former devices of the environment.
     pub(crate) devices: &'a [u32],
     pub(crate) fate: Fate,
 }
 
-/// What becomes of an environment when a shell leaves it.
+/// The fate of an environment after a shell has left it.
 pub(crate) enum Fate {
-    /// It had ended before.
+    /// The environment had ended before.
     HadEnded,
-    /// It is another user's, whose environment the shell was not in.
+    /// The environment is another user's, and the shell was not in it.
     OfAnother,
-    /// It ended with the shell.
+    /// The environment ends with the shell.
     Ends,
-    /// It goes on, with these members.
+    /// The environment goes on, with these members.
     GoesOn(EnvironmentState),
 }
 
@@ -333,14 +333,14 @@ fn indices(devices: &[u32]) -> String {
     }
 }
 
-/// The devices that are not among others.
+/// The devices that are not in `others`.
 fn without(devices: &[HeldDevice], others: &[HeldDevice]) -> Vec<HeldDevice> {
     let is_other = |it: &HeldDevice| others.iter().any(|other| other.index == it.index);
     let rest = devices.iter().filter(|it| !is_other(it));
     rest.cloned().collect()
 }
 
-/// Whether devices and what is claimed of them are the same; the model may have become known meanwhile.
+/// Whether devices and claimed memory are the same. The model may have become known meanwhile.
 fn same(before: &[HeldDevice], now: &[HeldDevice]) -> bool {
     let claims = |devices: &[HeldDevice]| -> Vec<(u32, Option<MemoryAmount>)> {
         devices.iter().map(|it| (it.index, it.claimed)).collect()

@@ -65,9 +65,9 @@ impl Running {
         self.child.id()
     }
 
-    /// Ends it.
+    /// Kills the process.
     pub(crate) fn kill(mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 
@@ -106,7 +106,7 @@ impl Running {
     }
 }
 
-/// The exit code that tells how a command ended: 128 + n for signal n.
+/// The exit code for the end of a command: 128 + n for signal n.
 pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,

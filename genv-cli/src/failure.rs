@@ -32,26 +32,27 @@ pub(crate) enum Failure {
         /// The environment.
         eid: String,
     },
-    /// The environment is another user's. The name is looked up when this is printed: it is found while the state is locked.
+    /// The environment is another user's. The error arises while the state is locked: its display looks the name up
+    /// later.
     #[error("cannot {task}: environment {} belongs to the user {}. 'genv activate' with another id, or with none, \
              starts one of your own", .eid.escape_debug(), users::shown(*.uid))]
     OfAnother {
-        /// What it was to do.
+        /// The attempted task.
         task: String,
         /// The environment.
         eid: String,
         /// Its user.
         uid: u32,
     },
-    /// Only this user and root may do it from outside of an environment. The name is looked up when this is printed.
+    /// Outside of an environment, only its user and root may do this. The display looks the name up.
     #[error("cannot {task} of the user {}: that is for them and for root. Ask them, or run it with sudo", users::shown(*.uid))]
     ForAnother {
-        /// What it was to do.
+        /// The attempted task.
         task: String,
         /// The user.
         uid: u32,
     },
-    /// Others wait for devices, first come first. Their names are looked up when this is printed.
+    /// Other processes wait for devices, first come first served. The display looks their users' names up.
     #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", who_waits(.0))]
     OthersWait(Vec<Waiting>),
     /// There are not the devices that are needed.

@@ -133,7 +133,7 @@ impl Machine {
         read
     }
 
-    /// Who waits in the queue for devices, by a state that was read, first come first.
+    /// The processes that wait in the queue of a state, in order of arrival.
     pub(crate) fn waiting(&mut self, state: &State) -> Vec<Waiting> {
         self.store.waiting(state)
     }
@@ -168,12 +168,12 @@ impl Machine {
         self.gpus()?.sample(patience)
     }
 
-    /// What is known for an environment that is to be attached: which GPUs there are, and who uses them.
+    /// The facts for an attachment to an environment: the GPUs of the machine and the processes on them.
     ///
-    /// What they are is waited for only if the state does not know it.
+    /// The call waits long for the GPUs only if the state does not know them.
     ///
     /// # Errors
-    /// Neither they nor the state tell what they are; or what names them is wrong.
+    /// Neither the GPUs nor the state answer, or the configuration of the GPUs is wrong.
     pub(crate) fn survey(&mut self, state: &State, eid: &str) -> Result<Survey, NoSample> {
         let unknown = state.devices.is_empty();
         let patience = if unknown {
@@ -225,7 +225,7 @@ impl Machine {
         }
     }
 
-    /// Which processes of all users but root use devices outside of environments, as far as that is known within
+    /// The processes of all users except root that use devices outside of environments, as far as they are known within
     /// [`USAGE_PATIENCE`].
     pub(crate) fn outside_uses(&mut self, state: &State) -> OutsideUses {
         let published = self.published();
@@ -236,7 +236,7 @@ impl Machine {
         outside_uses(published, sample.as_ref(), state, gpus.processes.as_mut())
     }
 
-    /// As [`Machine::outside_uses`], of those that keep the caller from a device.
+    /// As [`Machine::outside_uses`], but only processes that keep the caller from a device.
     pub(crate) fn uses_of_others(&mut self, state: &State) -> OutsideUses {
         let uses = self.outside_uses(state);
         match self.gpus() {
@@ -245,16 +245,16 @@ impl Machine {
         }
     }
 
-    /// What the enforcer published of this machine's GPUs; of invented ones it knows nothing.
+    /// The enforcer's published use of this machine's GPUs; nothing for simulated GPUs.
     fn published(&self) -> Option<Vec<OutsideUse>> {
         (!self.is_simulated()).then(outside::published).flatten()
     }
 
-    /// Processes of an environment that have a context on a device that it holds, and those of its user that may be. The GPUs
-    /// may take so long to answer.
+    /// The processes of an environment with a context on a device that the environment holds, and processes of its user
+    /// that may be such. `patience` is the limit for the GPUs' answer.
     ///
     /// # Errors
-    /// They do not answer, or not of all these devices.
+    /// The GPUs do not answer, or not for all these devices.
     pub(crate) fn jobs(
         &mut self,
         state: &State,
@@ -282,7 +282,7 @@ impl Machine {
             members: members.copied().collect(),
         });
         let mut live = live_environments(state, &table);
-        // Its processes are in it for as long as it is listed, though its last shell may have ended.
+        // A listed environment has its processes even after its last shell has ended.
         if !live.iter().any(|live| live.environment.eid == eid) {
             let mut environments = state.environments.iter();
             let listed = environments.find(|it| it.eid == eid);
@@ -327,7 +327,7 @@ impl Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) process: ProcessId,
-    /// Whether it does not show its environment, as one that overwrote its variables.
+    /// Whether the process hides its environment, for example by overwriting its variables.
     pub(crate) is_unclear: bool,
     pub(crate) comm: String,
     pub(crate) devices: Vec<u32>,
@@ -338,11 +338,11 @@ pub(crate) struct Job {
 pub(crate) struct Survey {
     pub(crate) inventory: Option<Inventory>,
     pub(crate) usage: DeviceUsage,
-    /// Devices of which it is not known who uses them.
+    /// Devices with unknown processes.
     pub(crate) unknown: BTreeSet<u32>,
-    /// Why they told nothing at all.
+    /// The reason for a missing answer.
     pub(crate) silence: Option<String>,
-    /// The models of the whole GPUs, where they are known.
+    /// The known models of whole GPUs.
     pub(crate) models: BTreeMap<u32, String>,
 }
 
@@ -420,8 +420,8 @@ fn contexts(sample: &GpuSample) -> Contexts {
         let pids = device.processes.iter().flatten().map(|process| process.pid);
         contexts.entry(device.index.gpu).or_default().extend(pids);
     }
-    // Where the contexts of a part of a GPU are not known, those of the whole are not; nor where no other answer confirms
-    // that no process uses the device.
+    // The contexts of a GPU are not known if those of one of its parts are not, or if no other reading confirms an
+    // empty list of processes.
     let is_unused = |gpu| contexts.get(gpu).is_none_or(BTreeSet::is_empty);
     let unknown = sample.devices.iter().filter(|it| {
         it.lost
@@ -439,7 +439,7 @@ fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
     named.collect()
 }
 
-/// By what the enforcer published lately; without it, by what GPUs told.
+/// The uses by a recent file of the enforcer; without one, by the GPUs' answer.
 fn outside_uses(
     published: Option<Vec<OutsideUse>>,
     sample: Option<&GpuSample>,

@@ -1,5 +1,5 @@
-//! Who uses devices that no environment of the user holds: by what the enforcer published, or else by what the driver reports
-//! now.
+//! The processes that use devices which no environment of their user holds, by the enforcer's published file, or else
+//! by the driver's present answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,31 +15,31 @@ use genv_core::state::{Contexts, State};
 
 use crate::ago::now_seconds;
 
-/// How old what the enforcer published may be.
+/// The maximum age of the enforcer's published file.
 const MOST_SECONDS: f64 = 15.0;
 
 /// The processes that use each GPU.
 pub(crate) type OutsideUses = BTreeMap<u32, Vec<OutsideUse>>;
 
-/// What the enforcer of this machine published within [`MOST_SECONDS`], of processes that may have ended since.
+/// The uses that this machine's enforcer published within [`MOST_SECONDS`]. A process may have ended since.
 pub(crate) fn published() -> Option<Vec<OutsideUse>> {
     let status = Enforcement::read(Path::new(ENFORCER_DIRECTORY)).ok()??;
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
-    // A clock that was set back makes it no newer.
+    // A file from the future is not recent: the clock was set back.
     status
         .outside
         .filter(|_| (-1.0..=MOST_SECONDS).contains(&age_seconds))
 }
 
-/// The processes of what was published that still use their GPU, as far as /proc, the state and the driver's answer, if there
-/// is one, show that.
+/// The published processes that still use their GPU, as far as /proc, the state and the driver's answer, if any, show
+/// this.
 pub(crate) fn remaining(
     published: Vec<OutsideUse>,
     contexts: Option<&Contexts>,
     state: &State,
     processes: &mut dyn ProcessSource,
 ) -> OutsideUses {
-    // Below, these pids are other processes.
+    // In a pid namespace below, these pids belong to other processes.
     if !in_initial_pid_namespace() {
         return by_gpu(published);
     }
@@ -48,7 +48,7 @@ pub(crate) fn remaining(
         by_gpu(published.into_iter().filter_map(|mut it| {
             match table.processes.get(&it.pid)? {
                 ProcessRead::Present(facts) if facts.start_time_ticks == it.start_time_ticks => {}
-                // Nothing of it may be read (hidepid).
+                // The process is hidden (hidepid).
                 ProcessRead::Unreadable => {}
                 ProcessRead::Present(_) | ProcessRead::Vanished => return None,
             }
@@ -64,8 +64,8 @@ pub(crate) fn remaining(
     })
 }
 
-/// The processes that compute on GPUs by what the driver reports, and are in no environment that holds the GPU. What cannot be
-/// shown to be so is not among them.
+/// The processes that by the driver compute on GPUs, and are in no environment that holds the GPU. Processes without
+/// proof of this are left out.
 pub(crate) fn judged(
     sample: &GpuSample,
     state: &State,
@@ -77,7 +77,7 @@ pub(crate) fn judged(
         for process in computing.filter(|it| computes(it.process_type)) {
             let memory = process.memory_used_bytes;
             uses.entry((device.index.gpu, process.pid))
-                // It is on several parts of the GPU.
+                // The process uses several parts of the GPU.
                 .and_modify(|known| *known = known.zip(memory).map(|(a, b)| a.saturating_add(b)))
                 .or_insert(memory);
         }
@@ -116,7 +116,7 @@ pub(crate) fn judged(
     by_gpu(outside)
 }
 
-/// Those that keep a user from a device: not the user's own, nor those of a user who holds a part of the device.
+/// The uses that keep a user from a device: not the user's own, and not those of a user who holds a part of the device.
 pub(crate) fn of_others(
     mut uses: OutsideUses,
     user: u32,
@@ -145,7 +145,7 @@ fn by_gpu(uses: impl IntoIterator<Item = OutsideUse>) -> OutsideUses {
     all
 }
 
-/// Asks a question of processes, by what /proc and the state show of them.
+/// Answers a question about processes by /proc and the state.
 fn judging<T>(
     pids: Vec<u32>,
     state: &State,
@@ -158,7 +158,7 @@ fn judging<T>(
         members: members.copied().collect(),
     });
     let mut live = live_environments(state, &table);
-    // Its processes are in it for as long as it is listed, though its last shell may have ended.
+    // A listed environment has its processes even after its last shell has ended.
     for environment in &state.environments {
         if !live.iter().any(|it| it.environment.eid == environment.eid) {
             live.push(LiveEnvironment::without_members(environment));

@@ -41,7 +41,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) caller: Option<&'a Caller>,
     /// Whether devices of others may be shared: then nobody waits.
     pub(crate) over_subscribe: bool,
-    /// Whether devices may be taken that other users' processes use and do not hold.
+    /// Whether the attempt may take devices that other users' processes use without holding them.
     pub(crate) force: ForceFlag,
     pub(crate) wait: WaitFlag,
 }
@@ -54,7 +54,7 @@ pub(crate) struct ForceFlag {
     force: bool,
 }
 
-/// Set to 1 it has devices handed out as by genv 1.x, whoever uses them.
+/// If set to 1, devices are assigned as by genv 1.x, whatever processes use them.
 const ATTACH_USED: &str = "GENV_ATTACH_USED";
 
 /// One attempt: changes the state such that the environment has its devices.
@@ -88,11 +88,11 @@ pub(crate) fn obtain<T>(
 
 /// What came of an attempt.
 enum Outcome<T> {
-    /// With these devices more than before.
+    /// The attempt succeeded, and added these devices.
     Done(T, Vec<u32>),
-    /// It is the next in the queue now, and has to know who uses the devices.
+    /// The process is next in the queue, and has to learn the processes on the devices.
     Next,
-    /// It is in the queue, behind so many, because of this.
+    /// The process is in the queue, behind this number of others, for this reason.
     Waits(usize, anyhow::Error),
 }
 
@@ -224,7 +224,7 @@ impl Place<'_> {
     }
 }
 
-/// Those who wait as the beginning of a sentence, the first with name and process.
+/// The waiting processes as the beginning of a sentence; the first with user and pid.
 pub(crate) fn who_waits(waiting: &[Waiting]) -> String {
     let first = waiting.first().map_or_else(
         || "another process".to_owned(),
@@ -260,7 +260,7 @@ fn is_refusal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
 }
 
-/// The processes because of which devices are refused that they do not hold.
+/// The processes that caused the refusal by using devices without holding them.
 fn in_the_way(refusal: &anyhow::Error) -> &[OutsideUse] {
     let refusal = match refusal.downcast_ref() {
         Some(ChangeError::Allocate(refusal)) => Some(refusal),
@@ -270,7 +270,7 @@ fn in_the_way(refusal: &anyhow::Error) -> &[OutsideUse] {
 }
 
 impl ForceFlag {
-    /// What of a survey decides which devices there are.
+    /// The part of a survey that decides about available devices.
     fn heeded(self, survey: &Survey) -> Survey {
         let mut heeded = survey.clone();
         if self.force || attaches_used() {
@@ -284,7 +284,7 @@ fn attaches_used() -> bool {
     env::var_os(ATTACH_USED).is_some_and(|value| value == "1")
 }
 
-/// Warns of use by those who do not hold them on devices that were handed out all the same, or of which it is not known.
+/// Warns of assigned devices that processes use without holding them, or whose processes are not known.
 fn note(survey: &Survey, handed_out: &[u32]) {
     if attaches_used() {
         return;
@@ -319,7 +319,7 @@ fn note(survey: &Survey, handed_out: &[u32]) {
     }
 }
 
-/// Whether the attempt would succeed if nobody else had or used devices.
+/// Whether the attempt would succeed without other environments and other use of devices.
 fn comes_free<T>(
     state: &EditableState,
     eid: &str,
@@ -339,7 +339,7 @@ fn comes_free<T>(
 /// A person who waits, at a terminal or not.
 struct Person {
     signals: Receiver<i32>,
-    /// The place, and the processes that are waited for.
+    /// The place in the queue, and the processes that the user waits for.
     shown: Option<(usize, Vec<u32>)>,
     terminal: bool,
 }
@@ -372,8 +372,8 @@ impl Person {
         self.signals.recv_timeout(time).ok()
     }
 
-    /// Tells the place in the queue, and which processes are waited for: on a terminal in a line that is kept up to date, else
-    /// once, and again when other processes are in the way.
+    /// Shows the place in the queue and the processes that the user waits for. On a terminal the line is kept up to
+    /// date. Otherwise the line appears once, and again when other processes hinder the attempt.
     fn show(&mut self, ahead: usize, uses: &[OutsideUse]) {
         let pids: Vec<u32> = uses.iter().map(|it| it.pid).collect();
         if let Some((shown_ahead, shown)) = &self.shown {

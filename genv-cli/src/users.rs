@@ -1,4 +1,4 @@
-//! Users as people see them: by uid, with the name that the name service has, whatever name a record has.
+//! The display of users: by uid, with the name of the name service, whatever name a record has.
 
 use std::collections::HashMap;
 

@@ -140,7 +140,7 @@ impl Lab {
     }
 }
 
-/// Puts genv-exporter here, with [`PORT_HERE`] in the place of the port on which it listens by default.
+/// Installs genv-exporter here, with [`PORT_HERE`] as its default port.
 fn put_exporter(to: &Path) -> Result<()> {
     let program = program("genv-exporter")?;
     if *PORT_HERE == EXPORTER_PORT {

@@ -159,7 +159,7 @@ impl Books {
         let wanted = warnings.get(key.0.as_str()).copied();
         ensure!(Some(round.len()) == wanted, "{round:?} before {line}");
         for warning in round {
-            // Users without a terminal are warned all the same: the file says nothing of `undelivered`.
+            // A warning to a user without a terminal counts too: the file does not set `undelivered`.
             let is_known = ["done", "failed"].contains(&text(warning, "result")?);
             ensure!(is_known, "{warning}");
             let end = warning["end_timestamp_seconds"].as_f64();

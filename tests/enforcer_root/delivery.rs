@@ -125,7 +125,7 @@ fn a_prompt_shows_a_warning_to_a_user_whose_terminal_takes_no_messages() -> Resu
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(1)?;
 
-    // The user sees the enforcer's directory where it is on every machine.
+    // The user sees the enforcer's directory at its usual path.
     let account = Account::new()?;
     let script = format!(
         "mount -t tmpfs tmpfs /var/lib && mkdir /var/lib/genv-enforcer && mount --bind {} /var/lib/genv-enforcer && \

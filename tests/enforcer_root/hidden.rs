@@ -44,7 +44,7 @@ fn an_unknown_process_hides_the_idleness_of_its_own_user_alone() -> Result<()> {
         let folder = tempfile::tempdir()?;
         users(folder.path(), &["alice", "bob"], &[])?;
         subordinate_uids(folder.path(), "alice:700000:1000\n")?;
-        // Bob starts a setuid program of root's, too.
+        // Bob also starts a setuid program of root.
         for (uid, owner) in [(ALICE, "alice"), (BOB, "bob"), (BELOW, "alice"), (0, "bob")] {
             let member = sleeper_of(ALICE, &ANYTHING)?;
             let (sleeper, setuid);

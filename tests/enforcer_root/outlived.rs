@@ -1,5 +1,5 @@
-//! A job that outlived its shell, and another user who writes into the state files: nothing is done to the job until its own
-//! user ends the environment.
+//! A job that outlived its shell, and another user who writes into the state files: no action hits the job until its
+//! own user ends the environment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,12 +19,13 @@ use crate::stage::{ALICE, ANYTHING, BOB};
 
 const MALLORY: u32 = BOB + 1;
 
-/// What uses a device and is in no environment ends at once, and what uses a device that its environment does not hold.
+/// These rules end a process on a device at once if the process is in no environment, or in an environment that does
+/// not hold the device.
 const AT_ONCE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nrules:\n\
      - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n\
      - {kind: env-devices, action: terminate, for: 0s, warn: []}\n";
 
-/// What a line of bash prints that a user runs.
+/// The output of a bash line that a user runs.
 fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
     let genv = setup.program("genv", &[])?;
     let programs = Path::new(genv.get_program());
@@ -48,14 +49,14 @@ fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// An enforcer, and a job of Bob's that works on device 0 of an environment whose shell ended.
+/// An enforcer, and a job of Bob on device 0 of an environment whose shell has ended.
 struct Lab {
     enforcer: Enforcer,
     job: Orphan,
 }
 
 impl Lab {
-    /// `is_recorded`: a command of Bob's wrote the job down.
+    /// `is_recorded`: a command of Bob recorded the job.
     fn new(is_recorded: bool) -> Result<Self> {
         let setup = Setup::new(&used_by(&[]), AT_ONCE)?;
         fs::create_dir(setup.genv_directory())?;
@@ -109,7 +110,7 @@ impl Lab {
     }
 }
 
-/// What another user does, and what it is called.
+/// An act of another user, with its name.
 type Mischief = (&'static str, fn(&Lab) -> Result<()>);
 
 const MISCHIEF: [Mischief; 5] = [
@@ -138,7 +139,7 @@ fn a_job_that_outlived_its_shell_goes_on_whatever_others_write() -> Result<()> {
             let lab = Lab::new(is_recorded)?;
             mischief(&lab)?;
             lab.lives(&format!("{what}, recorded: {is_recorded}"))?;
-            // Nor after a restart.
+            // A restart must not change this.
             let Lab { enforcer, job } = lab;
             let (_, setup) = enforcer.terminate()?;
             let enforcer = setup.start()?;

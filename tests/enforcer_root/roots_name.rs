@@ -1,4 +1,4 @@
-//! Devices that users hold in root's name, and those of root's own environments.
+//! Devices that users hold in root's name, and devices of root's own environments.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use crate::stage::ALICE;
 
-/// Takes what the limit does not allow; no rule reaches what is root's own.
+/// This rule takes devices beyond the limit. No rule reaches root's own environments.
 const NO_DEVICE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nnever: {users: [root]}\n\
      rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n";
 
-/// Environments that hold a device, by the files.
+/// The environments that hold a device, by the files.
 fn holders(setup: &Setup) -> Result<Vec<String>> {
     let devices = fs::read(setup.genv_directory().join("devices.json"))?;
     let devices: Value = serde_json::from_slice(&devices)?;
@@ -37,7 +37,7 @@ fn disputed(enforcer: &Enforcer) -> Result<String> {
 fn devices_that_a_user_holds_in_the_name_of_root_are_taken_back() -> Result<()> {
     require_root();
     let of_alice = sleeper_of(ALICE, &[])?;
-    // As su and sudo, with their caller's variables, while they wait for a password.
+    // These processes are like su and sudo waiting for a password, with their caller's variables.
     let named = [
         ("GENV_ENVIRONMENT_ID", "parked"),
         ("CUDA_VISIBLE_DEVICES", "0,1"),
@@ -79,7 +79,7 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
     state::write(&folder, 2, &all)?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(3)?;
-    // A shell of root's in a terminal, in an environment of genv 1.4.3.
+    // A shell of root in a terminal, in an environment of genv 1.4.3.
     let file = folder.join("shell");
     let line = format!("echo $$ > {}; exec sleep 1000000", file.display());
     let mut terminal = Command::new("script");
@@ -98,7 +98,7 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
         enforcer.log()
     );
     ensure!(disputed(&enforcer)? == "[]", "{}", disputed(&enforcer)?);
-    // And one of this genv.
+    // A shell of root in an environment of this genv.
     state::write(&folder, 2, &all[..1])?;
     let mut genv = enforcer
         .setup()

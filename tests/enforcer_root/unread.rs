@@ -1,4 +1,4 @@
-//! A process whose variables nobody can read: a page of its memory waits for a file system of its user.
+//! A process with unreadable variables: a page of its memory waits for a file system of its user.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::stage::ANYTHING;
 const CONFIG: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\n\
     rules:\n- {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
 
-/// Less than the process hangs.
+/// A time shorter than the hang of the process.
 const SHORT: Duration = Duration::from_secs(30);
 
 fn with_own_mounts(test: impl FnOnce() -> Result<()> + Send) -> Result<()> {

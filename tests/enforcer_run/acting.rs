@@ -64,7 +64,7 @@ fn promise_04_a_fresh_install_only_reports() -> Result<()> {
     Ok(())
 }
 
-/// Ends its first thread; the other one sleeps on.
+/// Ends its first thread; the other thread sleeps on.
 const FIRST_THREAD_ENDS: &str = "import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(1000000,)).start()
 ctypes.CDLL(None).pthread_exit(None)";

@@ -175,7 +175,7 @@ fn a_breaker_that_trips_stops_everything_until_it_is_reset() -> Result<()> {
         said.contains("closed again") || said.contains("was not open"),
         "{said}"
     );
-    // Who resets it accepts what is due.
+    // The administrator who resets the breaker accepts the due actions.
     for pid in pids {
         ends(pid)?;
     }

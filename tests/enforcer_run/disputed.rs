@@ -98,7 +98,7 @@ impl Lab {
         Ok(())
     }
 
-    /// What `genv why` prints about the victim.
+    /// The output of `genv why` about the victim.
     fn why(&self) -> Result<String> {
         let user = format!("--user=uid:{}", victim());
         let setup = self.enforcer.setup();
@@ -183,7 +183,7 @@ fn a_record_that_another_removes_ends_nothing_while_a_process_of_it_lives() -> R
     let lab = Lab::new("kind: non-env-processes, action: terminate", |_| ())?;
     state::write(&lab.genv_directory(), 2, &[])?;
     lab.is_spared("it was removed while processes of it live")?;
-    // The process keeps it as its shell did.
+    // The process keeps the environment as its shell did.
     let Lab {
         enforcer,
         member,

@@ -63,7 +63,7 @@ fn holds_the_lock(how: &str) -> Result<()> {
         .rewrite_scenario(&used_by(&[outsider.pid()]))?;
     ends(outsider.pid())?;
     enforcer.wait_for_cycles(20)?;
-    // Some read for a moment.
+    // A few threads read for a moment.
     ensure!(threads()? <= before + 5, "a thread waits for each attempt");
     let scrape = enforcer.scrape()?;
     assert_eq!(scrape.value("genv_enforcer_state_lock_held", &[])?, 1.0);
@@ -107,7 +107,7 @@ fn a_lease_on_the_lock_stops_no_detach() -> Result<()> {
     stops_no_detach(lease)
 }
 
-/// Whether devices are taken whatever is in the place of `genv.lock`.
+/// Checks that the enforcer takes devices despite the planted obstacle in the place of `genv.lock`.
 fn stops_no_detach<T>(plant: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
     let (setup, _member) = taking_both("")?;
     let genv = setup.genv_directory();
@@ -194,13 +194,13 @@ fn of_many_processes_of_a_user_log_and_audit_have_some_and_how_many_there_are() 
         all.is_some_and(|it| it.iter().any(|it| it["rule"] == "(too many)"))
     })?;
     assert_eq!(status["violations"].as_array().map(Vec::len), Some(101));
-    // A cycle to which a busy machine gave no answer of the driver in time counts none.
+    // On a busy machine the driver's answer may be late, and such a cycle counts no violation.
     enforcer.wait_for_metrics("all are counted", |scrape| {
         let of_rule = scrape.all("genv_enforcer_violations", &[("rule", "non-env-processes")]);
         of_rule.iter().map(|it| it.1).sum::<f64>() == 150.0
     })?;
     let log = enforcer.log();
-    // Half of the lines say that a rule is broken, and half what would be done.
+    // Half of the lines report a broken rule, and half report the pending action.
     let lines = log.matches("rule=\"non-env-processes\"").count();
     assert_eq!(lines, 20, "{log}");
     ensure!(log.contains("and 280 more of this user"), "{log}");

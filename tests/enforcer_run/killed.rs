@@ -99,7 +99,7 @@ impl Case {
         })
     }
 
-    /// The signals by which steps end a process that the kernel took, in all runs.
+    /// The signals of the steps against a process that the kernel accepted, in all runs.
     fn signals(&self) -> Result<Vec<&'static str>> {
         let mut signals = Vec::new();
         for run in 0..self.runs {
@@ -107,7 +107,7 @@ impl Case {
             let sent = trace
                 .lines()
                 .filter(|it| it.contains("pidfd_send_signal(") && it.ends_with(" = 0"));
-            // SIGCONT, which follows SIGTERM, is no step of its own.
+            // SIGCONT follows SIGTERM, and is no step of its own.
             for line in sent.filter(|it| !it.contains("SIGCONT")) {
                 signals.push(if line.contains("SIGTERM") {
                     "SIGTERM"

@@ -1,5 +1,5 @@
-//! A process that works on one device keeps it when another one is taken, and one that only the driver's list shows on a
-//! device uses none.
+//! A process that works on one device keeps that device when another one is taken. A process that only the driver's
+//! list shows on a device does not use the device.
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::{Setup, ends, enforcing, is_alive, sleeper, victim};

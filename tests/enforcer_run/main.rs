@@ -23,7 +23,8 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
 
-/// An enforcer that is to detach both devices of the victim's environment `e1`, with further rules; and the member of `e1`.
+/// An enforcer with a rule that detaches both devices of the victim's environment `e1`, and with further rules; and the
+/// member of `e1`.
 fn taking_both(further_rules: &str) -> Result<(Setup, Sleeper)> {
     let member = sleeper(&[])?;
     let setup = Setup::new(

@@ -1,5 +1,5 @@
-//! What status, metrics and commands report of signals that did not end a process, of processes that ended and are listed
-//! still, and of devices that cannot be judged.
+//! The reports in status, metrics and commands about signals that did not end a process, about ended processes that are
+//! still listed, and about devices that cannot be judged.
 
 use std::process::Command;
 

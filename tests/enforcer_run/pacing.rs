@@ -147,12 +147,12 @@ fn processes_that_wait_for_their_turn_go_on_where_they_work_on_another_device_by
     let setup = lab.enforcer.setup();
     let environment = Environment::new("E", victim(), lab.member.pid(), &[1]);
     state::write(&setup.genv_directory(), 2, &[environment])?;
-    // All that are left are busy together: more than 5 % each, and no more than the whole device.
+    // The remaining processes work together: each uses more than 5 %, and all use no more than the whole device.
     let left = || -> Vec<u32> {
         let pids = lab.pids.iter().copied();
         pids.filter(|pid| is_alive(*pid)).collect()
     };
-    // With the device, six of the user's.
+    // The detach and five signals are six acts against the user.
     until("five have ended", || Ok(left().len() == JOB - 5))?;
     let works = "memory: 1gi}, {index: 1, memory: 1gi, utilization: 0.06}]";
     let works = used_by(&left()).replace("memory: 1gi}]", works);

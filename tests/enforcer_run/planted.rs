@@ -158,7 +158,7 @@ fn a_user_with_one_record_of_30_mebibytes_hides_no_violation_of_another() -> Res
     hides_no_violation(1, 30 << 20, 30 << 20)
 }
 
-/// Whether the enforcer ends an outsider while another user has so many records with names of this size.
+/// Checks that the enforcer ends an outsider although another user has this number of records with names of this size.
 fn hides_no_violation(records: usize, name_bytes: usize, least_bytes: u64) -> Result<()> {
     let member = sleeper(&[])?;
     let outside = sleeper(&[])?;

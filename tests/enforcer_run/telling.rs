@@ -99,7 +99,7 @@ impl InTerminal {
     }
 }
 
-/// What the first lines of a notice hold.
+/// A part of the first lines of a notice.
 fn about(pid: u32) -> String {
     format!("process {pid} ")
 }
@@ -144,7 +144,7 @@ fn many_notices_are_one_text() -> Result<()> {
     pids.push(terminal.pid);
     let config = ends_outsiders("enforce", "for: 0s, warn: [1s], undelivered: hold");
     let _enforcer = Setup::new(&used_by(&pids), &config)?.start()?;
-    // On a slow machine a process may be seen a cycle later, and have a text of its own.
+    // On a slow machine the enforcer may see a process one cycle later, and write a separate notice.
     let named = |text: &str| {
         pids.iter()
             .filter(|pid| text.contains(&about(**pid)))

@@ -71,7 +71,7 @@ fn taking_back_what_another_adds_delays_no_violation() -> Result<()> {
     let member = sleeper(&[])?;
     let rules = "- {kind: max-devices-per-user, limit: 1, action: detach, for: 0s, warn: []}\n\
                  - {kind: non-env-processes, action: terminate, for: 0s, warn: []}\n";
-    // Three acts against one user in a minute.
+    // The limit for one user is three acts in a minute.
     let config = enforcing(rules).replace("users: 1}", "users: 1, signals_per_minute: 4}");
     let setup = Setup::new(&used_by(&[]), &config)?;
     let folder = setup.genv_directory();
@@ -82,7 +82,7 @@ fn taking_back_what_another_adds_delays_no_violation() -> Result<()> {
     for _ in 0..4 {
         attach(&folder, "e1", 1, None)?;
         is_taken_back(&folder, 1)?;
-        // Seen without it, it is attached anew.
+        // The enforcer must see the device free, so that the next attachment counts as new.
         enforcer.wait_for_cycles(2)?;
     }
     let outsider = sleeper(&[])?;

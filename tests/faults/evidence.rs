@@ -233,7 +233,7 @@ fn a_split_device_whose_parts_cannot_all_be_asked_is_not_free() -> Result<()> {
             "nvmlDeviceGetMigDeviceHandleByIndex",
             "error: invalid_argument",
         ),
-        // As if it had none.
+        // The GPU seems to have no MIG devices.
         ("nvmlDeviceGetMigDeviceHandleByIndex", "error: not_found"),
         ("nvmlDeviceGetMaxMigDeviceCount", "number: 0"),
         (

@@ -298,7 +298,7 @@ fn whatever_a_call_answers_no_device_is_free_no_holder_idle_and_nothing_is_done(
     stage.plans_nothing()
 }
 
-/// A list of processes that is right for half a second of four.
+/// A list of processes that is right for half a second of every four.
 const MOSTLY_EMPTY: &str = "{wrong: nvmlDeviceGetComputeRunningProcesses, count: 0, \
                             during: {every: 4s, from: 500ms, until: 4s}}";
 

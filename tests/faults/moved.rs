@@ -1,4 +1,4 @@
-//! A GPU that is taken out of a running machine: those behind it come to other indices.
+//! A GPU that is taken out of a running machine: the GPUs behind it change their indices.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const RULES: &str = "version: 1\nmode: dry-run\ninterval: 1s\nrules:\n\
     - {kind: idle, over: 2s, action: detach, warn: []}\n\
     - {kind: env-devices, action: terminate, warn: []}\n";
 
-/// GPUs of a driver that was loaded so often, and a process that uses one of them.
+/// The GPUs of a driver with this session number, and a process that uses one of them.
 fn scenario(gpus: &[&str], loaded: u32, pid: u32, index: u32, busy: f64) -> String {
     let devices = gpus
         .iter()
@@ -79,7 +79,7 @@ fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Resu
     exporter.wait_for("a busy device", |scrape| seconds(scrape, "busy") > 1.0)?;
     plans_nothing(&enforcer)?;
 
-    // The job computes on the GPU that is index 0 now.
+    // The job computes on the GPU that has index 0 now.
     let moved = scenario(&["GPU-B", "GPU-C"], 1, job.pid(), 0, 0.9);
     enforcer.setup().rewrite_scenario(&moved)?;
     let uuid = [("index", "1"), ("uuid", "GPU-C")];
@@ -98,7 +98,7 @@ fn nobody_is_judged_by_the_gpu_that_came_to_an_index_that_was_attached() -> Resu
             .is_empty()
     );
 
-    // All is as before, and the holder is idle.
+    // The GPU is back, and the holder is idle.
     let back = scenario(&["GPU-A", "GPU-B", "GPU-C"], 2, job.pid(), 1, 0.0);
     enforcer.setup().rewrite_scenario(&back)?;
     enforcer.wait_for_status("an idle holder", |status| {

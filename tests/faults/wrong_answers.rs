@@ -60,7 +60,7 @@ const NUMBERS: &[u64] = &[u64::MAX, u64::MAX - 1, 0xFFFF_FFFF, 255, 200, 101];
 
 const COUNTS: &[u32] = &[4_000_000_000, 129, 70_000];
 
-/// What goes wrong with the whole driver, besides a call that hangs.
+/// Faults of the whole driver, except hanging calls.
 const OF_THE_HOST: &[&str] = &[
     "{init: driver_not_loaded}, {reload: 1}",
     "{init: unknown}, {reload: 1}",
@@ -90,7 +90,7 @@ const OF_THE_HOST: &[&str] = &[
     "{wrong: nvmlEventSetFree, error: unknown}, {reload: 18}",
 ];
 
-/// Calls about the whole driver, and all of them together.
+/// Calls about the whole driver, and all calls together.
 const OTHER_CALLS: &[&str] = &[
     "nvmlDeviceGetCount",
     "nvmlDeviceGetHandleByIndex",
@@ -101,7 +101,8 @@ const OTHER_CALLS: &[&str] = &[
     "all",
 ];
 
-/// All faults of the whole driver. A call that hangs holds up all others; some are made in a new session only.
+/// All faults of the whole driver. A hanging call blocks all other calls. The driver makes some calls in a new session
+/// only.
 pub(crate) fn of_the_host() -> Vec<String> {
     let calls = CALLS.iter().chain(OTHER_CALLS).zip(100..);
     let hangs = calls.map(|(call, session)| format!("{{hang: {call}}}, {{reload: {session}}}"));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{all_done, edit, read, run, uid, with_environment};
 
-/// What reads, and what changes something.
+/// Commands that read and commands that change the state.
 const COMMANDS: [&str; 4] = [
     "genv envs",
     "genv activate --gpus 1",
@@ -25,7 +25,7 @@ fn record(uid: u32, number: u64, pid: u32) -> Value {
     json!({"eid": format!("crowd-{number}"), "uid": uid, "creation": "20/11/2026 12:00:00", "pids": [pid]})
 }
 
-/// Writes so many records before those that are in `envs.json`, without a space between them. Returns the size of the file.
+/// Writes this number of records in front of the records of `envs.json`, without spaces. Returns the size of the file.
 fn crowd(account: &Account, uid: u32, pid: u32, records: u64, record: Record) -> Result<u64> {
     edit(account, "envs.json", |envs| {
         let mut all: Vec<Value> = (0..records)
@@ -37,7 +37,7 @@ fn crowd(account: &Account, uid: u32, pid: u32, records: u64, record: Record) ->
     Ok(fs::metadata(account.state().join("envs.json"))?.len())
 }
 
-/// Runs commands beside the environment `e1`, which has to keep its device, and to be listed at the end.
+/// Runs commands beside the environment `e1`, which must keep its device and stay in the file.
 fn commands_work(account: &Account, how: &str) -> Result<Vec<Outcome>> {
     let outcomes = run(account, Shell::Bash, &COMMANDS)?;
     all_done(&outcomes).with_context(|| how.to_owned())?;
@@ -88,7 +88,7 @@ fn a_record_of_many_mebibytes_stops_no_command_of_others_and_ends_no_environment
 
 #[test]
 fn records_that_others_write_in_the_name_of_a_user_end_no_environment_of_that_user() -> Result<()> {
-    // The members of most records ended, or were never there.
+    // The members of most records ended, or never existed.
     let (account, _member) = with_environment(uid())?;
     crowd(&account, uid(), u32::MAX >> 1, 100_000, record)?;
     commands_work(&account, "dead members")?;

@@ -174,7 +174,7 @@ fn nobody_gets_the_devices_of_an_environment_that_was_lost_with_its_file() -> Re
             .stderr(Stdio::null());
         let job = Running::spawn(&mut job)?;
         let mut command = 0;
-        // The files are written one after the other. At last genv leaves the environment to its command.
+        // genv writes the files one after the other. Finally it leaves the environment to its command.
         until("the job alone has its devices", || {
             let read =
                 |name: &str| fs::read_to_string(account.state().join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `genv exec --detach`: jobs that go on by themselves, and the commands about them.
+//! `genv exec --detach`: jobs that go on without a shell, and the commands about them.
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::is_alive;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::members::listed;
 use crate::running::genv;
 
-/// What genv ends with, prints and says.
+/// The exit code, stdout and stderr of a genv command.
 fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
     let done = output(&mut genv(account, words)?)?;
     let code = done.status.code().context("a signal ended it")?;

@@ -1,4 +1,4 @@
-//! What another user plants in the state directory, or does to its lock, while commands change something.
+//! Obstacles that another user puts into the state directory or into its lock's place while commands change the state.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::running::genv;
 
-/// An account on whose machine a command has changed the state once.
+/// An account on a machine where a command has changed the state once.
 fn account() -> Result<Account> {
     let account = Account::new()?;
     let first = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
@@ -50,7 +50,7 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
     thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::SeqCst) {
-                // It is made anew again and again.
+                // The user removes the lock again and again.
                 let _ = fs::remove_file(&lock);
                 thread::sleep(Duration::from_millis(1));
             }
@@ -76,10 +76,10 @@ fn no_two_commands_get_one_device_while_somebody_removes_the_lock() -> Result<()
     })
 }
 
-/// Plants something at a path.
+/// Makes an obstacle at a path.
 type Plant = fn(&Path) -> std::io::Result<()>;
 
-/// What may stand in the place of a file that nobody can write.
+/// Obstacles in the place of a file that other users cannot write.
 const PLANTS: &[(&str, Plant)] = &[
     ("a full folder", |path| fs::create_dir_all(path.join("x"))),
     ("a link", |path| symlink("/etc/passwd", path)),
@@ -138,7 +138,7 @@ fn who_holds_the_lock_of_the_folder_is_named_to_all_who_wait() -> Result<()> {
         command.stderr(Stdio::piped());
         Ok(command.spawn()?)
     };
-    // The second one waits for the first, and both for the holder.
+    // The second command waits for the first, and both wait for the holder.
     let both = [start()?, start()?];
     for child in both {
         let done = child.wait_with_output()?;
@@ -161,7 +161,7 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
     let uid = rustix::process::getuid().as_raw();
     let file = account.state().join(format!("genv-confirmed-{uid}.json"));
     for (what, plant) in PLANTS {
-        // It is there already.
+        // The file exists already.
         fs::remove_file(&file)?;
         plant(&file)?;
         let done = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
@@ -174,7 +174,7 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
             changes.iter().any(|it| it["change"] == "attached"),
             "{what}: {content:#}"
         );
-        // A folder is the only one of them that cannot be replaced.
+        // Only a folder cannot be replaced.
         let is_named = said.contains("of user ") && said.contains("is kept as");
         ensure!(is_named == (*what == "a full folder"), "{what}: {said}");
     }

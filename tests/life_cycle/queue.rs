@@ -108,7 +108,7 @@ fn who_came_first_is_served_first() -> Result<()> {
     Ok(())
 }
 
-/// Puts a process into the queue, as anybody may who can write the file.
+/// Puts a process into the queue, as every user may who can write the file.
 fn forge(account: &Account, pid: u32) -> Result<()> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit(')').next().context("no fields")?;

@@ -195,7 +195,7 @@ fn exec_of_genv_1_means_the_command_that_follows() -> Result<()> {
         "devices query --query index eids",
         "envs ps --format csv",
         "usage snapshot --type devices",
-        // Neither program is there.
+        // The programs of these commands are not installed.
         "enforce",
         "monitor",
         "remote -host nowhere --help",
@@ -210,7 +210,7 @@ fn exec_of_genv_1_means_the_command_that_follows() -> Result<()> {
             "{line}: {printed}"
         );
     }
-    // Behind two hyphens it is a program's name.
+    // Behind two hyphens the word is the name of a program.
     let (code, _, said) = account.script("bash", &[], "genv exec -- devices")?;
     ensure!(code == 127, "{said}");
     Ok(())
@@ -226,7 +226,7 @@ fn root_names_a_folder_that_holds_only_links_to_this_genv_or_none() -> Result<()
     let root = root.display();
     ensure!(printed == format!("{root}/bin/genv\n{root}\n"), "{printed}");
 
-    // Where another program has a folder of this name, and where there is none.
+    // Another program may have a folder of this name, or not.
     for other in [
         "mkdir -p own/lib/genv/bin && touch own/lib/genv/bin/genv;",
         "",

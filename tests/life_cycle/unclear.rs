@@ -1,5 +1,5 @@
-//! Jobs of which it is not known in which environment they are, since they overwrote their variables and the process that
-//! started them ended, or on which devices, since one of these is lost.
+//! Jobs whose environment is not known, since they overwrote their variables and the process that started them has
+//! ended; and jobs whose devices are not known, since one device is lost.
 
 use std::fs;
 use std::process::Stdio;
@@ -13,11 +13,11 @@ use rustix::process::Signal;
 
 use crate::jobs::{bash, driver, leave_behind_after, printed};
 
-/// What such a job runs.
+/// The script of such a job.
 const TITLED: &str =
     "exec perl -e '$0 = q(x) x 9000; open F, q(>), q(titled); close F; sleep 1000'";
 
-/// How it is started, and waited for.
+/// The start of the job, and the wait for it.
 const START: &str = "(setsid JOB &)";
 const WAIT: &str = "until [ -e ~/titled ]; do sleep 0.01; done";
 
@@ -96,7 +96,7 @@ fn an_environment_with_a_lost_device_goes_on_with_all_until_its_user_detaches_th
         account.home().join("driver.yaml"),
         "version: 1\nhosts:\n- devices: [{faults: [{lost: true}]}, {count: 3}]\n",
     )?;
-    // The process may work on the lost device, and use the other one later.
+    // The process may work on the lost device, and use the other device later.
     for _ in 0..2 {
         let found = printed(&account, "GENV_LINGER=0s genv devices find --eid e1", 0)?;
         ensure!(found == "0,1\n", "{found}");

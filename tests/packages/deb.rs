@@ -62,7 +62,7 @@ fn installed_it_says_what_to_do_next_and_starts_nothing_by_itself() -> Result<()
         );
     }
     root_is(|words| machine.run(words), "genv", "/usr/lib/genv")?;
-    // As pages of genv 1.x say it is removed.
+    // The documentation of genv 1.x gives this command for removal.
     machine.run(&["bash", "-c", "rm -rf $(genv root)"])?;
     machine.run(&["genv", "--version"])?;
     let output = machine.output(&["genv", "root"])?;

@@ -147,8 +147,8 @@ fn start_member(machine: &Machine) -> Result<u32> {
     )
 }
 
-/// `genv root` prints this folder, whose `bin` leads to all programs and shims, as start-up files of genv 0.x use it; `user`
-/// runs a command there.
+/// Checks that `genv root` prints this folder, and that the folder's `bin` leads to all programs and shims, as start-up
+/// files of genv 0.x require. `user` runs a command there.
 fn root_is(user: impl Fn(&[&str]) -> Result<String>, genv: &str, root: &str) -> Result<()> {
     let script = format!(
         "PATH=$({genv} root)/bin:$PATH; for name in genv genv-exporter genv-enforcer nvidia-smi docker; do

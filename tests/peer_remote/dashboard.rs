@@ -22,7 +22,7 @@ use crate::host::{Host, login};
 /// The values of each panel's queries.
 type Shown = BTreeMap<String, Vec<String>>;
 
-/// The dashboard that genv 1.4.3 writes to the folder of its configuration; its port may answer before.
+/// The dashboard that genv 1.4.3 writes to the folder of its configuration. Its port may answer earlier.
 fn overview(folder: &Path) -> Result<Dashboard> {
     let path = folder.join("grafana/dashboards/overview.json");
     let mut json = None;

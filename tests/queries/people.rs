@@ -14,7 +14,7 @@ fn lab() -> Result<Lab> {
     lab.write(
         &[
             of_user("e1", "training", 0, "alice"),
-            // A uid without a name on any machine.
+            // A uid that has no name on any machine.
             of_user("longer-id", "名前", FIRST_UID, "root"),
         ],
         &[

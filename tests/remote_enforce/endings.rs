@@ -176,7 +176,7 @@ fn users_read_in_their_terminals_there_what_comes_and_what_was_done() -> Result<
         let told = text.replace("\r\n* ", " ");
         assert_eq!(told.matches(part).count(), 2, "{part}: {text}");
     }
-    // When it is done it is too late to comply.
+    // After the action the user cannot comply any more.
     assert_eq!(text.matches("To comply: ").count(), 1, "{text}");
     Ok(())
 }

@@ -47,7 +47,7 @@ impl Machine {
         Self::start_running_before_enforcer(name, &[SLEEP], host, script)
     }
 
-    /// The same, where somebody runs these commands of a shell.
+    /// The same, on a host where a user runs these shell commands.
     pub(crate) fn start_running_before_enforcer(
         name: &'static str,
         commands: &[&str],

@@ -123,8 +123,8 @@ fn promise_17_a_missing_host_holds_what_counts_over_all_and_nothing_else() -> Re
     Ok(())
 }
 
-/// A process that names its environment: such a machine is a pid namespace, in which nothing shows who has the pid that
-/// genv 1.x wrote.
+/// A process that names its environment. The machine of this test is a pid namespace: no evidence there shows which
+/// process has the pid that genv 1.x wrote.
 const IN_SEVEN: &str = "env GENV_ENVIRONMENT_ID=7 sleep 1000000";
 
 #[test]

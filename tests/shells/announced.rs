@@ -1,4 +1,4 @@
-//! A person at a terminal reads in one line what a command has done to the environment; scripts get no such line.
+//! A user at a terminal reads one line about the effect of a command on the environment; scripts get no such line.
 
 use std::fs;
 
@@ -8,18 +8,18 @@ use genv_tests::terminal::{PROMPT, Terminal};
 
 use crate::terminal::{ready, set_up, succeed};
 
-/// What every simulated device is.
+/// The model of every simulated device.
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
-/// The lines of genv's that a command prints.
+/// The lines of genv in the output of a command.
 fn said(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     let shown = succeed(terminal, line)?;
-    // fish prints what no one sees before it.
+    // fish prints invisible characters before the line.
     let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
     Ok(lines.map(|(_, line)| line.trim_end().to_owned()).collect())
 }
 
-/// Runs lines, each of which says exactly this.
+/// Runs command lines and compares genv's line for each.
 fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
     for (line, expected) in story {
         let said = said(terminal, line)?;
@@ -129,7 +129,7 @@ fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
                 ),
             ],
         )?;
-        // Who joins loads nothing.
+        // A shell that joins loads no `.genv`.
         let mut second = ready(&account, shell)?;
         let joined = format!("joined environment e1 with devices 0, 1 ({MODEL}, 80.0 GiB each)");
         let remains = format!(
@@ -164,14 +164,14 @@ fn nothing_is_said_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
             "genv attach -q --count 2",
             "genv detach --quiet",
             "genv deactivate -q",
-            // Nobody reads what goes to a file.
+            // Output to a file has no reader at a terminal.
             "genv activate --gpus 1 2>said; genv attach --count 2 2>>said; genv deactivate 2>>said",
         ] {
             let said = said(&mut terminal, line)?;
             ensure!(said.is_empty(), "{shell}: {line}: {said:#?}");
         }
         ensure!(fs::read_to_string(account.home().join("said"))?.is_empty());
-        // A script that a person starts: its stderr is the terminal.
+        // A script from an interactive shell has the terminal as its stderr.
         fs::write(account.home().join("script"), script(shell))?;
         let name = shell.name();
         let (shown, code) = terminal.run(&format!("{name} script"))?;

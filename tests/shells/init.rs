@@ -280,7 +280,8 @@ fn the_function_runs_the_program_that_it_is_of_and_falls_back_to_path() -> Resul
             Shell::Fish => format!("set -gx PATH {folder} $PATH"),
             Shell::Bash | Shell::Zsh => format!("export PATH={folder}:$PATH"),
         };
-        // A link is kept as it was called, and what comes first in PATH later, as a package of genv 1.x does, is not run.
+        // The program keeps the path of the link that was called. A later folder at the front of PATH, such as that of
+        // a package of genv 1.x, must not replace it.
         let script = [
             format!("mkdir own venv; ln -s {program} own/genv; printf '#!/bin/sh\necho older\n' >venv/genv; chmod +x venv/genv"),
             path("$HOME/own"),

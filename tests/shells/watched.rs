@@ -1,4 +1,4 @@
-//! A shell at its prompt learns what became of its devices, and its own prompt and variables stay as they are.
+//! A shell at its prompt reports the changes of its devices, and keeps its own prompt and variables.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +22,7 @@ fn two_shells(account: &Account, shell: Shell) -> Result<(Terminal, Terminal)> {
     Ok((first, second))
 }
 
-/// What is shown from an empty line on, up to the prompt after it.
+/// The output from an empty line up to the next prompt.
 fn at_next_prompt(terminal: &mut Terminal) -> Result<String> {
     terminal.type_line("")?;
     terminal.wait(&format!("{MARK}{PROMPT}"))
@@ -125,7 +125,7 @@ fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> R
     Ok(())
 }
 
-/// The stamp of a shell, in the folder that it has without a login's.
+/// The stamp of a shell, in the folder that it uses without a login's folder.
 fn stamp(account: &Account, terminal: &Terminal) -> PathBuf {
     account
         .home()
@@ -142,7 +142,7 @@ fn no_program_is_started_while_nothing_changes() -> Result<()> {
         let mut terminal = Terminal::start(&account, shell, &runtime)?;
         terminal.wait(PROMPT)?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
-        // After its own change it looks once more.
+        // After its own change the shell looks once more.
         for _ in 0..3 {
             at_next_prompt(&mut terminal)?;
         }
@@ -156,7 +156,7 @@ fn no_program_is_started_while_nothing_changes() -> Result<()> {
             at_next_prompt(&mut terminal)?;
         }
         ensure!(written()? == before, "{shell} asks at each prompt");
-        // A stamp that was removed is made again.
+        // The shell makes a removed stamp again.
         fs::remove_file(&stamp)?;
         at_next_prompt(&mut terminal)?;
         at_next_prompt(&mut terminal)?;
@@ -197,7 +197,7 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
         ] {
             let (line, asking) = match (shell, expected) {
                 (Shell::Fish, "<7>") => ("sh -c 'exit 7'", "echo \"<$status>\""),
-                // It has no such variable.
+                // fish has no such variable.
                 (Shell::Fish, "<two>") => continue,
                 _ => (line, asking),
             };
@@ -218,7 +218,7 @@ fn what_a_line_left_behind_is_there_after_the_prompt() -> Result<()> {
     Ok(())
 }
 
-/// What others do to prompts.
+/// The changes that other programs make to prompts.
 fn others(shell: Shell) -> Vec<&'static str> {
     match shell {
         Shell::Bash => vec![
@@ -228,7 +228,7 @@ fn others(shell: Shell) -> Vec<&'static str> {
             "PROMPT_COMMAND='true;'",
             "PROMPT_COMMAND='true # why'",
             "PROMPT_COMMAND=; trap 'true $BASH_COMMAND' DEBUG; set -T",
-            // As starship does: the prompt is made anew each time, around what was run before.
+            // As starship: each run of this hook sets the prompt anew, and runs the former hook.
             "theirs() { eval \"${before-}\"; PS1='READY> '; }; before=${PROMPT_COMMAND-}; PROMPT_COMMAND=theirs",
         ],
         Shell::Zsh => vec![
@@ -237,12 +237,12 @@ fn others(shell: Shell) -> Vec<&'static str> {
             "setopt ksh_arrays sh_word_split warn_create_global",
             "precmd() { true }",
             "trap 'true' DEBUG",
-            // As powerlevel10k does.
+            // As powerlevel10k.
             "theirs() { PROMPT='READY> ' }; precmd_functions+=(theirs)",
         ],
         Shell::Fish => vec![
             "",
-            // As starship does.
+            // As starship.
             "function fish_prompt; echo -n 'READY> '; end",
         ],
     }
@@ -252,7 +252,7 @@ fn others(shell: Shell) -> Vec<&'static str> {
 fn others_may_change_the_prompt_before_and_after() -> Result<()> {
     for shell in Shell::ALL {
         for theirs in others(shell) {
-            // What replaces all that runs before prompts, genv doctor finds.
+            // A line that replaces all hooks is a case for genv doctor.
             let replaces = theirs.contains("PROMPT_COMMAND=") && !theirs.contains("before");
             for is_before in [true, false].into_iter().filter(|it| *it || !replaces) {
                 let account = Account::new()?;
@@ -260,7 +260,7 @@ fn others_may_change_the_prompt_before_and_after() -> Result<()> {
                 let (mut first, mut second) = two_shells(&account, shell)?;
                 if !is_before && !theirs.is_empty() {
                     first.run(theirs)?;
-                    // The prompt after it may be theirs.
+                    // The next prompt may be the other program's.
                     first.wait(PROMPT)?;
                     at_next_prompt(&mut first)?;
                 }
@@ -373,7 +373,7 @@ fn the_shims_come_first_again_after_others_have_changed_path() -> Result<()> {
         let mut terminal = ready(&account, shell)?;
         succeed(&mut terminal, "env | grep ^PATH= >before")?;
         succeed(&mut terminal, "genv activate --gpus 1")?;
-        // As conda does, and as a virtual environment that is left.
+        // As conda, and as a virtual environment that is left.
         for path in [
             format!("/conda/bin:{}:/bin:/usr/bin", shims.display()),
             "/bin:/usr/bin".to_owned(),

@@ -11,7 +11,7 @@ fn shown(stage: &Stage, generation: u32, arguments: &[&str]) -> Result<String> {
         output.status.success(),
         "{generation} {arguments:?}: {output:?}"
     );
-    // The summary alone reports what it leaves out.
+    // Only the summary reports the content that it leaves out.
     let said = text(&output.stderr);
     let is_summary = arguments.first().is_none_or(|first| *first == "-f");
     ensure!(

@@ -1,4 +1,4 @@
-//! A process of which the kernel does not show the variables for a while.
+//! A process whose variables the kernel does not show for a while.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -14,11 +14,11 @@ use crate::patience::until;
 use crate::process::Running;
 use crate::victim::{as_victim, victim};
 
-/// How long it hangs at most: all programs of the machine that read the variables of all processes hang as long.
+/// The longest hang. All programs of the machine that read the variables of all processes hang as long.
 const MOST: Duration = Duration::from_secs(40);
 
-/// Maps a page, writes to it, and maps the file once more: the kernel writes the page to the file first, while it holds the
-/// lock of the memory of this process.
+/// Maps a page, writes to it, and maps the file once more. The kernel first writes the page to the file, and holds the
+/// lock of this process's memory meanwhile.
 const HANGS: &str = "import mmap, os, sys
 first = os.open(sys.argv[1], os.O_RDWR)
 direct = os.open(sys.argv[1], os.O_RDWR)
@@ -26,7 +26,7 @@ page = mmap.mmap(first, 4096, mmap.MAP_SHARED)
 page[0] = 1
 mmap.mmap(direct, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)";
 
-/// A process of the victim that waits for its own file system (FUSE); it goes on, and ends, with the value.
+/// A process of the victim that waits for its own file system (FUSE). It goes on, and ends, with the value.
 #[derive(Debug)]
 pub struct Hanging {
     folder: tempfile::TempDir,
@@ -35,7 +35,7 @@ pub struct Hanging {
 }
 
 impl Hanging {
-    /// Starts one with these variables; root alone can, on a thread with mounts of its own.
+    /// Starts such a process with these variables. This needs root, and a thread with its own mounts.
     ///
     /// # Errors
     /// The kernel has no FUSE.
@@ -89,7 +89,7 @@ impl Hanging {
         self.process.id()
     }
 
-    /// Lets it go on.
+    /// Releases the process.
     pub fn release(&mut self) {
         self.goes_on = None;
     }
@@ -102,7 +102,7 @@ impl Drop for Hanging {
     }
 }
 
-/// Answers until something is written; that is answered by the end of the file system (`include/uapi/linux/fuse.h`).
+/// Answers requests up to the first write; the end of the file system answers the write (`include/uapi/linux/fuse.h`).
 fn serve(mut device: File, uid: u32, hangs: &Sender<()>, ends: &Receiver<()>) {
     let mut request = vec![0; 1 << 17];
     let mut opened = 0_u32;
@@ -154,7 +154,7 @@ fn serve(mut device: File, uid: u32, hangs: &Sender<()>, ends: &Receiver<()>) {
         let mut reply = [length.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
         reply.extend(unique.to_ne_bytes());
         reply.extend(answer);
-        // A request that was interrupted takes no answer.
+        // An interrupted request takes no answer.
         let _ = device.write(&reply);
     }
 }

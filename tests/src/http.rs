@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::patience::PATIENCE;
 
-/// A port of 127.0.0.1 on which nobody listens now, and that this program gets once.
+/// A free port of 127.0.0.1. This program gets each port once.
 ///
 /// # Errors
-/// There is none.
+/// No port is free.
 pub fn free_port() -> Result<u16> {
     static HANDED_OUT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -26,7 +26,7 @@ pub fn free_port() -> Result<u16> {
     }
 }
 
-/// Ports that the kernel gives to no connection by itself (`ip_local_port_range`), and so to no other test meanwhile.
+/// Ports that the kernel assigns to no connection by itself (`ip_local_port_range`): no other test gets one meanwhile.
 const FIRST_PORT: u32 = 10_000;
 const PORTS: u32 = 20_000;
 

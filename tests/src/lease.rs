@@ -1,4 +1,4 @@
-//! A user's lease on a file: while it lasts no other program can open the file without waiting.
+//! A user's lease on a file: no other program can open the file without waiting meanwhile.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 use crate::patience::Lines;
 use crate::process::Running;
 
-/// Makes a file with this content, takes a write lease on it (fcntl(2)), puts it in the place of another, and keeps the lease
-/// when the kernel asks for it (SIGIO).
+/// Makes a file with this content, takes a write lease on it (fcntl(2)), renames it over another file, and keeps the
+/// lease when the kernel asks for it (SIGIO).
 const HOLDS: &str = "import fcntl, os, signal, sys
 path, content = sys.argv[1:]
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -23,8 +23,8 @@ os.rename(new, path)
 print('leased', flush=True)
 while True: signal.pause()";
 
-/// Replaces a file by another with the same content and with a lease, which lasts as long as the value, and as the kernel lets it
-/// (45 s).
+/// Replaces a file by a copy with a lease. The lease lasts as long as the value, but at most as long as the kernel
+/// allows (45 s).
 ///
 /// # Errors
 /// The lease is refused.

@@ -42,7 +42,8 @@ pub fn copy_program(name: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A folder that every user can read, with the program `genv` and a state directory, `state`, in which every user can write.
+/// A folder that every user can read, with the program `genv`, and with a state directory, `state`, that every user can
+/// write.
 ///
 /// # Errors
 /// genv was not built, or the folder cannot be made.

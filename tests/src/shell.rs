@@ -324,11 +324,11 @@ fn dump(file: &Path) -> Result<BTreeMap<OsString, OsString>> {
     Ok(variables)
 }
 
-/// Where genv is installed for all tests of one program, and for every user: `bin/genv`, a link to it in `lib/genv/bin`, and an
-/// empty folder for the shims. The shells that were fetched are in `bin` too.
+/// The installation of genv for all tests of one program and for every user: `bin/genv`, a link to it in
+/// `lib/genv/bin`, and an empty folder for the shims. `bin` also has the fetched shells.
 ///
 /// # Errors
-/// It was not built.
+/// genv was not built.
 pub fn installation() -> Result<&'static Path> {
     static INSTALLATION: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     let install = || -> Result<tempfile::TempDir> {

@@ -43,11 +43,11 @@ pub fn sleeper_of(uid: u32, environment: &[(&str, &str)]) -> Result<Sleeper> {
     copy_of_sleep(Path::new("/bin/sleep"), uid, environment)
 }
 
-/// Another user than the one who runs the tests, and a process of that user: root's first one where the tests do not run as
-/// root.
+/// A user other than the one who runs the tests, and a process of that user. Where the tests do not run as root: root,
+/// and process 1.
 ///
 /// # Errors
-/// It cannot be started.
+/// The process cannot be started.
 pub fn process_of_another() -> Result<(u32, u32, Option<Sleeper>)> {
     if !geteuid().is_root() {
         return Ok((0, 1, None));

@@ -297,7 +297,7 @@ fn a_job_that_the_logout_would_end_is_refused() -> Result<()> {
     );
     ensure!(machine.read("tmp/jobs")?.lines().count() <= 1);
     genv(&machine, ALICE, &["exec", "--gpus", "1", "--", "true"])?;
-    // What the message says helps; here root has to do it.
+    // The remedy of the message helps; here root has to apply it.
     machine.run(&["loginctl", "enable-linger", ALICE])?;
     login.runs(&machine, "genv exec --detach --gpus 1 -- sleep 1000000")?;
     login.ends(Logout::Exit)?;

@@ -285,8 +285,8 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
     Ok(())
 }
 
-/// What a command of Alice's leaves of her record of device 0, where a process of this user is all that the record lists. The
-/// user of the process, or root, runs a line before.
+/// The device in Alice's record after one of her commands, where a process of the user `of_process` is the only one in
+/// the record. `uid`, the user of the process or root, runs `line` before.
 fn left_of_record(of_process: u32, writes: bool, uid: u32, line: &str) -> Result<String> {
     let folder = shared_folder()?;
     let folder = folder.path();
@@ -315,7 +315,7 @@ fn a_process_of_another_user_keeps_a_record_only_where_it_may_be_listed_rightly(
     const CAROL: u32 = FIRST_UID + 2;
     const DAEMON: u32 = 2;
     let changes = "genv exec -- true";
-    // Of a system user, and of users whose commands confirm what they do and did not confirm this.
+    // The process of a system user, or of a user whose commands write confirmations and have not confirmed this record.
     for (user, line) in [(DAEMON, "true"), (CAROL, changes), (0, changes)] {
         assert_eq!(
             left_of_record(user, true, user, line)?,
@@ -323,7 +323,7 @@ fn a_process_of_another_user_keeps_a_record_only_where_it_may_be_listed_rightly(
             "{user} {line}"
         );
     }
-    // A shell may be in an environment of genv 1.x in which another user changed the uid.
+    // A shell may be in an environment of genv 1.x whose uid another user changed.
     for user in [CAROL, 0] {
         assert_eq!(left_of_record(user, true, user, "true")?, "0\n", "{user}");
     }

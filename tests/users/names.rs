@@ -1,4 +1,4 @@
-//! Names of users, for which a command may wait long: a user database can hang.
+//! Lookups of user names, which may take long: a user database can hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -46,7 +46,7 @@ fn nobody_waits_for_the_state_while_a_name_is_looked_up() -> Result<()> {
     apart(|| refused_by_name(folder))
 }
 
-/// Bob is refused what is Alice's, with a user database that answers only after root has changed the state.
+/// genv refuses Bob's command on Alice's environment. The user database answers only after root has changed the state.
 fn refused_by_name(folder: &Path) -> Result<()> {
     own_mounts();
     users(folder, &["alice"], &[])?;
@@ -69,7 +69,8 @@ fn refused_by_name(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A user database that is asked first (nscd(8)) and does not answer: the C library waits seconds for it.
+/// A user database that the C library asks first (nscd(8)) and that does not answer: the C library waits seconds for
+/// it.
 fn silent_database() -> Result<UnixListener> {
     mount("own", "/run", "tmpfs", MountFlags::empty(), None)?;
     fs::create_dir("/run/nscd")?;

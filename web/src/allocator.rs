@@ -1,4 +1,4 @@
-//! How much memory glibc's allocator keeps.
+//! Limits on the memory that glibc's allocator keeps.
 
 #[cfg(target_env = "gnu")]
 use std::fs;
@@ -6,24 +6,25 @@ use std::fs;
 #[cfg(target_env = "gnu")]
 use rustix::param::page_size;
 
-/// A block of this size or more is mapped by itself, and given back when it is freed. A smaller limit gives no more back.
+/// A block of this size or more gets its own mapping, which is returned when the block is freed. A smaller limit saves
+/// nothing more.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 256 << 10;
 
-/// Free memory at the end of the arena is given back from this size on.
+/// Free memory at the end of the arena is returned from this size on.
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: libc::c_int = 128 << 10;
 
-/// Memory that a process may hold beyond twice what it uses.
+/// The memory that a process may hold beyond twice its used memory.
 #[cfg(target_env = "gnu")]
 const SPARE_BYTES: u64 = 16 << 20;
 
-/// Lets all threads share one of glibc's arenas, and maps large blocks by themselves.
+/// Lets all threads share one of glibc's arenas, and gives large blocks their own mappings.
 ///
-/// By default each thread gets an arena of its own, and each arena keeps the memory of its busiest moment: a quarter of the
-/// memory of a busy exporter. The daemons do not need the speed of several arenas. Also by default, once a large block was
-/// freed, later blocks of its size come from the arenas too, and leave holes there: lines of megabytes that hosts send, texts
-/// of many hosts.
+/// By default each thread gets its own arena, and each arena keeps the memory of its busiest moment: a quarter of the
+/// memory of a busy exporter. The daemons do not need the speed of several arenas. Also by default, after the first
+/// large block is freed, later blocks of its size come from the arenas too, and leave holes there. Such blocks are
+/// lines of megabytes that hosts send, and texts about many hosts.
 ///
 /// Call it before any thread is started. It does nothing where the C library is not glibc.
 pub fn keep_little() {
@@ -36,17 +37,17 @@ pub fn keep_little() {
     }
 }
 
-/// Gives free memory back to the kernel, if a process holds much more than it uses. Call it once a cycle, after
+/// Returns free memory to the kernel if a process holds much more memory than it uses. Call it once a cycle, after
 /// [`keep_little`]: it looks at all free blocks.
 ///
-/// By itself glibc gives back only what is free at the end of the arena: a small block there keeps all the free memory below
-/// it, such as that of 40,000 records which are gone.
+/// By itself glibc returns only free memory at the end of the arena. A small block there keeps all free memory below,
+/// for example that of 40,000 removed records.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallinfo(3) and malloc_trim(3) take the locks of the allocator, and touch no block in use.
     unsafe {
         let info = libc::mallinfo();
-        // They are counted modulo 2³².
+        // mallinfo counts modulo 2³².
         let used_bytes =
             u64::from(info.uordblks.cast_unsigned()) + u64::from(info.hblkhd.cast_unsigned());
         if anonymous_bytes().is_some_and(|held| held > 2 * used_bytes + SPARE_BYTES) {
@@ -55,7 +56,7 @@ pub fn give_back() {
     }
 }
 
-/// Memory of this process that no file backs, by `/proc/self/statm`.
+/// Memory of this process without a file behind it, by `/proc/self/statm`.
 #[cfg(target_env = "gnu")]
 fn anonymous_bytes() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;

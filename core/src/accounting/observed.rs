@@ -36,8 +36,8 @@ pub(crate) struct ObservedDevice {
     pub(crate) power_limit_watts: Option<f64>,
     /// Attachments.
     pub(crate) holders: Vec<Holder>,
-    /// Use by each user who has a process on it, each once, and by [`UserId::NOBODY`] for processes whose user
-    /// is not known; absent if it is not measured what is done on it.
+    /// The use by each user with a process on the device, each user once. [`UserId::NOBODY`] stands for processes
+    /// without a known user. Absent if the use of the device is not measured.
     pub(crate) users: Option<Vec<UserUse>>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Holder {
     pub(crate) share_ratio: f64,
     /// Unix time.
     pub(crate) attached_timestamp_seconds: Option<f64>,
-    /// Whether another GPU was there when it was attached.
+    /// Whether another GPU was at the index at the time of the attachment.
     pub(crate) moved: bool,
 }
 
@@ -128,7 +128,7 @@ impl Observed {
 }
 
 impl ObservedDevice {
-    /// Who is known to hold this GPU.
+    /// The attachments with a known GPU.
     pub(super) fn known_holders(&self) -> impl Iterator<Item = &Holder> {
         self.holders.iter().filter(|holder| !holder.moved)
     }

@@ -8,13 +8,12 @@ use crate::state::LeftOut;
 
 /// One row of the table of cases.
 ///
-/// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user
-/// 1000's, its member is pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is
-/// named as a member of E too, but its process started after the state was written; so is pid 500, of which
-/// the user cannot be read. Environment N is user 1000's too, its member is pid 110, and it was made at second 5,000. Environment R is root's, its
-/// members are pids 1 and 400. The record of environment V names
-/// user 2000, and lists pid 1 and pid 60, which is user 1000's. Environment K is user 1000's, and
-/// no kernel of it was found; neither was one of E, which its member keeps alive. Pid 50 is a shell
+/// The world of all rows: pid 1 is init, pid 2 a login that is no member. Environment E is user 1000's, its member is
+/// pid 100. Environment F is user 2000's, its member is pid 200. Pid 300 is named as a member of E too, but its process
+/// started after the state was written; so is pid 500, whose user cannot be read. Environment N is user 1000's too, its
+/// member is pid 110, and its creation is at second 5,000. Environment R is root's, its members are pids 1 and 400. The
+/// record of environment V names user 2000, and lists pid 1 and pid 60, which is user 1000's. Environment K is user
+/// 1000's, and no kernel of K was found; neither was a kernel of E, which its member keeps alive. Pid 50 is a shell
 /// that is no member. The process in question is pid 999.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +42,7 @@ struct Case {
     /// The environment that lists the process itself as its member.
     #[serde(default)]
     member_of: Option<String>,
-    /// The second at which it started, where it is not 30,000.
+    /// The second of its start; absent: 30,000.
     #[serde(default)]
     started: Option<u32>,
     #[serde(default)]
@@ -289,10 +288,10 @@ fn what_cannot_be_read_is_outside_where_its_user_has_no_environment_that_it_coul
     ] {
         assert!(!is_outside(&case, &as_it_is), "{:?}", case.ancestors);
     }
-    // A spawner of root's may have started it.
+    // A spawner of root may have started the process.
     let spawned = |state: &mut State| state.environments.push(environment("R", 0, &[1]));
     assert!(!is_outside(&of_carol(), &spawned));
-    // Her environment may live by kernels, and a record that cannot be read may be hers.
+    // Kernels may keep her environment alive, and an unreadable record may be hers.
     let kernels = |state: &mut State| state.kernels_not_found = [("K".to_owned(), 3000)].into();
     assert!(!is_outside(&of_carol(), &kernels));
     let damaged = |state: &mut State| {

@@ -1,9 +1,9 @@
 //! Devices whose other answers contradict that no process uses them.
 //!
 //! A driver lists the processes of the pid namespace that asks: from within a container without the host's namespace
-//! every device seems unused. Some drivers leave processes out for other reasons. A device that works, or holds memory
-//! that the driver itself does not need, is used by a process that is not listed: then its processes are not known. Nor
-//! are they where neither answer was read, so that nothing confirms an empty list.
+//! every device seems unused. Some drivers leave processes out for other reasons. If a device works, or holds memory
+//! beyond the driver's own, an unlisted process uses the device, and the processes of the device are not known. They
+//! are not known either where neither answer was read: nothing confirms an empty list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +17,18 @@ const MOST_KEPT_BYTES: u64 = 1 << 30;
 /// By how much that changes without a process.
 const TOLERANCE_BYTES: u64 = 64 << 20;
 
-/// For how long, and in two samples at least, something has to show: utilization is that of the last second, a process may
-/// end between two calls, and one reading may be odd.
+/// The time for which a contradiction has to last, over two samples at least. Utilization covers the last second, a
+/// process may end between two calls, and one reading may be wrong.
 const PATIENCE_SECONDS: f64 = 10.0;
 
-/// For how long the last reading stands in the place of those that fail.
+/// The time for which the last reading replaces failed readings.
 const STANDS_SECONDS: f64 = 600.0;
 
 /// What is remembered of the devices of a host.
 #[derive(Debug, Default)]
 pub(super) struct Contradictions {
     devices: BTreeMap<DeviceIndex, Watched>,
-    /// Devices of which the last sample shows use that no listed process explains.
+    /// Devices whose last sample shows use that no listed process explains.
     unexplained: BTreeSet<DeviceIndex>,
     session: u64,
     driver_version: Option<String>,
@@ -41,15 +41,15 @@ pub(super) struct Contradictions {
 struct Watched {
     uuid: String,
     kept: Kept,
-    /// When the device was last seen to work, and to hold memory, while no process was listed, unless a later reading shows
-    /// that it does not.
+    /// Last sample in which the device worked, or held memory, without a listed process. A later reading that shows the
+    /// opposite clears the time.
     worked_seconds: Option<f64>,
     held_seconds: Option<f64>,
     contradiction: Lasting,
 }
 
-/// What the driver keeps of a device: the least memory that was in use while no process was listed and the device
-/// rested. An amount counts once nothing else was seen for as long as a contradiction has to last.
+/// The memory that the driver itself keeps on a device: the least amount in use while the device rested and no process
+/// was listed. An amount counts once no other amount was read for as long as a contradiction has to last.
 #[derive(Debug, Default)]
 struct Kept {
     bytes: Option<u64>,
@@ -57,7 +57,7 @@ struct Kept {
     lower_bytes: u64,
 }
 
-/// Since when something shows, and in how many samples.
+/// The first sample of a finding, and the number of samples that show it.
 #[derive(Debug, Default)]
 struct Lasting {
     since_seconds: Option<f64>,
@@ -65,8 +65,8 @@ struct Lasting {
 }
 
 impl Contradictions {
-    /// Marks the processes of devices as incomplete whose lists are empty and not confirmed, or contradicted for long
-    /// enough, in a sample that was read at `read_seconds` of a clock that never goes back.
+    /// Marks the processes of a device as incomplete if its list is empty and unconfirmed, or contradicted for long
+    /// enough. `read_seconds` is the time of the sample on a clock that never goes back.
     pub(super) fn mark(&mut self, sample: &mut GpuSample, read_seconds: f64) {
         self.follow_driver(sample);
         self.unexplained.clear();
@@ -92,13 +92,13 @@ impl Contradictions {
         }
     }
 
-    /// Whether the last sample shows use of a device that no listed process explains. Until it is decided whether a
-    /// process is missing from the list, what is done on the device is not measured.
+    /// Whether the last sample shows use of a device that no listed process explains. Such use is not measured while
+    /// the check for a missing process is under way.
     pub(super) fn is_use_unexplained(&self, index: DeviceIndex) -> bool {
         self.unexplained.contains(&index)
     }
 
-    /// Another driver may keep more, and so may the same one that was loaded anew.
+    /// Another driver, or the same driver loaded anew, may keep more memory.
     fn follow_driver(&mut self, sample: &GpuSample) {
         let version = sample.driver_version.as_ref();
         let is_other = version.is_some_and(|it| self.driver_version.as_ref() != Some(it));
@@ -130,8 +130,8 @@ impl Contradictions {
     }
 }
 
-/// Whether a single look confirms that no process uses a device: its utilization or its memory was read, it does not work,
-/// and it holds no more memory than any driver keeps.
+/// Whether a single sample confirms that no process uses a device: its utilization or its memory was read, the device
+/// does not work, and the device holds no more memory than any driver keeps.
 #[must_use]
 pub fn seems_unused(measurements: &DeviceMeasurements) -> bool {
     let memory = measurements.memory.as_ref();
@@ -139,7 +139,7 @@ pub fn seems_unused(measurements: &DeviceMeasurements) -> bool {
     is_checked(measurements) && !holds && !works(measurements)
 }
 
-/// Whether anything was read that would contradict an empty list of processes.
+/// Whether a reading exists that could contradict an empty list of processes.
 fn is_checked(measurements: &DeviceMeasurements) -> bool {
     measurements.utilization_ratio.is_some() || measurements.memory.is_some()
 }
@@ -150,13 +150,13 @@ fn works(measurements: &DeviceMeasurements) -> bool {
         .is_some_and(|ratio| ratio > UNUSED_RATIO)
 }
 
-/// Utilization that so many processes may show less together than their device does: what a device shows without any, and
-/// what drivers take from each when they round to whole percents.
+/// The utilization by which a device may exceed the sum of this number of processes: the utilization of an unused
+/// device, and the loss from rounding each process to whole percents.
 pub(super) fn rounded_ratio(processes: usize) -> f64 {
     UNUSED_RATIO + 0.01 * processes as f64
 }
 
-/// Whether a device works while all processes that are listed on it rest.
+/// Whether a device works while all its listed processes rest.
 fn rests_at_work(device: &DeviceSample) -> bool {
     let Some(processes) = device.processes.as_ref().filter(|it| !it.is_empty()) else {
         return false;
@@ -172,7 +172,7 @@ fn rests_at_work(device: &DeviceSample) -> bool {
 
 impl Watched {
     fn contradicts(&mut self, device: &DeviceSample, read_seconds: f64) -> bool {
-        // A device that could not be asked for its UUID is most likely the same.
+        // A device without a readable UUID is most likely the same device.
         if self.uuid != device.uuid && !device.uuid.is_empty() {
             self.uuid.clone_from(&device.uuid);
             self.kept = Kept::default();
@@ -235,7 +235,7 @@ impl Lasting {
         self.since_seconds.is_some()
     }
 
-    /// It shows in a sample; whether it did for long enough.
+    /// Notes one sample with the finding. Returns whether the finding has lasted long enough.
     fn observe(&mut self, read_seconds: f64) -> bool {
         let since = *self.since_seconds.get_or_insert(read_seconds);
         self.samples = self.samples.saturating_add(1);

@@ -8,7 +8,7 @@ use crate::gpu::{DeviceSample, GpuSample};
 use crate::model::{Attachment, Device, DeviceIndex, MemoryAmount, Occupants};
 use crate::state::{DeviceState, State};
 
-/// GPUs that one message names.
+/// The number of GPUs that one message names.
 const MOST_NAMED: usize = 16;
 
 /// Every device once seen. At an index is the device that was last seen there: metrics are
@@ -86,8 +86,8 @@ impl Devices {
         }
     }
 
-    /// Whole GPUs that the driver does not show, and that it showed before or that environments hold, in one clause. A GPU
-    /// that is lost is shown.
+    /// The whole GPUs that the driver showed before, or that environments hold, and that the driver does not show now,
+    /// in one clause. The driver does show a lost GPU.
     pub(super) fn missing(
         &self,
         sample: &GpuSample,
@@ -160,7 +160,7 @@ impl Devices {
     }
 }
 
-/// Environments that attached an index at which another GPU was then.
+/// Environments that attached an index while another GPU was there.
 pub(super) fn moved_environments<'a>(
     state: &'a State,
     devices: &[Device],

@@ -144,7 +144,7 @@ fn device_of<'u>(
     &mut used[position]
 }
 
-/// Whether an environment of which no process is listed on a device uses nothing of it.
+/// Whether the absence of an environment's processes on a device means that the environment does not use the device.
 const fn is_measured(device: &Device) -> bool {
     device.processes_measured && !device.use_unexplained
 }

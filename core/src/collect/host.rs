@@ -30,9 +30,9 @@ pub(super) struct Host {
     /// users are called.
     processes: Collector<ProcessQuestion, ProcessAnswer>,
     processes_wanted: bool,
-    /// A state that was read since the processes were last asked.
+    /// A state that was read after the last question about processes.
     state_to_ask: Option<Held<State>>,
-    /// A state of which the processes were asked, and no answer is there yet.
+    /// The state of the current question about processes, while the answer is pending.
     state_asked: Option<Held<State>>,
     evidence: Evidence,
     reading: Reading,
@@ -165,8 +165,8 @@ impl Host {
         }
     }
 
-    /// Takes an answer about processes, and with it the state of which they were asked: which members live, it tells of that
-    /// state alone.
+    /// Takes an answer about processes together with the state of its question: the answer shows the living members of
+    /// that state alone.
     fn keep_processes(&mut self, answer: Option<Held<ProcessAnswer>>) {
         if let Some(answer) = answer {
             self.evidence.processes = Some(answer);
@@ -248,7 +248,7 @@ impl<Q: Send + 'static, T: Send + 'static> Collector<Q, T> {
         })
     }
 
-    /// Whether no answer is out.
+    /// Whether no answer is pending.
     fn is_idle(&self) -> bool {
         self.worker.is_idle()
     }

@@ -36,7 +36,7 @@ impl Lingering {
         now: Moment,
     ) {
         let mut unclear = self.note(state, table, sample, now.seconds);
-        // On which GPU they may have a context is not known.
+        // The GPU of a moved environment is not known.
         unclear.extend(moved);
         let oldest = now.seconds - self.linger_seconds;
         self.last.retain(|_, (_, last)| *last >= oldest);
@@ -63,8 +63,9 @@ impl Lingering {
         );
     }
 
-    /// Notes who has a context now. Returns the environments of which that is not known: a process of their user does not show
-    /// what it is in, or one of their jobs lives while it is not known which processes use a device that they hold.
+    /// Notes the environments with a context now. Returns the environments for which this is not known: a process of
+    /// their user does not show its environment, or a job of theirs lives while the processes of a device that they
+    /// hold are not known.
     fn note<'a>(
         &mut self,
         state: &'a State,

@@ -39,7 +39,7 @@ pub(super) struct Held<T> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
     pub(super) gpu: Option<Held<GpuSample>>,
-    /// That of which the processes were asked.
+    /// The state of the question to which `processes` is the answer.
     pub(super) state: Option<Held<State>>,
     pub(super) processes: Option<Held<ProcessAnswer>>,
     /// Whether state and processes were read in this cycle, after the devices.

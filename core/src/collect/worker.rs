@@ -75,7 +75,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         })
     }
 
-    /// Whether it can be asked.
+    /// Whether the worker is free for a question.
     pub(super) const fn is_idle(&self) -> bool {
         matches!(self.status, Status::Idle)
     }

@@ -36,8 +36,8 @@ const MOST_HERTZ: f64 = 1e11;
 /// 64 TiB: hundreds of times today's largest GPU.
 const MOST_BYTES: u64 = 1 << 46;
 
-/// By how much the processes of a device may hold more memory together than the device uses: the two are read one after the
-/// other.
+/// The amount by which the processes of a device may together hold more memory than the device reports: the two
+/// readings are not simultaneous.
 const PROCESSES_TOLERANCE_BYTES: u64 = 1 << 30;
 
 /// Minor numbers of Linux have 20 bits.
@@ -277,8 +277,8 @@ pub(crate) fn most_joules(limit_watts: Option<f64>, elapsed_seconds: f64) -> f64
     most_watts(limit_watts) * (elapsed_seconds.max(0.0) + ENERGY_UPDATE_SECONDS)
 }
 
-/// Takes out the memory of processes that hold more together than their device uses, and the whole list where a process
-/// does alone: it may not be on this device.
+/// Removes the memory of all processes if they together hold more than their device uses. If a single process holds
+/// more, removes the whole list: that process may not be on this device.
 fn check_processes_memory(device: &mut DeviceSample, out: &mut Out<'_>) {
     let Some(memory) = device.measurements.memory else {
         return;

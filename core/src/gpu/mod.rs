@@ -57,7 +57,7 @@ pub enum GpuError {
 pub struct GpuSample {
     /// `nvmlSystemGetDriverVersion`.
     pub driver_version: Option<String>,
-    /// Counts how often the driver was opened anew: what was learned of it in another session may not hold in this one.
+    /// The number of times that the driver was opened. Facts from another session may not hold in this one.
     pub session: u64,
     /// Whole GPUs and MIG devices, by index. A GPU that is split into MIG devices is listed before them.
     pub devices: Vec<DeviceSample>,

@@ -110,9 +110,9 @@ pub struct Device {
     /// devices tell) and while `up` is false. See [`super::Snapshot::processes_known`].
     #[serde(default)]
     pub processes_measured: bool,
-    /// Whether it shows use that no listed process explains: it lists none, or only such that rest, and works or holds
-    /// memory. Then nothing that is done on it is measured. After 10 s without a listed process `processes_measured` is
-    /// false too.
+    /// Whether the device shows use that no listed process explains: the device works or holds memory, while it lists
+    /// no process or only processes that rest. The use of the device is not measured then. After 10 s without a listed
+    /// process `processes_measured` is false too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub use_unexplained: bool,
     /// Which environments hold it, by the state files; always empty for MIG devices.
@@ -199,8 +199,8 @@ pub struct Attachment {
     /// When it was attached, Unix time.
     #[serde(default)]
     pub attached_timestamp_seconds: Option<f64>,
-    /// Whether another GPU was at the index of the device when it was attached, so that it is not known which GPU the
-    /// environment holds.
+    /// Whether another GPU was at the index of the device at the time of the attachment, so that the environment's GPU
+    /// is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved: bool,
 }

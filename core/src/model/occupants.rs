@@ -1,4 +1,4 @@
-//! Which GPU was at each index.
+//! The GPU at each index.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Device;
 
-/// GPUs that are remembered of one index.
+/// The number of GPUs that are kept for one index.
 const MOST_OCCUPANTS: usize = 16;
 
-/// Which GPU was at each index, by UUID. Indices are positions in PCI order: where a GPU is taken out of a running machine,
-/// those behind it move, and what was attached by index is then at another GPU.
+/// The GPU at each index, by UUID. Indices are positions in PCI order: when a GPU is taken out of a running machine,
+/// the GPUs behind it move, and an attachment by index then points to another GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Occupants(BTreeMap<u32, Vec<Occupant>>);
@@ -19,7 +19,7 @@ pub struct Occupants(BTreeMap<u32, Vec<Occupant>>);
 #[serde(deny_unknown_fields)]
 struct Occupant {
     uuid: String,
-    /// When it was last seen there, Unix time.
+    /// The last time at which the GPU was seen at the index, Unix time.
     last_seconds: f64,
 }
 
@@ -50,7 +50,8 @@ impl Occupants {
         }
     }
 
-    /// Whether another GPU, or one that cannot be told, is at the index of a device than when the index was last noted.
+    /// Whether the GPU at the index of a device differs from the last noted one. A GPU without a UUID counts as
+    /// different.
     #[must_use]
     pub fn is_replaced(&self, device: &Device) -> bool {
         let last = self.of(device).last();
@@ -63,8 +64,8 @@ impl Occupants {
         self.of(device).iter().any(|it| it.uuid != device.uuid)
     }
 
-    /// Whether another GPU was at the index of a device when that was attached, Unix time; without the time, when the
-    /// index was first seen.
+    /// Whether another GPU was at the index of a device at the time of an attachment, Unix time. Without a time, the
+    /// first sight of the index counts.
     #[must_use]
     pub fn was_another(&self, device: &Device, attached_seconds: Option<f64>) -> bool {
         let attached = attached_seconds.unwrap_or(f64::NEG_INFINITY);
@@ -74,7 +75,7 @@ impl Occupants {
     }
 
     fn of(&self, device: &Device) -> &[Occupant] {
-        // MIG devices are parts of what is at the index.
+        // MIG devices are parts of the GPU at the index.
         let known = self.0.get(&device.index.gpu);
         let known = known.filter(|_| device.index.mig.is_none());
         known.map_or(&[], Vec::as_slice)
@@ -106,16 +107,16 @@ mod tests {
             (None, true),
             (Some(5.0), true),
             (Some(20.0), true),
-            // Between two looks: it is first seen at B.
+            // Between two samples the index counts as the next GPU's, B.
             (Some(25.0), false),
             (Some(31.0), false),
         ] {
             assert_eq!(was_another(&occupants, "B", attached), expected);
         }
-        // And back again.
+        // GPU A comes back.
         assert!(!was_another(&occupants, "A", Some(5.0)));
         assert!(was_another(&occupants, "A", Some(25.0)));
-        // Which one is there cannot be told.
+        // The UUID of the present GPU is not known.
         assert!(was_another(&occupants, "", Some(5.0)));
         assert!(occupants.is_replaced(&device("A")) && occupants.saw_another(&device("B")));
     }

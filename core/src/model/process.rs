@@ -13,7 +13,9 @@ pub struct Process {
     /// Start in clock ticks since boot (field 22 of `/proc/PID/stat`); absent if it vanished before it was read.
     #[serde(default)]
     pub start_time_ticks: Option<u64>,
-    /// Effective uid, from `/proc/PID/status`; of a setuid program the real one, of the user who started it, unless that is root. Or the user who has it as a subordinate uid (subuid(5)); absent too where users are shown by hashes of their names.
+    /// Effective uid, from `/proc/PID/status`. For a setuid program: the real uid, of the user who started it, unless
+    /// that user is root. For a subordinate uid (subuid(5)): the uid of its owner. Absent where users are shown by
+    /// hashes of their names.
     #[serde(default)]
     pub uid: Option<u32>,
     /// Name of `uid`, else `uid:1234`.
@@ -92,8 +94,8 @@ pub struct ProcessDevice {
 }
 
 impl ProcessDevice {
-    /// Whether more than an entry in the driver's list shows that the process uses the device. A process that uses a device
-    /// holds memory of it: an entry with 0 bytes and without utilization contradicts itself.
+    /// Whether the process shows use of the device beyond an entry in the driver's list. A process that uses a device
+    /// holds memory of the device: an entry with 0 bytes and without utilization contradicts itself.
     #[must_use]
     pub fn shows_use(&self) -> bool {
         self.memory_used_bytes != Some(0) || self.utilization_ratio.is_some_and(|ratio| ratio > 0.0)

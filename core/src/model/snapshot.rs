@@ -89,7 +89,8 @@ impl Snapshot {
             }
     }
 
-    /// Whether what is done on a whole GPU is measured: all processes on it are known, and explain what it shows itself.
+    /// Whether the use of a whole GPU is measured: all its processes are known, and explain the readings of the GPU
+    /// itself.
     #[must_use]
     pub fn use_measured(&self, gpu: u32) -> bool {
         let mut devices = self.devices.iter();
@@ -166,7 +167,8 @@ pub struct CollectorStatus {
 }
 
 impl CollectorStatus {
-    /// When its last values were asked for, before they were read, Unix time: what happened before that, they show.
+    /// The time of the question to which the last values are the answer, Unix time. The values show every event before
+    /// that time.
     #[must_use]
     pub fn asked_seconds(&self) -> Option<f64> {
         Some(self.timestamp_seconds? - self.duration_seconds.unwrap_or_default())

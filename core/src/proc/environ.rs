@@ -24,7 +24,8 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads `/proc/PID/environ`; a process that ended, or may not be read, names nothing. Absent if it cannot be read in time.
+    /// Reads `/proc/PID/environ`. An ended or unreadable process names nothing. Absent if the environ cannot be read in
+    /// time.
     #[must_use]
     pub fn by(pid: u32) -> Option<Self> {
         let named = |_, environ: Result<&[u8], Errno>| environ.map(Self::of).unwrap_or_default();
@@ -55,8 +56,9 @@ pub(super) fn read_environ(pid: u32, buffer: &mut Vec<u8>) -> Result<&[u8], Errn
     Ok(environ.content)
 }
 
-/// Opens and reads the environ in the `/proc` directory of a process (proc_pid_environ(5)): that of another thread where the
-/// first one has ended. A process that ended has none; that of a thread of the kernel is empty.
+/// Opens and reads the environ in the `/proc` directory of a process (proc_pid_environ(5)). If the first thread has
+/// ended, reads the environ of another thread. An ended process has no environ; the environ of a kernel thread is
+/// empty.
 pub(super) fn read_from_directory<'a>(
     directory: BorrowedFd<'_>,
     buffer: &'a mut Vec<u8>,

@@ -13,7 +13,7 @@ use super::{Lineage, UserNamespace};
 /// How much of a file is read. The kernel allows environs of 6 MiB; a claim further behind is not looked for.
 pub(super) const MOST_READ_BYTES: usize = 1 << 20;
 
-/// How many threads of a process are looked at to find one that has not ended.
+/// The number of threads that are searched for one that has not ended.
 const MOST_THREADS: usize = 16;
 
 /// Why nothing is known of a process.
@@ -106,7 +106,8 @@ pub(super) fn read_stat<'a>(
     Stat::parse(stat.content).ok_or(Errno::INVAL)
 }
 
-/// The first threads of a process that the kernel lists. A thread that ended is listed only if it is the process's first.
+/// The first threads of a process that the kernel lists. The kernel lists an ended thread only if it is the process's
+/// first thread.
 pub(super) fn threads(directory: BorrowedFd<'_>, task: impl Arg) -> Result<Vec<String>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let task = openat(directory, task, flags, Mode::empty())?;

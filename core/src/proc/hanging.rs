@@ -1,9 +1,10 @@
-//! Reading what a user can keep from being read.
+//! Reads of files that a user can block.
 //!
-//! The environ and the command line of a process are read from its memory, which takes the lock of that memory. A process can
-//! hold this lock for as long as its user likes: a page of it, or a mapping that it makes, waits for a file system of that user
-//! (FUSE). Whatever reads them runs on a thread of its own, is waited for as long as [`PATIENCE`], and is left behind then. The
-//! process is remembered and not read again until that thread comes back. What is not read is not known.
+//! The kernel reads the environ and the command line of a process from the memory of that process, under the lock of
+//! that memory. A process can hold this lock as long as its user likes: one of its pages, or a mapping under way, waits
+//! for a file system of that user (FUSE). So each reader runs on its own thread. The caller waits [`PATIENCE`] for a
+//! read, then leaves the thread behind, and does not read that process again until the thread returns. Content that was
+//! not read is not known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -18,42 +19,42 @@ use rustix::io::Errno;
 use super::environ::{buffer, read_environ};
 use super::stat::{self, Stat};
 
-/// How long the read of one process may take.
+/// The time limit of one read.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether a read hangs.
+/// The interval between two checks for a hanging read.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Of how many processes reads may hang while one answer is waited for. The other processes of that answer are not read.
+/// The most processes whose reads may hang during one answer. The remaining processes of that answer are not read.
 pub(super) const MOST_AT_ONCE: usize = 4;
 
-/// Of how many processes of one user reads may hang. Other processes of that user are not read meanwhile.
+/// The most processes of one user whose reads may hang. Other processes of that user are not read meanwhile.
 const MOST_OF_USER: usize = 2;
 
-/// Of how many processes reads may hang, each of which keeps a thread.
+/// The most processes whose reads may hang. Each keeps a thread.
 const MOST: usize = 64;
 
-/// A process, by its pid and when it was started, in ticks.
+/// A process, by its pid and its start in ticks.
 type Process = (u32, u64);
 
-/// The processes of which a read hangs.
+/// The processes whose reads hang.
 #[derive(Debug)]
 pub(super) struct Hanging {
-    /// Where the kernel shows its processes.
+    /// The directory in which the kernel shows its processes.
     root: PathBuf,
-    /// Each with its real user.
+    /// The processes, each with its real user.
     processes: Mutex<BTreeMap<Process, Option<u32>>>,
 }
 
-/// Those of the running kernel, for all of this program.
+/// The processes of the running kernel, one value for this whole program.
 static LIVE: LazyLock<Arc<Hanging>> = LazyLock::new(|| Arc::new(Hanging::of(Path::new("/proc"))));
 
-/// What a thread reads now.
+/// The current read of a thread.
 #[derive(Debug)]
 pub(super) struct Watch {
     hanging: Arc<Hanging>,
     reads: Mutex<Option<Reading>>,
-    /// Nothing more is read.
+    /// Whether the thread starts no further read.
     gives_up: bool,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct Watch {
 struct Reading {
     pid: u32,
     since: Instant,
-    /// Remembered as this process, which hangs.
+    /// The hanging process, once it is remembered.
     hangs: Option<Process>,
 }
 
@@ -84,7 +85,7 @@ impl Hanging {
         }
     }
 
-    /// Runs something on a thread of its own that reads by a [`Watch`]; nothing if a read hangs, and the thread with it.
+    /// Runs `work` on its own thread, which reads by a [`Watch`]. Returns nothing if a read hangs or the thread fails.
     pub(super) fn watched<T: Send + 'static>(
         self: &Arc<Self>,
         gives_up: bool,
@@ -100,7 +101,7 @@ impl Hanging {
         let thread = thread::Builder::new().name("environs".to_owned());
         let thread = thread.spawn(move || sender.send(work(&its_watch)));
         let Ok(thread) = thread else {
-            // Without threads nothing more can be read.
+            // No read is possible without a thread.
             return None;
         };
         loop {
@@ -116,7 +117,7 @@ impl Hanging {
         }
     }
 
-    /// Whether reading a process is no use: its read hangs, or those of too many others do.
+    /// Whether a read of this process is refused: its own read hangs, or too many other reads do.
     fn refuses(&self, pid: u32) -> bool {
         let processes = lock(&self.processes);
         if processes.is_empty() {
@@ -131,13 +132,13 @@ impl Hanging {
         of_user >= MOST_OF_USER || started.is_some_and(|it| processes.contains_key(&(pid, it)))
     }
 
-    /// When a process was started. Its `stat` never hangs.
+    /// The start of a process. Its `stat` never hangs.
     fn started(&self, pid: u32) -> Option<u64> {
         let content = std::fs::read(self.root.join(format!("{pid}/stat"))).ok()?;
         Stat::parse(&content).map(|stat| stat.start_time_ticks)
     }
 
-    /// The real user of a process, whatever program the user runs.
+    /// The real user of a process; setuid programs do not change it.
     fn user(&self, pid: u32) -> Option<u32> {
         let content = std::fs::read(self.root.join(format!("{pid}/status"))).ok()?;
         stat::uids(&content).map(|uids| uids.real)
@@ -145,7 +146,7 @@ impl Hanging {
 }
 
 impl Watch {
-    /// Begins a read that may hang; nothing if that is no use.
+    /// Begins a read that may hang; returns nothing if the read is refused.
     pub(super) fn begin(&self, pid: u32) -> Option<ReadGuard<'_>> {
         if self.gives_up || self.hanging.refuses(pid) {
             return None;
@@ -158,7 +159,7 @@ impl Watch {
         Some(ReadGuard(self))
     }
 
-    /// Whether the read of now hangs; then its process is remembered.
+    /// Whether the current read hangs. If so, remembers its process.
     fn hangs(&self) -> bool {
         let mut reads = lock(&self.reads);
         let Some(reading) = reads.as_mut().filter(|it| it.since.elapsed() >= PATIENCE) else {
@@ -184,7 +185,8 @@ impl Drop for ReadGuard<'_> {
     }
 }
 
-/// What is read of each of these processes, into a buffer that is used for all. Those that cannot be read in time are left out.
+/// The result of `read` for each of these processes; one buffer serves all. Processes that cannot be read in time are
+/// left out.
 pub(crate) fn read_in_time<T: Send + 'static>(
     mut pids: Vec<u32>,
     read: impl Fn(u32, &mut Vec<u8>) -> T + Send + Sync + 'static,
@@ -211,7 +213,7 @@ pub(crate) fn read_in_time<T: Send + 'static>(
     std::mem::take(&mut lock(&results))
 }
 
-/// What is made of the environ of each of these processes. Those that cannot be read in time are left out.
+/// The result of `make` for the environ of each of these processes. Processes that cannot be read in time are left out.
 pub(crate) fn read_environs<T: Send + 'static>(
     pids: Vec<u32>,
     make: impl Fn(u32, Result<&[u8], Errno>) -> T + Send + Sync + 'static,
@@ -224,7 +226,7 @@ pub(crate) fn read_environs<T: Send + 'static>(
 /// Whether this program may read the environ of a process.
 ///
 /// # Errors
-/// It may not, the process has ended, or it cannot be read in time.
+/// This program may not read the environ, the process has ended, or the read takes too long.
 pub fn may_read_environ(pid: u32) -> io::Result<()> {
     let read = read_environs(vec![pid], |_, environ| environ.map(drop)).remove(&pid);
     read.unwrap_or(Err(Errno::TIMEDOUT))

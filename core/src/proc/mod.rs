@@ -76,14 +76,14 @@ pub struct ProcessTable {
     pub hidden: HashSet<u32>,
     /// Those of `lineage` that ended, and for which nobody has waited.
     pub zombies: HashSet<u32>,
-    /// Those of `processes` of which the environ could not be read in time.
+    /// The members of `processes` whose environ could not be read in time.
     pub unread: HashSet<u32>,
     /// Users to whom subordinate uids belong; see [`ProcessTable::owner`].
     pub owners: HashMap<u32, u32>,
     /// Uids that may be subordinate ones of users whom only a directory service knows.
     pub ownerless: HashSet<u32>,
-    /// The pid namespace of these pids, by its inode; absent where they are those of all records, as in a scenario or on
-    /// another machine.
+    /// The pid namespace of these pids, by its inode. Absent where every record uses these pids, as in a scenario or
+    /// for another machine.
     pub pid_namespace: Option<u64>,
     /// The processes of the pid namespaces below.
     pub below: Below,
@@ -98,7 +98,8 @@ impl ProcessTable {
             .filter(|_| !self.zombies.contains(&pid))
     }
 
-    /// The living processes that have a pid in a namespace, or in any that this table shows. It was asked for the pid.
+    /// The living processes that have a pid in a namespace, or in any namespace of this table. The table's question
+    /// included the pid.
     pub(crate) fn holders(
         &self,
         pid: u32,
@@ -109,7 +110,7 @@ impl ProcessTable {
             pid,
             lineage,
         });
-        // Asked only if the first is not enough: all processes are read for it.
+        // This is costly, since it reads all processes: it runs only if the first holder does not suffice.
         let below = std::iter::once_with(move || match pid_namespace {
             Some(namespace) if self.is_of(namespace) => &[],
             Some(_) | None => self.below(pid).unwrap_or_default(),
@@ -118,7 +119,7 @@ impl ProcessTable {
         all.filter(move |it| pid_namespace.is_none_or(|wanted| self.is_in(it, wanted)))
     }
 
-    /// Whether a holder has its pid in this namespace, as far as this program may learn that.
+    /// Whether a holder has its pid in this namespace, as far as this program may see.
     pub(crate) fn is_in(&self, holder: &PidHolder, pid_namespace: u64) -> bool {
         match holder.namespace {
             Some(namespace) => namespace == pid_namespace,
@@ -126,13 +127,13 @@ impl ProcessTable {
         }
     }
 
-    /// Whether the living processes that have a pid in a namespace, or in any, are all among its [holders](Self::holders).
+    /// Whether [`holders`](Self::holders) returns every living process that has a pid in a namespace, or in any.
     pub(crate) fn shows(&self, pid: u32, pid_namespace: Option<u64>) -> bool {
         let is_own = pid_namespace.is_some_and(|it| self.is_of(it));
         !self.hidden.contains(&pid) && (is_own || self.below(pid).is_some())
     }
 
-    /// Whether the pids of this table are those of this namespace.
+    /// Whether this namespace is the namespace of the table's pids.
     pub(crate) fn is_of(&self, pid_namespace: u64) -> bool {
         let own = self.pid_namespace;
         own.is_none_or(|own| own == pid_namespace && own != pid_namespace::NONE)
@@ -162,8 +163,9 @@ impl ProcessTable {
         is_anybodys.then(|| format!("container:{}", id.chars().take(12).collect::<String>()))
     }
 
-    /// The user whose a process is shown to be: its effective one, or the one who started it, if that is neither the effective
-    /// one nor root (setuid programs). Absent if that could not be read, or if nobody here knows whose uid it has.
+    /// The user to which a process is attributed: the effective user, or the user who started a setuid program, if that
+    /// user is neither the effective user nor root. Absent if the users could not be read, or if the owner of the uid
+    /// is not known here.
     #[must_use]
     pub fn shown_user(&self, facts: &ProcessFacts) -> Option<u32> {
         let uid = facts.uid.filter(|uid| !self.ownerless.contains(uid))?;

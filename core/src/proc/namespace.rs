@@ -107,7 +107,7 @@ impl UserNamespace {
         }
     }
 
-    /// Whether uids of this namespace mean other users than those who share the state.
+    /// Whether uids of this namespace stand for other users than in the namespace of the shared state.
     pub(crate) const fn translates(&self) -> bool {
         self.translates
     }

@@ -1,4 +1,4 @@
-//! The kernel's own process table, read so that no user makes the reader wait.
+//! The kernel's process table, read so that no user can block the reader.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::hanging::{Hanging, MOST_AT_ONCE};
 use super::reader::{DirectReader, PROC};
 use super::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 
-/// Reads `/proc`. What cannot be read in time is not known: the claim of such a process is missing, and
-/// [`ProcessTable::unread`] has it. The other processes are read.
+/// Reads `/proc` with a time limit. If a process cannot be read in time, its claim is missing, and
+/// [`ProcessTable::unread`] lists it. The other processes are read.
 #[derive(Debug)]
 pub struct ProcReader {
     root: PathBuf,
-    /// Without one that was left behind with its thread.
+    /// `None` after a reader was left behind with its thread.
     direct: Option<DirectReader>,
     hanging: Arc<Hanging>,
 }
@@ -56,7 +56,7 @@ impl ProcReader {
 impl ProcessSource for ProcReader {
     /// Reads `/proc` once. Without a `/proc`, every process is unreadable and every member hidden.
     fn read(&mut self, request: &ProcessRequest) -> ProcessTable {
-        // Of members nothing is read that can hang.
+        // No read of a member can hang.
         if request.processes.is_empty() {
             return self.direct().read(request);
         }
@@ -90,7 +90,7 @@ impl ProcessSource for ProcReader {
     }
 }
 
-/// Of no process anything is known.
+/// The answer in which no process is known.
 fn unread(request: &ProcessRequest) -> ProcessTable {
     let unreadable = |&pid: &u32| (pid, ProcessRead::Unreadable);
     ProcessTable {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::proc::Claim;
 
-    /// A process of a user; its environ is a pipe that nobody writes, of which opening hangs, or a file.
+    /// A process of a user. Its environ is a file, or, if `hangs`, a pipe without a writer, which blocks the open.
     fn process(root: &Path, pid: u32, uid: u32, hangs: bool) {
         let directory = root.join(pid.to_string());
         fs::create_dir(&directory).unwrap();
@@ -170,7 +170,7 @@ mod tests {
             "{:?}",
             began.elapsed()
         );
-        // It is not asked again, and after a second one of the same user no other is.
+        // The reader does not try it again. After a second hanging process of a user, no process of that user is read.
         let _ = claims(&mut reader, &[11]);
         let began = Instant::now();
         let read = claims(&mut reader, &[10, 11, 12, 13, 20]);
@@ -180,7 +180,7 @@ mod tests {
             "{:?}",
             began.elapsed()
         );
-        // What comes back is asked again.
+        // A process that answers again is read again.
         for pid in [10, 11] {
             fs::write(
                 folder.path().join(format!("{pid}/environ")),

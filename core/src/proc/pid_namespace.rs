@@ -1,7 +1,8 @@
 //! Pid namespaces (pid_namespaces(7)).
 //!
-//! A process has a pid in its own namespace and one in each namespace above. `/proc` shows the processes of the namespace
-//! for which it was mounted and of all namespaces below, by the pids of that one.
+//! A process has a pid in its own namespace and one in each namespace above. A mount of `/proc` belongs to one
+//! namespace. The mount shows the processes of that namespace and of all namespaces below, by their pids in that
+//! namespace.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +16,7 @@ use super::{Lineage, ProcReader, ProcessRequest, ProcessSource as _, stat};
 /// The inode of the machine's namespace: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 pub const INITIAL: u64 = 0xEFFF_FFFC;
 
-/// No namespace: `/proc` shows the processes of another one than this program's.
+/// No namespace: `/proc` shows the processes of a namespace that is not this program's.
 pub(super) const NONE: u64 = 0;
 
 /// The inode of this program's namespace.
@@ -31,7 +32,7 @@ pub fn own_pid_namespace() -> u64 {
     })
 }
 
-/// Whether this program runs in the machine's namespace, from which all processes are seen.
+/// Whether this program runs in the machine's namespace, which shows all processes.
 #[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     own_pid_namespace() == INITIAL
@@ -40,22 +41,22 @@ pub fn in_initial_pid_namespace() -> bool {
 /// A living process that has a certain pid in one of its pid namespaces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PidHolder {
-    /// The inode of that namespace, if this program may learn it.
+    /// The inode of that namespace, if this program may read it.
     pub(crate) namespace: Option<u64>,
-    /// Its pid here.
+    /// Its pid in this program's namespace.
     pub(crate) pid: u32,
     pub(crate) lineage: Lineage,
 }
 
-/// The processes of the pid namespaces below that of a table, read when they are first asked for.
+/// The processes of the pid namespaces below a table's namespace. The first question reads them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Below(OnceLock<Option<Holders>>);
 
-/// By pid in the namespace of each.
+/// The processes, by pid in their own namespaces.
 type Holders = HashMap<u32, Vec<PidHolder>>;
 
 impl Below {
-    /// Those that have this pid in their own namespaces; none if this program does not see all processes.
+    /// The processes that have this pid in their own namespaces; none if this program does not see all processes.
     pub(super) fn holders(&self, pid: u32) -> Option<&[PidHolder]> {
         let all = self.0.get_or_init(read_below).as_ref()?;
         Some(all.get(&pid).map_or(&[], Vec::as_slice))
@@ -68,7 +69,7 @@ impl Below {
 }
 
 fn read_below() -> Option<Holders> {
-    // Where processes of others are hidden from this program (`hidepid`), the first one is, too.
+    // If `hidepid` hides other users' processes from this program, process 1 is hidden too.
     fs::metadata("/proc/1").ok()?;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").ok()? {

@@ -38,10 +38,10 @@ pub(super) const PROC: &str = "/proc";
 
 /// Reads `/proc`.
 ///
-/// All files of one process are opened relative to its directory, which stays that process's: if it
-/// ends in between, reading fails, whoever has its pid by then. They stay open from one cycle to the
-/// next, of as many processes as the limit of open files allows. Reading an environ can hang: it runs
-/// by a [`Watch`].
+/// All files of one process are opened relative to its directory, which stays that process's: if the process ends in
+/// between, reading fails, even if another process has its pid by then. The files stay open from one cycle to the next,
+/// for as many processes as the limit of open files allows. Reading an environ can hang: such a read runs by a
+/// [`Watch`].
 #[derive(Debug)]
 pub(super) struct DirectReader {
     root: PathBuf,
@@ -142,7 +142,7 @@ impl DirectReader {
         }
     }
 
-    /// Reads from now on as this watch allows.
+    /// Makes all further reads obey this watch.
     pub(super) fn follow(&mut self, watch: &Arc<Watch>) {
         self.watch = Some(Arc::clone(watch));
     }
@@ -287,7 +287,7 @@ impl DirectReader {
             Err(errno @ (Errno::NOENT | Errno::SRCH)) => Some(errno),
             Err(_) => return Ok((Claim::Missing(MissingEvidence::EnvironUnreadable), None)),
         };
-        // The process ended, or is about to.
+        // The process has ended, or is about to end.
         let stat = read_stat(directory, c"stat", &mut self.buffer)?;
         match missing {
             _ if stat.has_ended() => Ok((Claim::Missing(MissingEvidence::Zombie), None)),
@@ -437,13 +437,13 @@ impl ProcessSource for DirectReader {
     }
 }
 
-/// The time of a read, by the watch if there is one.
+/// The time of a read, recorded in the watch if there is one.
 struct Reading<'a> {
     _guard: Option<ReadGuard<'a>>,
 }
 
 impl<'a> Reading<'a> {
-    /// Nothing if the process is not to be read.
+    /// Nothing if the watch refuses the process.
     fn begin(watch: Option<&'a Arc<Watch>>, pid: u32) -> Option<Self> {
         let guard = match watch {
             Some(watch) => Some(watch.begin(pid)?),

@@ -13,13 +13,13 @@ const NO_NAME_LIFETIME: Duration = Duration::from_secs(30);
 /// Users remembered at once; whoever starts processes as more uids than this is not a person.
 const MOST_USERS: usize = 4096;
 
-/// What a user is called: the passwd name, else `uid:1234`. May wait for the network.
+/// The name of a user: the passwd name, else `uid:1234`. The call may wait for the network.
 #[must_use]
 pub fn username(uid: u32) -> String {
     Usernames::default().username(uid)
 }
 
-/// The passwd name of a user, if there is one that is not empty and UTF-8. May wait for the network.
+/// The passwd name of a user, if it is not empty and valid UTF-8. The call may wait for the network.
 #[must_use]
 pub fn find_username(uid: u32) -> Option<String> {
     usable(look_up(uid))

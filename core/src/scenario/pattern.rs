@@ -174,7 +174,7 @@ pub(super) fn peak_together(loads: &[(Window, f64)]) -> f64 {
         .iter()
         .map(|cycle| {
             let same: Vec<_> = loads.iter().filter(|(w, _)| w.every == *cycle).collect();
-            // Thousands of processes that always run begin at one moment.
+            // Thousands of processes that always run share one start.
             let mut starts: Vec<f64> = same.iter().map(|(window, _)| window.from).collect();
             starts.sort_by(f64::total_cmp);
             starts.dedup();

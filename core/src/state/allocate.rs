@@ -1,10 +1,10 @@
 //! Which devices an environment gets. Pure: no file, no GPU, no clock.
 //!
-//! Without a memory amount a device must have no attachment. With one, what other attachments leave of its
-//! memory must suffice; an attachment without an amount takes all of it. A device that a process of another user uses outside
-//! of environments is not handed out; an environment that has it keeps it. Among devices that are available, those on
-//! which nobody's process runs come first, then the lowest index. Over-subscription adds devices that are not
-//! available, those with the fewest environments first.
+//! Without a memory amount a device must have no attachment. With an amount, the memory that other attachments leave
+//! must suffice; an attachment without an amount takes all memory. A device that another user's process uses outside of
+//! environments is not assigned; an environment that has the device keeps it. Among available devices, those without
+//! running processes come first, then the lowest index. Over-subscription adds devices that are not available, those
+//! with the fewest environments first.
 
 mod refusal;
 
@@ -45,7 +45,7 @@ pub struct DeviceUsage {
     pub own: BTreeSet<u32>,
     /// Devices that do not answer: nobody gets them.
     pub lost: BTreeSet<u32>,
-    /// Devices that are not handed out, and the processes of other users that use them and do not hold them.
+    /// Devices that are not assigned, and the processes of other users that use them without holding them.
     pub outside: BTreeMap<u32, Vec<OutsideUse>>,
 }
 

@@ -112,13 +112,13 @@ impl Drop for Prepared<'_> {
     }
 }
 
-/// Whether a file is what a writer of the file of this name left behind that was killed.
+/// Whether a file is a leftover of a killed writer of the file `name`.
 pub(super) fn is_leftover(file: &str, name: &str) -> bool {
     let rest = file.strip_prefix('.').and_then(|it| it.strip_prefix(name));
     rest.is_some_and(|rest| rest.starts_with(".new"))
 }
 
-/// A file of a name that no other writer has, and that nobody can foresee.
+/// A file under a name that no other writer has and no user can predict.
 fn create_temporary(
     disk: &dyn Disk,
     directory: BorrowedFd<'_>,

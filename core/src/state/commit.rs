@@ -54,9 +54,9 @@ struct Content {
 #[derive(Debug, PartialEq, Eq)]
 enum Damage {
     None,
-    /// Some of its entries, or values in them; this is the first.
+    /// Some entries, or values in entries; the text names the first.
     Entries(String),
-    /// All of it, for this reason; so many entries in it are whole.
+    /// The whole file, for the reason `why`; `whole` entries in it are intact.
     File {
         why: String,
         whole: usize,
@@ -138,7 +138,7 @@ impl Loaded {
         damaged.collect()
     }
 
-    /// The state to be changed, with those of `waiting` who still have their pids.
+    /// The state to be changed, with the processes of `waiting` that still have their pids.
     pub(super) fn edit(
         &self,
         table: &ProcessTable,
@@ -306,7 +306,7 @@ impl Place<'_> {
             Err(ReadError::Torn(why) | ReadError::Damaged { why, .. }) => {
                 (why, file::read_damaged(self.directory, format.name))
             }
-            // The name service may take long, and all commands wait for this one.
+            // No name is looked up here: the name service may take long, and all commands wait for this one.
             Err(ReadError::Leased(uid)) => (file::leased(&format!("uid:{uid}")), None),
             Err(ReadError::Unreadable { why, remedy }) => {
                 let file = self.path.join(format.name);

@@ -47,15 +47,15 @@ pub struct Confirmed {
 /// The process that became a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
-    /// Its start in clock ticks since boot.
+    /// The start of the process in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The inode of the pid namespace that its pid is of.
+    /// The inode of the pid namespace to which the pid belongs.
     #[serde(
         default = "members::initial",
         skip_serializing_if = "members::is_initial"
     )]
     pub pid_namespace: u64,
-    /// Whether it joined as a job ([`RecordedMembers::is_job`](super::RecordedMembers::is_job)).
+    /// Whether the process joined as a job ([`RecordedMembers::is_job`](super::RecordedMembers::is_job)).
     #[serde(default, rename = "job", skip_serializing_if = "std::ops::Not::not")]
     pub is_job: bool,
 }
@@ -125,14 +125,14 @@ pub(super) fn places(environments: &[EnvironmentState]) -> HashSet<(String, u32)
     members.collect()
 }
 
-/// What a change of the state gave to environments, and took from them. `newcomers` are members besides: jobs that were found,
-/// and jobs that became shells.
+/// The changes of environments between two states. `newcomers` are additional members: new jobs, and jobs that became
+/// shells.
 pub(super) fn changes(
     before: Sides<'_>,
     after: Sides<'_>,
     newcomers: &HashSet<(String, u32)>,
 ) -> Vec<(String, ConfirmedChange)> {
-    // Another user may have written a second record by the same id.
+    // Another user may have written a second record with the same id.
     let (had_been, has_become) = (by_user(before.0), by_user(after.0));
     let (held, holds) = (reservations(before.1), reservations(after.1));
     let mut changes = Vec::new();
@@ -268,7 +268,7 @@ pub(super) fn write(
     }
     let replace = || Prepared::new(&OwnFile, directory, &name, &content).and_then(Prepared::commit);
     let errno = replace().err()?;
-    // A folder cannot be replaced, but everybody may move it away.
+    // A rename cannot replace a folder, but every user may move the folder away.
     let found = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let folder = found.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::Directory);
     let moved_to = folder.and_then(|_| {
@@ -282,8 +282,8 @@ pub(super) fn write(
     })
 }
 
-/// Drops the oldest changes where there are too many. Of the older half, what environments have stays longest: without
-/// it their members are not confirmed any more.
+/// Drops the oldest changes beyond the limit. In the older half, changes that give a member or a device stay longest:
+/// without such a change the member is not confirmed any more.
 fn drop_surplus(changes: &mut Vec<Confirmed>) {
     let mut surplus = changes.len().saturating_sub(MOST_CHANGES);
     let newer = changes.split_off(changes.len().saturating_sub(MOST_CHANGES / 2));
@@ -296,18 +296,18 @@ fn drop_surplus(changes: &mut Vec<Confirmed>) {
     changes.extend(newer);
 }
 
-/// What kept the caller's file from being written.
+/// The obstacle that kept the caller's file from being written.
 #[derive(Debug)]
 pub(super) struct InTheWay {
     name: String,
-    /// Whose folder stood in its place, if one did.
+    /// The owner of the folder in its place, if there was a folder.
     owner: Option<u32>,
-    /// What the folder is called now, or why the file was not written.
+    /// The new name of the folder, or the reason why the file was not written.
     outcome: Result<String, Errno>,
 }
 
 impl InTheWay {
-    /// For people; asks the name service.
+    /// A message for the user; asks the name service.
     pub(super) fn notice(&self, directory: &Path) -> String {
         let path = directory.join(&self.name);
         let path = path.display();
@@ -344,8 +344,8 @@ fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
     }
 }
 
-/// Takes what users confirmed of the members of their environments, and root and this program's user of all, in place of
-/// what is recorded of them: every user may write that.
+/// Replaces the recorded facts of members, which every user may write, with confirmed facts. For each environment its
+/// user, root and this program's user may confirm.
 pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
     let mut by_user: HashMap<u32, HashMap<(String, u32), Confirmed>> = HashMap::new();
     let mut joined = |uid: u32, environment: &EnvironmentState, pid: u32| {
@@ -362,7 +362,7 @@ pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
         for &pid in &environment.pids {
             let users = users.chunk_by(|a, b| a == b).map(|it| it[0]);
             let confirmed = users.filter_map(|uid| joined(uid, environment, pid));
-            // An older environment may have had its id.
+            // An ended environment may have had the same id.
             let confirmed =
                 confirmed.filter(|(at_seconds, _)| at_seconds.floor() >= created.floor());
             let newest = confirmed.max_by(|(a, _), (b, _)| a.total_cmp(b));
@@ -373,7 +373,7 @@ pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
     }
 }
 
-/// The processes that this user's commands made members, each with the newest confirmation of that.
+/// The processes that this user's commands made members, each with its newest confirmation.
 fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Confirmed> {
     let joined = read(directory, uid)
         .into_iter()
@@ -417,7 +417,7 @@ pub(super) fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
     }
 }
 
-/// Whether a file is what a command of any user left behind that was killed.
+/// Whether a file is a leftover of a killed command of any user.
 pub(super) fn is_leftover(file: &str) -> bool {
     let uid = file.strip_prefix(".genv-confirmed-");
     let rest = uid.map(|it| it.trim_start_matches(|digit: char| digit.is_ascii_digit()));

@@ -27,7 +27,7 @@ pub(super) fn keep_aside(
     Ok(aside)
 }
 
-/// Moves what has this name away, whoever owns it; returns its new name.
+/// Moves the file `name` away, whatever its owner. Returns the new name.
 pub(super) fn move_aside(
     disk: &dyn Disk,
     directory: BorrowedFd<'_>,

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::value::{self, Entry, amount, eid, integer, object, shown, time};
 use super::{AttachmentState, DeviceState};
 
-/// What an entry says; nothing of one that names no device.
+/// The device of an entry; nothing if the entry names no device.
 pub(super) fn device(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<DeviceState> {
     let fields = object(entry)?;
     let named = match (fields.get("index"), entry.key) {
         (Some(index), _) => integer(Some(index)),
         (None, Some(key)) => key.parse().ok(),
-        // genv 1.4.3 takes a device's position for its index.
+        // genv 1.4.3 takes a device's position as its index.
         (None, None) => i64::try_from(entry.position).ok(),
     };
     let Some(index) = named.and_then(|index| u32::try_from(index).ok()) else {
@@ -44,7 +44,7 @@ fn attachments(
             entry.warn(format!("its attachments are {found}, and are left out"));
             Vec::new()
         }),
-        // The first versions attached one environment, written into the device itself.
+        // The first versions attached one environment only, as a field of the device.
         None => match fields.get("eid") {
             Some(Value::Null) => Vec::new(),
             Some(_) => vec![(None, entry.value)],

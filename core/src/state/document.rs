@@ -27,28 +27,29 @@ use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
 /// How many warnings a file may cause: anybody may write there.
 const MOST_WARNINGS: usize = 20;
 
-/// A record that takes more is read without what is large in it.
+/// The limit for a whole record. Large fields of a larger record are left out.
 const MOST_RECORD_BYTES: usize = 1 << 20;
 
-/// As [`MOST_RECORD_BYTES`], of a device with its attachments.
+/// As [`MOST_RECORD_BYTES`], for a device with its attachments.
 const MOST_DEVICE_BYTES: usize = 8 << 20;
 
-/// How much of a field is read of an entry that is too large.
+/// The largest field that is read of an entry beyond its limit.
 const MOST_FIELD_BYTES: usize = 4 << 10;
 
-/// Attachments beyond so many are left out. In the layout that genv writes, so many take less than a file may have.
+/// Attachments beyond this number are left out. In genv's own layout this number fits into a file of allowed
+/// size.
 const MOST_ATTACHMENTS: usize = 100_000;
 
-/// What a file is read with.
+/// The parameters of a read.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) time_zone: &'a TimeZone,
-    /// The state directory, which shows whose records count where there are too many.
+    /// The state directory. With too many records, it shows which of them count.
     pub(super) directory: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> Reading<'a> {
-    /// Of a text that comes from elsewhere.
+    /// For a text from elsewhere.
     pub(super) fn of_text(time_zone: &'a TimeZone) -> Self {
         Self {
             time_zone,
@@ -185,7 +186,7 @@ fn environments_from<'de, D: Deserializer<'de>>(
     Ok(document.map(|mut document| {
         let (entries, surplus) = records.finish();
         document.incomplete |= !surplus.is_empty();
-        // What stands first is shown where a part is.
+        // The first warning is shown where space is short.
         let surplus = surplus.into_iter().map(|it| format!("envs.json: {it}"));
         document.warnings.splice(0..0, surplus);
         Document {
@@ -278,8 +279,9 @@ fn known<T>(
     document.ok_or(NotADocument::Lacks(key))
 }
 
-/// Reads the entries of the list or object `key`, one after another, each with its size: as values of JSON all of them take
-/// ten times the memory of the file. `read` takes what they say. Returns nothing if there is no such list or object.
+/// Reads the entries of the list or object `key`, one after another, each with its size: all entries as values of JSON
+/// would take ten times the memory of the file. `read` takes each entry. Returns nothing if the file has no such list
+/// or object.
 fn document<'de, T, D: Deserializer<'de>>(
     file: &str,
     key: &'static str,
@@ -329,7 +331,7 @@ fn document<'de, T, D: Deserializer<'de>>(
     Ok(found.then_some(document))
 }
 
-/// The fields of an object that are small; nothing of anything else.
+/// The small fields of an object; no fields for any other value.
 fn small_fields(text: &RawValue) -> Value {
     let fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(text.get()).unwrap_or_default();

@@ -173,7 +173,8 @@ impl EditableState {
         true
     }
 
-    /// As [`EditableState::leave`], also of a shell that has ended already: the environment ends if it has jobs alone.
+    /// As [`EditableState::leave`], for a shell, which may have ended already. The environment ends if its remaining
+    /// members are all jobs.
     pub fn leave_as_shell(&mut self, eid: &str, pid: u32) {
         self.leave(eid, &MemberId::Process(pid));
         let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
@@ -340,8 +341,9 @@ impl EditableState {
         self.merge_inventory(inventory);
     }
 
-    /// Puts a process of the caller into the queue for devices, if it is not in it; returns how many are before it. Whoever
-    /// ends leaves. Of one user only so many processes have a place; those that have none come behind all.
+    /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of
+    /// processes before it. An ended process leaves the queue. A user has a limited number of places; a process
+    /// without a place comes behind all others.
     pub fn enqueue(&mut self, pid: u32) -> usize {
         let uid = geteuid().as_raw();
         let is_own = |waiting: &&Waiting| waiting.uid == uid;
@@ -359,7 +361,7 @@ impl EditableState {
         self.queue.iter().position(|waiting| waiting.pid == pid)
     }
 
-    /// Those who wait, first come first.
+    /// The waiting processes, in order of arrival.
     #[must_use]
     pub fn queue(&self) -> &[Waiting] {
         &self.queue

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Calls `take` with the text of each item of the list `key`, or of each value of the object `key`, and its key. Returns
-/// whether there is such a list or object.
+/// Calls `take` for each item of the list `key`, or each value of the object `key`, with its key and its text. Returns
+/// whether the source has such a list or object.
 ///
 /// # Errors
 /// The source is damaged, or has the key twice, or `take` fails.

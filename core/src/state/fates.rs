@@ -120,7 +120,7 @@ fn fates_by_processes(
         processes: processes.into_iter().collect(),
         members: members.copied().collect(),
     });
-    // Processes outside of this program's pid namespace may name it.
+    // Processes outside of this program's pid namespace may name the environment.
     let sees_all = in_initial_pid_namespace();
     let fate = |it: &&Shellless| {
         if it.0.pids.is_empty() && !sees_all {
@@ -156,7 +156,7 @@ fn fate(
                 pid,
                 start_time_ticks: facts.start_time_ticks,
             }),
-            // What hangs may be its own once it can be read.
+            // A process whose reads hang may turn out to belong to the environment.
             Belonging::Unclear => {
                 is_unclear |= using.contains(&pid) || table.unread.contains(&pid);
             }

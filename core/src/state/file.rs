@@ -14,7 +14,7 @@ use super::MEMBERS_FILE;
 /// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
 pub(super) const MOST_FILE_BYTES: u64 = 32 << 20;
 
-/// How large `genv-members.json` may be, without which commands go on.
+/// The size limit of `genv-members.json`. Commands go on without a larger file.
 pub(super) const MOST_MEMBERS_BYTES: u64 = 8 << 20;
 
 /// A file that was left alone for this long is as its writer wants it: what looks torn is damaged, and
@@ -27,15 +27,16 @@ const READ_ONLY: &str =
 /// What to do about a damaged file.
 pub(super) const DAMAGED: &str = "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
 
-/// What to do about a file that is larger than what is read.
+/// The remedy for a file beyond its size limit.
 const TOO_LARGE: &str =
     "move it away: environments whose processes live are restored by the commands of their users";
 
 /// What to do about something else in a file's place.
 pub(super) const MOVED: &str = "move it away, or let the next change of an environment do so";
 
-/// How long a lease (fcntl(2), `F_SETLEASE`) keeps a reader. A program that means well, such as a file server, gives it up as
-/// soon as the kernel asks for that; another one keeps it for `/proc/sys/fs/lease-break-time`.
+/// The time for which a lease (fcntl(2), `F_SETLEASE`) may delay a reader. A well-behaved holder, such as a file
+/// server, gives the lease up as soon as the kernel asks for it; any other holder keeps it for
+/// `/proc/sys/fs/lease-break-time`.
 const LEASE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// What changes when a file is written (stat(2)).
@@ -55,7 +56,7 @@ pub(super) enum ReadError {
     Torn(String),
     /// It is no state file, whoever asks.
     Damaged { why: String, remedy: &'static str },
-    /// This user, its owner or root, has a lease on it: no other program can open it.
+    /// This user, the owner of the file or root, has a lease on it: no other program can open the file.
     Leased(u32),
     /// It cannot be read here and now.
     Unreadable { why: String, remedy: &'static str },
@@ -82,7 +83,7 @@ pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Versi
     }
 }
 
-/// Opens what has a name, without waiting for anybody else: for the other end of a pipe, or for the holder of a lease.
+/// Opens a file without waiting for another process: for the other end of a pipe, or for the holder of a lease.
 pub(super) fn open(
     directory: BorrowedFd<'_>,
     name: &str,
@@ -100,7 +101,7 @@ pub(super) fn open(
     }
 }
 
-/// What keeps a file with a lease from being read.
+/// The reason why a file with a lease cannot be read.
 pub(super) fn leased(holder: &str) -> String {
     format!(
         "user {holder} has a lease on it (fcntl, F_SETLEASE), so that no other program can open it"
@@ -178,7 +179,7 @@ impl Version {
     }
 }
 
-/// How large a file of this name may be.
+/// The size limit of the file `name`.
 pub(super) fn most_bytes(name: &str) -> u64 {
     if name == MEMBERS_FILE {
         MOST_MEMBERS_BYTES
@@ -196,7 +197,7 @@ fn check(stat: &Stat, most_bytes: u64) -> Result<(), ReadError> {
                 return Ok(());
             }
             let why = format!("it has {size_bytes} bytes, and no more than {most_bytes} are read");
-            // Without its members the state is still whole. Going on with a part of another file would end environments.
+            // The state is whole without its members. A part of any other file would end environments.
             if most_bytes < MOST_FILE_BYTES {
                 (why, DAMAGED)
             } else {

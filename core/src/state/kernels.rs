@@ -146,7 +146,7 @@ fn look(runtime_folder: &mut RuntimeFolder, kernels: Vec<Question>) -> EndedKern
         let folder = folders.entry(uid).or_insert_with(|| runtime_folder(uid));
         let has_ended = match folder.as_deref() {
             Some(folder) => has_ended(folder, uid, &id, starts),
-            // A user without an account has no folder that is known.
+            // The folder of a user without an account is not known.
             None => !starts,
         };
         if has_ended {
@@ -159,13 +159,13 @@ fn look(runtime_folder: &mut RuntimeFolder, kernels: Vec<Question>) -> EndedKern
     ended
 }
 
-/// Takes out the kernels that run: their command lines name their files, wherever these are. The user's variables may have
-/// the files elsewhere, and those of another shell do not tell where.
+/// Removes running kernels. The command line of a kernel names its file, wherever the file is. The file may be
+/// elsewhere by the user's variables, and the variables of another shell do not show where.
 fn keep_running(ended: &mut EndedKernels) {
     let Ok(processes) = fs::read_dir("/proc") else {
         return ended.clear();
     };
-    // Mounted with hidepid=2, `/proc` shows this user's processes alone.
+    // With hidepid=2, `/proc` shows this user's processes alone.
     let shows_all = fs::metadata("/proc/1").is_ok();
     let own = rustix::process::geteuid().as_raw();
     ended.retain(|(uid, _)| shows_all || *uid == own);
@@ -187,7 +187,7 @@ fn keep_running(ended: &mut EndedKernels) {
                     ended.remove(&(uid, id));
                 }
             }
-            // It ended meanwhile.
+            // The process ended meanwhile.
             Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
             Some(Err(error)) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
             Some(Err(_)) | None => _ = unclear.insert(uid),
@@ -196,7 +196,7 @@ fn keep_running(ended: &mut EndedKernels) {
     ended.retain(|(uid, _)| !unclear.contains(uid));
 }
 
-/// The kernel of which a word of a command line names the file.
+/// The kernel whose file a word of a command line names.
 fn named_kernel(word: &[u8]) -> Option<String> {
     let name = Path::new(OsStr::from_bytes(word)).file_name()?.to_str()?;
     let id = name.strip_prefix("kernel-")?.strip_suffix(".json")?;
@@ -366,13 +366,13 @@ mod tests {
         let mut kernel = std::process::Command::new("sh");
         kernel.args(["-c", "read line", "-f", &file]);
         let mut kernel = kernel.stdin(std::process::Stdio::piped()).spawn().unwrap();
-        // The parent goes on a moment before the kernel shows the new command line.
+        // Spawn returns a moment before the kernel shows the new command line.
         let command_line = format!("/proc/{}/cmdline", kernel.id());
         while !fs::read_to_string(&command_line).unwrap().contains(&file) {
             thread::yield_now();
         }
         assert_eq!(kernels.ended(&[of(uid)]), EndedKernels::new());
-        // A process of another user names what it likes.
+        // A command line of another user's process proves nothing.
         assert!(!kernels.ended(&[of(uid + 1)]).is_empty());
         drop(kernel.stdin.take());
         kernel.wait().unwrap();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::value::{Entry, eid};
 
-/// How many environments, and how many members, are kept: anybody may write there.
+/// The most environments and members that are kept: every user may write there.
 const MOST_EIDS: usize = 10_000;
 const MOST_MEMBERS: usize = 40_000;
 

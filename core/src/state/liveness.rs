@@ -16,7 +16,7 @@ use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_p
 /// clock is stepped by leap seconds and small corrections.
 pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
 
-/// A listed process of an environment, and what is recorded of it.
+/// A listed process of an environment, with its recorded facts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member<'a> {
     environment: &'a EnvironmentState,
@@ -24,11 +24,11 @@ pub(crate) struct Member<'a> {
     recorded: &'a RecordedMembers,
 }
 
-/// What this program knows of a member.
+/// This program's knowledge of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Lives(Living),
-    /// Nothing: it is hidden from this program, or another process may be it.
+    /// The member may live: it is hidden from this program, or a process may be the member.
     MayLive,
     Ended,
 }
@@ -67,7 +67,7 @@ impl<'a> Member<'a> {
         self.recorded.of(eid, created, pid)
     }
 
-    /// The inode of its pid namespace. None: genv 1.x wrote it, on the machine or in a container.
+    /// The inode of the member's pid namespace. None: genv 1.x wrote the member, on the machine or in a container.
     pub(super) fn pid_namespace(&self) -> Option<u64> {
         let (eid, created, pid) = self.place();
         self.recorded.pid_namespace(eid, created, pid)
@@ -84,7 +84,7 @@ impl<'a> Member<'a> {
         self.recorded.is_confirmed(eid, created, pid)
     }
 
-    /// What is known of the member by the processes that have its pid. `table` was asked for the pid.
+    /// The standing of the member by the processes that have its pid. The question of `table` included the pid.
     pub(crate) fn standing(
         &self,
         table: &ProcessTable,
@@ -111,11 +111,11 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Whether a process that has the member's pid is the member, if that is known.
+    /// Whether a process that has the member's pid is the member, if this is known.
     ///
-    /// What the user of the environment confirmed decides. Every user may write what else is recorded: it shows which process
-    /// is the member, and rules out none that the kernel shows as a process of the user and older than the environment.
-    /// genv 1.x writes the pid alone, and means the process that had it then.
+    /// The confirmation by the environment's user decides. Every user may write the other records: such a record can
+    /// prove that a process is the member, and cannot exclude a process that is older than the environment and, by the
+    /// kernel, runs as its user. genv 1.x writes the pid alone, and means the process that had the pid at that time.
     fn is_it(
         &self,
         holder: &PidHolder,
@@ -174,15 +174,15 @@ impl LostMember {
     }
 }
 
-/// Whether a process is a thread of the kernel: no environment has it as a member, and it has a small pid as shells in
-/// containers have.
+/// Whether a process is a kernel thread. No environment has a kernel thread as a member, but kernel threads have small
+/// pids, as do shells in containers.
 fn is_kernel_thread(holder: &PidHolder) -> bool {
     const KTHREADD: u32 = 2;
     let is_of_machine = holder.namespace == Some(INITIAL_PID_NAMESPACE);
     is_of_machine && [holder.pid, holder.lineage.parent].contains(&KTHREADD)
 }
 
-/// Whether a process was started before this time, at which another program saw it.
+/// Whether a process started before the time at which another program saw it.
 pub(crate) fn is_older(process: &Lineage, timestamp_seconds: Option<f64>) -> bool {
     timestamp_seconds
         .is_none_or(|time| process.start_timestamp_seconds <= time + START_TOLERANCE_SECONDS)
@@ -281,7 +281,7 @@ fn left(
         let standing = member.standing(table, written_timestamp_seconds);
         if standing != Standing::Ended {
             pids.push(pid);
-            // Which devices a process of another namespace works on, this program does not know either.
+            // This program does not know which devices a process of another namespace uses.
             let is_unknown = standing == Standing::MayLive && !table.hidden.contains(&pid);
             has_shell |= is_unknown || !member.is_job();
         }

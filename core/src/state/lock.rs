@@ -25,7 +25,7 @@ pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a lock file may be replaced by somebody while it is being opened.
 pub(super) const MOST_REPLACEMENTS: u32 = 16;
 
-/// How long locks may take in all.
+/// The time limit for several locks together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     all: Option<Duration>,
@@ -33,7 +33,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// From now on; for ever with none.
+    /// Starts now; `None` waits for ever.
     pub(super) fn new(all: Option<Duration>) -> Self {
         Self {
             all,
@@ -47,12 +47,12 @@ impl Patience {
     }
 }
 
-/// Why a file cannot be a lock.
+/// Why a file cannot serve as a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoLock {
-    /// Something else has its name.
+    /// The name belongs to something else.
     Foreign(&'static str),
-    /// The system refuses it.
+    /// The system refuses the file.
     Refused(Errno),
 }
 
@@ -98,7 +98,7 @@ pub enum LockError {
     },
 }
 
-/// What is never the same twice.
+/// The lock file changes at each attempt.
 pub(super) const REPLACED: NoLock = NoLock::Foreign("somebody replaces it again and again");
 
 /// An exclusive lock (flock(2)), released when the value is dropped or the process ends. Programs that
@@ -117,11 +117,11 @@ pub(super) struct LockFile<'a> {
     pub(super) path: &'a Path,
     /// What it protects.
     pub(super) what: &'a str,
-    /// What the holder of this lock locks next, and may wait for.
+    /// The next lock that the holder of this lock takes, and may wait for.
     pub(super) next: Option<BorrowedFd<'a>>,
 }
 
-/// What a lock file is to whoever wants to lock it.
+/// The outcome of one attempt at a lock file.
 pub(super) enum Attempt {
     Locked(FileLock),
     NoLock(NoLock),
@@ -136,7 +136,7 @@ impl LockFile<'_> {
         }
     }
 
-    /// As [`LockFile::acquire`], if it can be locked at all.
+    /// As [`LockFile::acquire`], but reports a file that cannot be a lock in [`Attempt::NoLock`].
     pub(super) fn attempt(self, patience: Patience) -> Result<Attempt, LockError> {
         for _ in 0..MOST_REPLACEMENTS {
             let file = match self.open() {
@@ -152,7 +152,7 @@ impl LockFile<'_> {
         Ok(Attempt::NoLock(REPLACED))
     }
 
-    /// Locks what was opened.
+    /// Locks an open file.
     pub(super) fn lock(self, file: OwnedFd, patience: Patience) -> Result<FileLock, LockError> {
         let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => file,
@@ -246,7 +246,7 @@ impl LockFile<'_> {
         })
     }
 
-    /// The error; asks the name service who owns what is there.
+    /// The error; asks the name service for the owner of the file.
     pub(super) fn no_lock(self, why: NoLock) -> LockError {
         let owner = self.owner();
         match why {
@@ -264,7 +264,7 @@ impl LockFile<'_> {
         }
     }
 
-    /// Whose file it is, as the end of a sentence; nothing if there is none.
+    /// The owner of the file, as the end of a sentence; empty if there is no file.
     fn owner(self) -> String {
         let stat = statat(self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW);
         stat.map(|stat| format!(", of user {}", username(stat.st_uid)))
@@ -311,7 +311,7 @@ impl LockFile<'_> {
 }
 
 impl LockFile<'_> {
-    /// Who holds the lock, by `/proc/locks` (proc_locks(5)).
+    /// The holder of the lock, by `/proc/locks` (proc_locks(5)).
     fn holder(self, stat: &Stat) -> Option<String> {
         let pid = self.holder_of(stat)?;
         let name = name_of(pid);
@@ -322,11 +322,11 @@ impl LockFile<'_> {
         })
     }
 
-    /// The process that holds the next lock, or else the one that holds this lock.
+    /// The process that holds the next lock, or else the process that holds this lock.
     fn holder_of(self, stat: &Stat) -> Option<u32> {
-        // A command of this project that holds this lock waits for the next one, or holds it too.
+        // A command of this project that holds this lock waits for the next lock, or holds both.
         let next = self.next.and_then(|next| fstat(next).ok());
-        // The kernel counts lines between two reads, and so leaves out one of them for each lock that is released in between.
+        // The kernel counts lines between two reads: each lock released in between makes it skip one line.
         (0..3).find_map(|_| {
             let locks = locks().ok()?;
             let behind = next.and_then(|next| holder_pid(&locks, &place(&next)));
@@ -342,14 +342,14 @@ fn name_of(pid: u32) -> String {
         .to_string()
 }
 
-/// `/proc/locks`, in as few reads as the kernel allows: it answers each with up to a page of lines.
+/// `/proc/locks`, in as few reads as possible: the kernel answers each read with up to a page of lines.
 fn locks() -> io::Result<String> {
     let mut text = Vec::with_capacity(64 << 10);
     File::open("/proc/locks")?.read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A file as `/proc/locks` has it.
+/// The name of a file in `/proc/locks`.
 fn place(stat: &Stat) -> String {
     let (device, inode) = (stat.st_dev, stat.st_ino);
     format!("{:02x}:{:02x}:{inode}", major(device), minor(device))

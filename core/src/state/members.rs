@@ -1,11 +1,12 @@
 //! `genv-members.json`: what genv 1.x does not know of the members of environments.
 //!
-//! A pid alone may have been given to another process since, and means another one in another pid namespace. This file,
-//! which only this project writes, has the start times and namespaces of members, and who waits in the queue. It adds to
-//! `envs.json` and never contradicts it: what is not there is dropped here, unless it was lost there with a damaged file.
+//! A pid alone is ambiguous: another process may have the pid by now, and another pid namespace has its own process
+//! with the pid. This file, which only this project writes, has the start times and namespaces of members, and the
+//! queue. It adds to `envs.json` and never contradicts it: a record without a counterpart in `envs.json` is dropped
+//! here, unless a damaged file lost the counterpart.
 //!
-//! Everybody may write it. What the confirmations of an environment's user say of its members counts in its place, and
-//! it ends no member alone ([`super::liveness`]).
+//! Every user may write this file. Confirmations by an environment's user replace its facts, and the file alone ends no
+//! member ([`super::liveness`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -56,7 +57,7 @@ pub struct RecordedMembers {
     pub(super) bare: BTreeSet<String>,
     /// What was last known of environments that hold devices.
     pub(super) known: KnownEnvironments,
-    /// Listed processes that are no members, whatever is recorded of them.
+    /// Listed processes that are no members, whatever the records claim.
     pub(super) strangers: Strangers,
 }
 
@@ -85,7 +86,7 @@ struct Record {
     /// The inode of its pid namespace.
     pid_namespace: u64,
     is_job: bool,
-    /// Whether the user of the environment confirmed this.
+    /// Whether the user of the environment confirmed this record.
     is_confirmed: bool,
 }
 
@@ -164,7 +165,7 @@ impl RecordedMembers {
         record.filter(|it| it.created_seconds == whole(created_timestamp_seconds))
     }
 
-    /// The inode of a member's pid namespace, unless genv 1.x wrote it down.
+    /// The inode of a member's pid namespace; `None` if genv 1.x wrote the member.
     pub(super) fn pid_namespace(
         &self,
         eid: &str,
@@ -175,7 +176,7 @@ impl RecordedMembers {
         record.map(|it| it.pid_namespace)
     }
 
-    /// Whether the user of an environment confirmed what is recorded of a member.
+    /// Whether the user of an environment confirmed the record of a member.
     pub(super) fn is_confirmed(
         &self,
         eid: &str,
@@ -186,7 +187,7 @@ impl RecordedMembers {
         record.is_some_and(|it| it.is_confirmed)
     }
 
-    /// What is to be confirmed of a member.
+    /// The facts to be confirmed for a member.
     pub(super) fn joined(&self, eid: &str, pid: u32) -> Option<Joined> {
         let record = self.members.get(&(eid.to_owned(), pid))?;
         Some(Joined {
@@ -196,7 +197,7 @@ impl RecordedMembers {
         })
     }
 
-    /// Takes what the user of an environment confirmed of a member in place of what the file says.
+    /// Replaces the file's record of a member with the confirmation of the environment's user.
     pub(super) fn confirm(&mut self, environment: &EnvironmentState, pid: u32, joined: Joined) {
         let record = Record {
             created_seconds: whole(environment.created_timestamp_seconds),
@@ -208,7 +209,7 @@ impl RecordedMembers {
         self.members.insert((environment.eid.clone(), pid), record);
     }
 
-    /// As another program reads it, in this boot or a later one, if no user confirmed anything.
+    /// The records as another program reads them, in this boot or a later one, without any confirmation.
     #[cfg(test)]
     pub(super) fn unconfirmed(mut self, is_of_this_boot: bool) -> Self {
         for record in self.members.values_mut() {
@@ -293,7 +294,7 @@ impl RecordedMembers {
         }
     }
 
-    /// Records a member, as this program knows it.
+    /// Records a member with this program's own facts.
     pub(super) fn record(
         &mut self,
         eid: &str,
@@ -314,8 +315,8 @@ impl RecordedMembers {
         self.members.insert(place, record);
     }
 
-    /// The file. Where it would be larger than what is read, the copy of the devices is left out, then what is known of
-    /// members, which are judged by their pids alone then, and then what is known of environments.
+    /// The content of the file. A file beyond the size limit loses the copy of the devices first, then the records of
+    /// members, which then count by their pids alone, and then the known environments.
     pub(super) fn write(&self, boot_id: &str, times: &Times) -> Vec<u8> {
         let mut part = self.clone();
         for shrink in [

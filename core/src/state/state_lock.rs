@@ -1,8 +1,8 @@
 //! The lock of genv's state.
 //!
-//! Two locks in this order: of `genv.lock`, which genv 1.x takes, and of the state directory itself. Every user can replace
-//! a file in that directory, and its owner alone the directory: whatever happens to `genv.lock`, no two commands of this
-//! project change the state at the same time.
+//! The lock consists of two locks, in this order: on `genv.lock`, which genv 1.x takes, and on the state directory
+//! itself. Every user can replace a file in that directory; only its owner can replace the directory. So no two
+//! commands of this project change the state at the same time, even if a user replaces `genv.lock`.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +18,7 @@ use super::lock::{
     REPLACED,
 };
 
-/// The lock of genv 1.x.
+/// The lock file of genv 1.x.
 pub(super) const LOCK_FILE: &str = "genv.lock";
 
 const WHAT: &str = "genv's state";
@@ -28,11 +28,12 @@ const WHAT: &str = "genv's state";
 pub(super) struct StateLock {
     _file: Option<FileLock>,
     _folder: Option<FileLock>,
-    /// What people are to know of `genv.lock`.
+    /// A message to the user about `genv.lock`.
     pub(super) notice: Option<String>,
 }
 
-/// Waits for the lock; for ever without a patience. If `repairs`, what has the name `genv.lock` and is no lock is moved away.
+/// Waits for the lock; without a patience, for ever. With `repairs`, moves away anything named `genv.lock` that cannot
+/// be a lock.
 pub(super) fn acquire(
     directory: BorrowedFd<'_>,
     path: &Path,
@@ -44,7 +45,7 @@ pub(super) fn acquire(
     let next = open_folder(directory);
     let file = of_file(directory, &lock_path, next.as_ref());
     let mut notice = None;
-    // Whoever holds the folder's lock never waits for that of the file: each attempt begins with neither.
+    // A holder of the folder's lock never waits for the file's lock: each attempt begins without locks.
     for _ in 0..MOST_REPLACEMENTS {
         let lock = match file.attempt(patience)? {
             Attempt::Locked(lock) => Ok(lock),
@@ -71,7 +72,7 @@ pub(super) fn acquire(
                 });
             }
             Err((why, error)) => {
-                // Another command may have moved it away meanwhile.
+                // Another command may have moved the obstacle away meanwhile.
                 if file.open().is_err() {
                     if !is_in_the_way(why) {
                         return Err(error);
@@ -95,14 +96,14 @@ pub(super) fn acquire(
     }
 }
 
-/// Who holds the lock now, if anybody does and the kernel shows it.
+/// The current holder of the lock, if there is one and the kernel shows it.
 pub(super) fn holder(directory: BorrowedFd<'_>, path: &Path) -> Option<LockHolder> {
     let folder = open_folder(directory);
     let file = of_file(directory, path, folder.as_ref()).held_by();
     file.or_else(|| of_folder(directory, path).held_by())
 }
 
-/// Whether something has the name that moving away helps against.
+/// Whether moving the file away removes the obstacle.
 const fn is_in_the_way(why: NoLock) -> bool {
     matches!(
         why,
@@ -153,13 +154,13 @@ fn of_folder<'a>(directory: BorrowedFd<'a>, path: &'a Path) -> LockFile<'a> {
     }
 }
 
-/// The directory, open such that it can be locked; nothing where it may not be read.
+/// The open directory, ready to be locked; nothing if this program may not read it.
 fn open_folder(directory: BorrowedFd<'_>) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(directory, ".", flags, Mode::empty()).ok()
 }
 
-/// The directory's lock; nothing where its file system has none, as network file systems.
+/// The directory's lock; nothing where the file system supports none, as network file systems.
 fn lock_folder(
     directory: BorrowedFd<'_>,
     path: &Path,

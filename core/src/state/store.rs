@@ -86,7 +86,7 @@ pub struct StateStore {
     notices: Vec<String>,
     /// Whether the last reading found something that is to be written down.
     has_news: bool,
-    /// That of this process in the queue.
+    /// The place of this process in the queue.
     place: Option<Place>,
 }
 
@@ -97,7 +97,7 @@ struct Machine {
     contexts: Box<dyn FnMut() -> Option<Contexts> + Send>,
     clock: Box<dyn Fn() -> SystemTime + Send>,
     linger_seconds: f64,
-    /// The user who waits as a process, if the process does wait.
+    /// The user of a process that truly waits.
     user_who_waits: fn(BorrowedFd<'_>, u32) -> Option<u32>,
 }
 
@@ -348,7 +348,7 @@ impl StateStore {
             confirmed::write(directory, changes, after.0, &recorded, now_seconds)
         };
         let mut in_the_way = confirm(given, now_seconds);
-        // A place in the queue counts from the moment that others read of it.
+        // A place in the queue must hold before other processes read of it.
         let place = Place::keep(self.place.take(), directory, &editable.queue);
         files.write(&loaded, &editable, &recorded, &times)?;
         let now_seconds = self.machine.now_seconds();
@@ -377,8 +377,8 @@ impl StateStore {
         Ok(())
     }
 
-    /// As [`StateStore::try_lock`], and as a change does, it moves away what is no lock: where this succeeds, a change that
-    /// follows has the lock too.
+    /// As [`StateStore::try_lock`], but like a change it moves away an obstacle that cannot be a lock. If this call
+    /// succeeds, the change that follows gets the lock too.
     ///
     /// # Errors
     /// As [`StateStore::try_lock`].
@@ -405,7 +405,7 @@ impl StateStore {
         state_lock::holder(directory.as_fd(), &self.path)
     }
 
-    /// Who waits in the queue of a state that was read, first come first.
+    /// The processes that wait in the queue of a state, in order of arrival.
     pub fn waiting(&mut self, state: &State) -> Vec<Waiting> {
         let queue = &state.recorded.queue;
         if queue.is_empty() {
@@ -526,10 +526,10 @@ impl StateStore {
     }
 }
 
-/// What was asked while the state was not locked, and who waits.
+/// The answers that were collected before the state was locked, and the waiting processes.
 #[derive(Default)]
 struct Asked {
-    /// The user of each process that waits in the queue.
+    /// The user of each waiting process.
     waiting: HashMap<u32, u32>,
     ended: EndedKernels,
     fates: Fates,
@@ -538,7 +538,7 @@ struct Asked {
 }
 
 impl Machine {
-    /// The processes of a queue that do wait, each with its user.
+    /// The processes of a queue that truly wait, each with its user.
     fn users_who_wait(
         &mut self,
         directory: BorrowedFd<'_>,

@@ -1,8 +1,8 @@
-//! Listed processes that another user runs, and that their user put into no environment.
+//! Listed processes of other users that were not put into the environment by their own user.
 //!
-//! Every user may list any process in a record: the process of a daemon would keep the record, and its devices, for ever. The
-//! kernel shows whose the process is. It may be listed all the same: a user's shell stays a member where another user
-//! wrote another uid into the record, and root may put any process into an environment.
+//! Every user may list any process in a record: a listed daemon would keep the record and its devices for ever. The
+//! kernel shows the user of each process. Another user's process may still be a true member: a record may carry a wrong
+//! uid that a third user wrote, and root may put any process into an environment.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::proc::{
     ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace,
 };
 
-/// Uids below are those of root and of system users (`UID_MIN` of login.defs(5)), who work in no environment of genv 1.x,
-/// but for root.
+/// The first uid of ordinary users (`UID_MIN` of login.defs(5)). Lower uids are system users, who, except root, use no
+/// environment of genv 1.x.
 const FIRST_USER: u32 = 1000;
-/// The user of processes that nothing shall belong to.
+/// The uid that owns no process of a user.
 const NOBODY: u32 = 65_534;
 
 /// Processes by environment and pid.
 pub(super) type Strangers = HashSet<(String, u32)>;
 
-/// Listed processes that are no members. What is not known is no answer: another process may have the pid by now, its
-/// real and effective users may differ, it may run in a container, or uids may mean other users here.
+/// Listed processes that are no members. An unknown fact excludes no process: the pid may be reused, the real and
+/// effective users may differ, the process may run in a container, or uids may stand for other users here.
 pub(super) fn find(
     state: &State,
     table: &ProcessTable,
@@ -81,14 +81,14 @@ pub(super) fn find(
     strangers
 }
 
-/// Whether these are facts of the process of which the table tells, on this machine.
+/// Whether these facts belong to the table's process, on this machine.
 fn is_it(facts: &ProcessFacts, pid: u32, table: &ProcessTable) -> bool {
     let listed = table.living(pid);
     facts.container_id.is_none()
         && listed.is_some_and(|it| it.start_time_ticks == facts.start_time_ticks)
 }
 
-/// Whether a user of whom no command of this genv left a confirmation may have made a process a member with genv 1.x.
+/// Whether a user without confirmations may have made a process a member with genv 1.x.
 const fn may_use_genv_1(user: u32, pid: u32) -> bool {
     pid != 1 && (user == 0 || user >= FIRST_USER && user != NOBODY)
 }

@@ -1,9 +1,9 @@
-//! How many records of one user, and of one host, are read. Every user may write into the state files, and in the name of
-//! each other user.
+//! Limits on the number of records of one user and of one host. Every user may write into the state files, in the name
+//! of every other user.
 //!
-//! A user who has more records than that keeps those that commands of that user confirmed
-//! ([`super::confirmed`]), then those with a living process of that user, then the first of the file. The enforcer goes by
-//! fewer records, and by what it remembers of them.
+//! A user beyond the limit keeps the records that the user's own commands confirmed ([`super::confirmed`]), then the
+//! records with a living process of the user, then the first records of the file. The enforcer has lower limits, and
+//! goes by the records that it remembers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -12,33 +12,33 @@ use super::EnvironmentState;
 use super::confirmed::{self, ConfirmedChange};
 use super::jobs::processes_by_user;
 
-/// An amount of records.
+/// A number of records and their size.
 #[derive(Clone, Copy, Default)]
 struct Amount {
     records: usize,
     bytes: usize,
 }
 
-/// A record takes about 300 bytes as genv writes it.
+/// A record takes about 300 bytes in genv's own layout.
 const MOST_OF_A_USER: Amount = Amount {
     records: 8_192,
     bytes: 2 << 20,
 };
 
-/// In the layout that genv writes, so much takes less than a file may have.
+/// In genv's own layout these records fit into a file of allowed size.
 const MOST_OF_A_HOST: Amount = Amount {
     records: 16_384,
     bytes: 5 << 20,
 };
 
-/// Users who are named with how many of their records are left out.
+/// The number of users that are named with the number of their dropped records.
 const MOST_NAMED: usize = 10;
 
-/// Users whose confirmations are remembered while a file is read: any number of uids may stand there.
+/// The number of users whose confirmations are kept in memory during a read: a file may name any number of uids.
 const MOST_REMEMBERED: usize = 1_024;
 
 impl Amount {
-    /// Adds a record of so many bytes, if that is no more than `most`.
+    /// Adds a record of this size, unless the sum exceeds `most`.
     fn add(&mut self, bytes: usize, most: Self) -> bool {
         let fits = self.records < most.records && self.bytes + bytes <= most.bytes;
         if fits {
@@ -49,7 +49,7 @@ impl Amount {
     }
 }
 
-/// What shows that a record is its user's, the best first.
+/// The evidence that a record belongs to its user, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     Confirmed,
@@ -61,11 +61,11 @@ struct Record {
     environment: EnvironmentState,
     position: usize,
     bytes: usize,
-    /// Asked only where there are too many.
+    /// Computed only with too many records.
     worth: Option<Worth>,
 }
 
-/// The records of a file while it is read.
+/// The records of a file during the read.
 pub(super) struct Records<'d> {
     evidence: Evidence<'d>,
     records: Vec<Record>,
@@ -76,7 +76,7 @@ pub(super) struct Records<'d> {
 }
 
 impl<'d> Records<'d> {
-    /// None. `directory` is the state directory, if there is one.
+    /// Starts without records. `directory` is the state directory, if there is one.
     pub(super) fn new(directory: Option<BorrowedFd<'d>>) -> Self {
         Self {
             evidence: Evidence {
@@ -92,7 +92,7 @@ impl<'d> Records<'d> {
         }
     }
 
-    /// Adds a record that takes so many bytes, unless there is one with its id. Tells whether it was added.
+    /// Adds a record of this size, unless one with the same id exists. Returns whether the record was added.
     pub(super) fn add(
         &mut self,
         environment: EnvironmentState,
@@ -116,7 +116,7 @@ impl<'d> Records<'d> {
         true
     }
 
-    /// The records, in the order of the file, and a sentence for each user of whom some were left out.
+    /// The records, in the order of the file, and a sentence for each user with dropped records.
     pub(super) fn finish(mut self) -> (Vec<EnvironmentState>, Vec<String>) {
         self.leave_out_surplus();
         let named = self.left_out.into_iter().map(|(uid, number)| {
@@ -151,7 +151,7 @@ impl<'d> Records<'d> {
                 surplus.push(record);
             }
         }
-        // Each user's first record comes before any user's second.
+        // The first record of every user precedes the second record of any user.
         ranked.sort_by_key(|(rank, record)| (record.worth, *rank, record.position));
         let mut of_host = Amount::default();
         for (_, record) in ranked {
@@ -175,10 +175,10 @@ impl<'d> Records<'d> {
     }
 }
 
-/// What shows whose a record is, besides itself.
+/// The evidence for the user of a record, apart from the record itself.
 struct Evidence<'d> {
     directory: Option<BorrowedFd<'d>>,
-    /// Environments that commands of users changed, and did not end.
+    /// Environments that their users' commands changed and did not end.
     confirmed: HashMap<u32, HashSet<String>>,
     /// Processes by user.
     living: Option<HashMap<u32, HashSet<u32>>>,

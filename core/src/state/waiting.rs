@@ -1,8 +1,8 @@
-//! Who waits for devices, and what bears that out.
+//! The processes that wait for devices, and the proof that they wait.
 //!
-//! The queue is in a file that every user may write. An entry counts only while its process holds a lock (fcntl(2)) on a
-//! file of its own, `genv-waiting-PID`, which no other user may write: the kernel says which process holds such a lock, and
-//! who owns the file.
+//! The queue is in a file that every user may write. An entry counts only while its process holds a lock (fcntl(2)) on
+//! its own file, `genv-waiting-PID`, which no other user may write: the kernel shows the holder of the lock and the
+//! owner of the file.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,10 +21,11 @@ use super::corrupt;
 use super::members::ProcessId;
 use crate::proc::ProcessTable;
 
-/// How many processes of one user have a place in the queue.
+/// The number of places of one user in the queue.
 pub(super) const MOST_OF_ONE_USER: usize = 8;
 
-/// How much of a directory is looked at for what killed commands left in it: every user may fill it.
+/// The number of directory entries that are searched for leftovers of killed commands: every user may fill the
+/// directory.
 const MOST_LISTED: usize = 1000;
 
 const PREFIX: &str = "genv-waiting-";
@@ -38,12 +39,13 @@ pub struct Waiting {
     pub uid: u32,
 }
 
-/// The place of this process in the queue, which others see as long as the value lives.
+/// The place of this process in the queue. Other processes see it as long as the value lives.
 #[derive(Debug)]
 pub(super) struct Place(OwnedFd);
 
 impl Place {
-    /// Takes the place of this process if it is in the queue, and gives it up otherwise. Only for who holds the state's lock.
+    /// Takes the place of this process if the queue has the process, and gives the place up otherwise. The caller holds
+    /// the state's lock.
     pub(super) fn keep(
         place: Option<Self>,
         directory: BorrowedFd<'_>,
@@ -60,7 +62,7 @@ impl Place {
         place
             .filter(|it| it.is_in_place(directory, &name))
             .or_else(|| {
-                // Without it this process is passed.
+                // Without the file, other processes overtake this one.
                 Self::take(directory, &name).ok()
             })
     }
@@ -84,9 +86,9 @@ impl Place {
     }
 }
 
-/// The user who waits as this process; nothing if nothing bears out that it waits.
+/// The user of a process that truly waits; nothing without proof.
 pub(super) fn user(directory: BorrowedFd<'_>, pid: u32) -> Option<u32> {
-    // A process sees none of its own locks.
+    // A process does not see its own locks.
     if pid == std::process::id() {
         return Some(geteuid().as_raw());
     }
@@ -96,14 +98,14 @@ pub(super) fn user(directory: BorrowedFd<'_>, pid: u32) -> Option<u32> {
     let stat = fstat(&file).ok()?;
     let is_own =
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & 0o022 == 0;
-    // Who holds a lock for writing could write to the file, and only its owner can.
+    // A lock for writing needs write access, which only the owner has.
     let lock = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     let holder = lock.pid.map(|it| it.as_raw_nonzero().get().cast_unsigned());
     let holds = lock.typ == FlockType::WriteLock && holder == Some(pid);
     (is_own && holds).then_some(stat.st_uid)
 }
 
-/// Those of a queue who wait, by `users`, and still have their pids.
+/// The processes of a queue that truly wait, by `users`, and still have their pids.
 pub(super) fn in_order(
     queue: &[ProcessId],
     users: &HashMap<u32, u32>,
@@ -131,11 +133,11 @@ pub(super) fn in_order(
     waiting
 }
 
-/// Removes what commands left behind that were killed: new contents of files, and places of those who wait no more. Only for
-/// who holds the state's lock.
+/// Removes the leftovers of killed commands: new contents of files, and places of processes that no longer wait. The
+/// caller holds the state's lock.
 pub(super) fn remove_leftovers(disk: &dyn Disk, directory: BorrowedFd<'_>) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Where they cannot be listed they do no harm.
+    // Leftovers in an unreadable directory do no harm.
     let Ok(list) = openat(directory, ".", flags, Mode::empty()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What tells that the state has changed, without reading it.
+//! Files that show a change of the state without a read of their content.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,8 @@ use rustix::fs::statfs;
 
 use super::{DEVICES_FILE, ENVIRONMENTS_FILE};
 
-/// File systems of networks, of statfs(2) and linux/magic.h: NFS, CIFS, SMB2, Lustre, CephFS, AFS, 9p, Coda, and FUSE, with
-/// which sshfs and others work.
+/// Network file systems, by the numbers of statfs(2) and linux/magic.h: NFS, CIFS, SMB2, Lustre, CephFS, AFS, 9p, Coda,
+/// and FUSE, which sshfs and others use.
 const NETWORK: [u32; 9] = [
     0x6969,
     0xff53_4d42,
@@ -28,7 +28,7 @@ pub fn watched_files(directory: &Path) -> Vec<PathBuf> {
         .into()
 }
 
-/// Whether a folder is shared with other machines, so that looking at its files may take long.
+/// Whether other machines share a folder, so that reading the metadata of its files may take long.
 #[must_use]
 pub fn is_on_network(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|found| {

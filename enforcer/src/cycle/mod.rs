@@ -82,7 +82,7 @@ pub(crate) struct Cycle {
     too_many: TooMany,
     /// Violations of which the last warning has not reached its user.
     undelivered: BTreeSet<Key>,
-    /// Which users have not read a warning.
+    /// The users with an unread warning.
     unread: Unread,
     /// What stays wrong until a restart.
     lasting_faults: Vec<String>,
@@ -294,7 +294,7 @@ impl Cycle {
         }
     }
 
-    /// Remembers how a step went.
+    /// Records the outcome of a step.
     fn settle(&mut self, step: &Step, outcome: &Outcome, now_seconds: f64) {
         self.history.settle(step, outcome, now_seconds);
         if let (StepKind::Detach(target), Outcome::Done) = (&step.kind, outcome) {

@@ -1,4 +1,4 @@
-//! Use of devices that are not held, as users' commands heed it: a device that is used so is not handed out.
+//! Use of devices that are not held. Users' commands do not assign a device with such use.
 
 use genv_core::model::{Attribution, HostSnapshot, Process, Snapshot};
 use genv_core::outside::{OutsideUse, computes};
@@ -8,8 +8,8 @@ use crate::config::Never;
 use crate::execute::program_out_of_reach;
 
 impl Cycle {
-    /// Who uses devices of this machine that no environment of theirs holds by the files, as commands read them; nothing while a
-    /// source of it shows nothing.
+    /// The processes that use devices of this machine without an environment that holds them, by the same files that
+    /// commands read. Nothing while one of the sources fails.
     pub(super) fn outside(&self, hosts: &[HostSnapshot], never: &Never) -> Option<Vec<OutsideUse>> {
         let here = hosts.iter().find(|host| host.hostname == self.hostname)?;
         let snapshot = here.snapshot.as_ref().filter(|_| here.up)?;
@@ -40,7 +40,7 @@ fn is_without(process: &Process, gpu: u32, snapshot: &Snapshot) -> bool {
     }
 }
 
-/// Its use of each GPU.
+/// The use of each GPU by a process.
 fn uses_of(process: &Process, snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
     let uid = process.uid.filter(|uid| *uid != 0);
     let (Some(uid), Some(username), Some(start_time_ticks)) =
@@ -60,7 +60,7 @@ fn uses_of(process: &Process, snapshot: &Snapshot, never: &Never) -> Vec<Outside
     {
         let gpu = device.index.gpu;
         match uses.iter_mut().find(|it| it.gpu == gpu) {
-            // It is on several parts of the GPU.
+            // The process uses several parts of the GPU.
             Some(known) => {
                 let both = known.memory_used_bytes.zip(device.memory_used_bytes);
                 known.memory_used_bytes = both.map(|(a, b)| a.saturating_add(b));
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A process with 1 GiB of each of these.
+    /// A process with 1 GiB on each of these devices.
     fn process(
         pid: u32,
         uid: u32,

@@ -21,11 +21,11 @@ use crate::reload::InForce;
 use crate::tell::post::Notice;
 use crate::{status, told};
 
-/// How a warning went.
+/// The outcome of a warning.
 struct Warned {
-    /// What it is to its rule.
+    /// The outcome for the rule.
     outcome: Outcome,
-    /// Why it is not delivered, where the rule does not wait for that.
+    /// The reason for a failed delivery, where the rule does not wait for the delivery.
     unread: Option<String>,
 }
 
@@ -206,7 +206,7 @@ impl Cycle {
                     step: &step.kind,
                 });
             }
-            // What nobody got is no warning that was given, although its rule does not wait for it.
+            // A warning without a recipient counts as failed, although its rule does not wait for the delivery.
             let failed = unread.as_ref().map(|reason| Outcome::Failed {
                 reason: reason.clone(),
             });

@@ -57,7 +57,7 @@ impl Cycle {
         }
     }
 
-    /// A violation as it is published, with why what is due was refused and why its last warning is not delivered.
+    /// A violation as it is published, with the reasons for a refused step and for an undelivered warning.
     fn held(&self, violation: &Violation, config: &Config) -> HeldViolation {
         let mut held = status::held(violation);
         let mut rules = config.rules.iter();

@@ -147,6 +147,6 @@ fn promise_15_a_crash_at_any_write_leaves_the_old_or_the_new_file() {
         assert_eq!(found, b"old file");
         steps += 1;
     }
-    // To make it, to share it, to write four times, to rename.
+    // One to make the file, one to share it, four writes, one rename.
     assert_eq!(steps, 7);
 }

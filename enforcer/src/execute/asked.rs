@@ -13,7 +13,7 @@ use crate::plan::{Outcome, Step, StepKind, Target};
 pub(crate) struct Asked {
     record: Record,
     target: Target,
-    /// The user of each act that was counted.
+    /// The user of each counted act.
     counted: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Executor {
         })
     }
 
-    /// Returns the user of each act that is counted.
+    /// Returns the user of each counted act.
     fn prepare_asking(&mut self, step: &Step, record: &mut Record) -> Result<Vec<String>, Outcome> {
         if self.policy.mode == Mode::DryRun {
             return Err(Outcome::Would);

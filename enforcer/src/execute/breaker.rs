@@ -106,7 +106,7 @@ impl Breaker {
         of_user.or_default().extend(times);
     }
 
-    /// Takes back the newest act against a user.
+    /// Removes the newest act against a user from the counts.
     pub(super) fn uncount(&mut self, user: &str) {
         let of_user = self.user_signals_seconds.get_mut(user);
         let Some(newest) = of_user.and_then(Vec::pop) else {
@@ -133,7 +133,7 @@ impl Breaker {
 /// Forgets times that are older than a minute.
 pub(super) fn forget_old(times: &mut Vec<f64>, now_seconds: f64) {
     times.retain(|sent| *sent > now_seconds - WINDOW_SECONDS);
-    // Times to come are those of a clock that was set back.
+    // The clock was set back if a time is in the future.
     for sent in times.iter_mut() {
         *sent = sent.min(now_seconds);
     }

@@ -56,7 +56,7 @@ impl Executor {
         let state = self.evidence.state()?;
         let processes = self.evidence.processes.as_mut();
         let uid = still_attached(target, &state.environments, &state.devices, processes)?;
-        // What is held by nobody's doing is in nobody's reach.
+        // `never` protects users, and no user made this attachment.
         if target.unconfirmed {
             return Ok(());
         }

@@ -20,11 +20,11 @@ pub type AskGpuUse = Box<dyn FnMut() -> Result<GpuUse, String> + Send>;
 /// Asks for the UUID of the GPU that is at an index now.
 pub type AskGpuUuid = Box<dyn FnMut(u32) -> Option<String> + Send>;
 
-/// Who is asked.
+/// The sources of evidence.
 pub struct Evidence {
     /// Who uses GPUs: the newest sample, or a new one.
     pub gpu_use: AskGpuUse,
-    /// Which GPU is at an index.
+    /// The GPU at an index.
     pub gpu_uuid: AskGpuUuid,
     /// Processes, for attribution; of a scenario, its own ones too. Who a process is, the kernel alone is asked.
     pub processes: Box<dyn ProcessSource>,

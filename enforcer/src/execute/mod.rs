@@ -113,9 +113,9 @@ pub struct Executor {
     blocked: Option<Blocked>,
     /// Whether that was tried in this cycle.
     lock_failed: bool,
-    /// Why the state could not be written in this cycle.
+    /// The reason why the state could not be written in this cycle.
     unchanged: Option<String>,
-    /// What this cycle did.
+    /// The acts of this cycle.
     cycle: CyclePace,
     taken_back: TakenBack,
     /// Processes of which the device was taken, and whose turn has not come.
@@ -230,13 +230,13 @@ impl Executor {
         self.may_signal
     }
 
-    /// The mode that is in force.
+    /// The mode in force.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.policy.mode
     }
 
-    /// Whether anything may be done: in dry-run and while the breaker is open nothing is.
+    /// Whether the executor acts. In dry-run and while the breaker is open it does not.
     #[must_use]
     pub fn acts(&self) -> bool {
         self.policy.mode == Mode::Enforce && self.breaker.open.is_none()

@@ -46,7 +46,8 @@ impl CyclePace {
         left.min(for_one_user(all).saturating_sub(of_user.unwrap_or_default()))
     }
 
-    /// Takes back one act against a user. A user without an act is not one of those that the cycle hits.
+    /// Removes one act against a user from the counts. A user without an act does not count as a user that the cycle
+    /// hits.
     fn uncount(&mut self, username: &str) {
         if let Some(acts) = self.acts.get_mut(username) {
             *acts = acts.saturating_sub(1);
@@ -57,8 +58,8 @@ impl CyclePace {
     }
 }
 
-/// Devices that were taken back because nothing shows that their user attached them. No user loses anything by that, so they
-/// use up nothing of what a minute or a cycle may take from users; a cycle and a minute take back as many at most.
+/// Attachments that were taken back since nothing shows that their user made them. No user loses anything by that: such
+/// an act does not count towards the limits per user. A limit of its own applies to each cycle and each minute.
 #[derive(Debug, Default)]
 pub(super) struct TakenBack {
     /// Unix times within the last minute.
@@ -81,7 +82,7 @@ impl TakenBack {
         self.in_cycle += 1;
     }
 
-    /// Takes back the last count: no device was taken.
+    /// Undoes the last count: no device was taken.
     pub(super) fn uncount(&mut self) {
         self.at_seconds.pop();
         self.in_cycle = self.in_cycle.saturating_sub(1);
@@ -135,10 +136,10 @@ impl Executor {
         Ok(())
     }
 
-    /// Why a device that is to be taken back has to wait for a later cycle.
+    /// Checks that a device may be taken back in this cycle.
     ///
     /// # Errors
-    /// It has to.
+    /// The device has to wait for a later cycle.
     pub(super) fn pace_taking_back(&mut self) -> Result<(), Outcome> {
         let (limits, now) = (self.policy.breaker, self.now());
         match self.policy.mode == Mode::DryRun || self.taken_back.has_room(&limits, now) {
@@ -159,10 +160,10 @@ impl Executor {
         *self.cycle.acts.entry(username.to_owned()).or_default() += acts;
     }
 
-    /// Counts an act that is about to be done, also for a program that comes after a crash.
+    /// Counts an act before it is done, and saves the count, so that it survives a crash.
     ///
     /// # Errors
-    /// That cannot be written, and nothing is done.
+    /// The count cannot be saved; the act must not be done.
     pub(super) fn count_act(&mut self, username: &str) -> Result<(), Outcome> {
         self.count_acts(username, 1);
         let saved = self.breaker.save(&self.directory);
@@ -172,7 +173,7 @@ impl Executor {
         })
     }
 
-    /// Takes back the counts of acts that were not done, each against one of these users.
+    /// Removes the counts of acts that were not done, one for each name in the list.
     pub(super) fn uncount_acts(&mut self, usernames: &[&str]) {
         for username in usernames {
             self.breaker.uncount(username);

@@ -136,8 +136,8 @@ impl Executor {
         };
         match pidfd_send_signal(&pidfd, signal) {
             Ok(()) => {
-                // A stopped process (Ctrl-Z, SIGSTOP) gets no SIGTERM until it is continued. SIGKILL needs no SIGCONT, and to a
-                // process that runs SIGCONT does nothing. That it may end in between is no failure.
+                // A stopped process (Ctrl-Z, SIGSTOP) receives SIGTERM only after SIGCONT. SIGKILL needs no SIGCONT.
+                // SIGCONT has no effect on a running process. The process may end in between: this is no failure.
                 if signal == Signal::TERM {
                     _ = pidfd_send_signal(&pidfd, Signal::CONT);
                 }

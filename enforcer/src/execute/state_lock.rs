@@ -33,7 +33,7 @@ impl Executor {
         self.log_repairs();
     }
 
-    /// Whether the lock can be had, and the state be changed. The first attempt of a cycle that fails is the last.
+    /// Checks that the state can be locked and changed. After a failed attempt, the cycle makes no further one.
     pub(super) fn ask_state_lock(&mut self) -> Result<(), Outcome> {
         if let Some(why) = &self.unchanged {
             return Err(super::evidence::later(why.clone()));
@@ -55,7 +55,7 @@ impl Executor {
         }
     }
 
-    /// Logs what the last changes, and attempts to have the lock, repaired.
+    /// Logs the repairs that the last changes and lock attempts made.
     pub(super) fn log_repairs(&mut self) {
         for notice in self.store.take_notices() {
             tracing::warn!(notice, "genv's state was repaired");

@@ -32,12 +32,12 @@ pub(crate) struct Hits {
     rules: BTreeSet<String>,
 }
 
-/// What falls due without a surprise.
+/// Violations that fall due without surprise.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
-    /// Due in the last cycle, where it waited for its turn.
+    /// Due in the last cycle, and waiting for their turn.
     due: BTreeSet<Key>,
-    /// Due while the breaker was open. Who closes the breaker accepts it, for as long as it breaks its rule.
+    /// Due while the breaker was open. The administrator who closes the breaker accepts them until they end.
     accepted: BTreeSet<Key>,
 }
 
@@ -137,8 +137,8 @@ impl Expected {
         hits
     }
 
-    /// Remembers what is due in a plan. While the breaker is open nothing of it happens, and all of it is shown to the
-    /// administrator who closes the breaker.
+    /// Remembers the due steps of a plan. While the breaker is open, none of them is carried out, and the administrator
+    /// who closes the breaker sees all of them.
     pub(crate) fn follow(&mut self, plan: &Plan, breaker_is_open: bool) {
         let deeds = plan
             .steps
@@ -308,7 +308,7 @@ mod tests {
             .iter()
             .map(|it| due_violation(it.key.clone(), "user"))
             .collect();
-        // The same violations, of which nothing is due for a time.
+        // The same violations; no step is due for a time.
         let waits = Plan {
             steps: Vec::new(),
             ..due.clone()

@@ -58,7 +58,7 @@ pub struct RuleExplanation {
 pub enum Standing {
     /// The rule does not look at it.
     NotMatched,
-    /// What the rule looks at is not measured.
+    /// The quantity that the rule judges is not measured.
     NotJudged,
     /// Nothing that has to do with it breaks the rule.
     Kept,
@@ -66,7 +66,7 @@ pub enum Standing {
     Spared,
     /// It would end, if the violation did not wait.
     Held,
-    /// The signal was sent, and nothing more follows.
+    /// The signal was sent, and no step follows.
     Done,
     /// It ends, once its time has come.
     Ends,
@@ -383,7 +383,7 @@ impl About<'_, '_> {
         finding.map(|finding| finding.found)
     }
 
-    /// Devices of its environment that it uses and of which a rule about idle devices judges nothing.
+    /// Devices that its environment holds and the process uses, and whose use a rule about idle devices cannot measure.
     fn unmeasured(&self, view: &View<'_, '_>) -> BTreeSet<u32> {
         let environment = self.facts.processes[self.id].environment;
         let is_idle = matches!(view.rule.kind, RuleKind::Idle { .. });

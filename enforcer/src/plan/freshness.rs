@@ -85,7 +85,7 @@ pub(super) struct HostFreshness {
     pub(super) gpu: Freshness,
     /// When they were read; empty where they are too old.
     pub(super) read: ReadTimes,
-    /// When the state files were asked for, before they were read, Unix time by the clock here.
+    /// The time of the request for the state files, before they were read, Unix time by this machine's clock.
     pub(super) state_asked_seconds: Option<f64>,
     /// What a gap between two observations may last for time to count through it.
     pub(super) longest_gap_seconds: f64,

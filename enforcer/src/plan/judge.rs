@@ -65,7 +65,7 @@ pub(super) fn plan<'a>(
             }
         }
     }
-    // What ends a violation of a user's own waits for nothing that others forced on users.
+    // A step against a user's own violation goes before a step against an attachment that another user may have made.
     judge.plan.steps.sort_by_key(Step::takes_back);
     judge.plan.frozen.sort_by(|a, b| a.key.cmp(&b.key));
     judge.plan.frozen.truncate(MOST_FROZEN);
@@ -253,7 +253,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    /// When SIGKILL follows the SIGTERM that a process got.
+    /// The time of the SIGKILL that follows a sent SIGTERM.
     fn kill_seconds(&self, at: &Position<'_, '_>, piece: Piece) -> Option<f64> {
         let rule = at.view.rule;
         let attachment = match piece {
@@ -356,7 +356,7 @@ impl Judge<'_, '_> {
     }
 }
 
-/// What a user may do about devices that another user may have attached.
+/// The advice to a user about devices that another user may have attached.
 const NOTHING_TO_DO: &str = "nothing has to be done: another user may have attached this, and no process ends by taking it \
      back. To keep it, detach it and attach it again";
 

@@ -47,8 +47,8 @@ pub fn plan(input: &Input<'_>, history: &History) -> Plan {
 }
 
 impl History {
-    /// Plans as [`plan()`] does, and notes what the plan found: what is seen and since when, what is gone, and how busy
-    /// attachments were. What the input does not show now, because a host is silent, is kept as it is.
+    /// Plans as [`plan()`] does, and notes the findings: present violations with their starts, ended violations, and
+    /// the use of attachments. The history of a silent host stays unchanged.
     pub fn plan(&mut self, input: &Input<'_>) -> Plan {
         let facts = Facts::new(input, self);
         let views = selector::views(&facts, &input.config.rules);
@@ -91,7 +91,7 @@ pub struct Plan {
     pub unknown_processes: BTreeMap<String, u64>,
     /// The same by host and user; `(unknown)` has those whose user is not known.
     pub unknown_processes_by_user: BTreeMap<String, BTreeMap<String, u64>>,
-    /// GPUs of which a rule about idle devices judges nothing, since the driver does not measure their utilization: by rule
+    /// GPUs that a rule about idle devices cannot judge, since the driver does not measure their utilization, by rule
     /// and host.
     pub not_judged: BTreeMap<(String, String), BTreeSet<u32>>,
     /// Contexts that a detach left behind; they break no rule.
@@ -198,7 +198,7 @@ pub struct Violation {
     pub remedy: String,
     /// What would be ended or taken to end it, the newest first.
     pub targets: Vec<Target>,
-    /// Whether it exists only by attachments that nothing shows to be their user's doing.
+    /// Whether it consists only of attachments that nothing shows to be made by their user.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
@@ -225,7 +225,7 @@ pub enum Stage {
     Acted {
         /// Unix time.
         at_seconds: f64,
-        /// Unix time of the SIGKILL that follows SIGTERM; absent if nothing follows.
+        /// Unix time of the SIGKILL that follows SIGTERM; absent if no signal follows.
         #[serde(skip_serializing_if = "Option::is_none")]
         kill_seconds: Option<f64>,
     },
@@ -289,7 +289,7 @@ pub struct AttachmentTarget {
     pub username: String,
     /// The whole GPU.
     pub gpu: u32,
-    /// Its UUID in the snapshot: another GPU may come to the index.
+    /// Its UUID in the snapshot: another GPU may take the index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// When it was attached by the snapshot, Unix time in whole seconds as the state has it: an attachment that was made
@@ -297,7 +297,7 @@ pub struct AttachmentTarget {
     pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
     pub processes: Vec<ProcessTarget>,
-    /// Whether nothing shows it to be its user's doing: no user loses anything where it is taken back.
+    /// Whether nothing shows that its user made the attachment: no user loses anything by the detach.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
@@ -323,7 +323,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether it takes back a device that nothing shows to be held by its user's doing.
+    /// Whether the step takes back an attachment that nothing shows to be made by its user.
     pub(crate) const fn takes_back(&self) -> bool {
         matches!(&self.kind, StepKind::Detach(target) if target.unconfirmed)
     }

@@ -240,7 +240,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             Some(_) => String::new(),
             None => format!(" on {}", words::name(facts.hosts[id].hostname)),
         };
-        // Commands that are given in one place are one line for a shell.
+        // Commands for the same place form one shell line.
         let mut lines: Vec<(String, Vec<String>)> = Vec::new();
         for piece in pieces.iter().take(MOST_NAMED) {
             let (place, command) = match piece {

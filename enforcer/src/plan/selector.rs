@@ -15,7 +15,8 @@ pub(super) struct View<'f, 'a> {
     pub(super) facts: &'f Facts<'a>,
     pub(super) rule: &'a Rule,
     users: Vec<bool>,
-    /// Users whom the selector matches, also those out of reach: what others attached in their names is nobody's.
+    /// Users that the selector matches, including users out of reach: an attachment that others made in a user's name
+    /// is not the user's.
     named_users: Vec<bool>,
     hosts: Vec<bool>,
     /// Hosts that it matches and of which the facts that it needs are missing.
@@ -27,10 +28,10 @@ pub(super) struct View<'f, 'a> {
     limits: OnceCell<LimitTable<'a>>,
 }
 
-/// The views of rules, by their names.
+/// The views of rules, by the names of the rules.
 pub(super) type Views<'f, 'a> = BTreeMap<&'a str, View<'f, 'a>>;
 
-/// All rules as they look at facts.
+/// The views of all rules on the facts.
 pub(super) fn views<'f, 'a>(facts: &'f Facts<'a>, rules: &'a [Rule]) -> Views<'f, 'a> {
     let views = rules.iter();
     views
@@ -106,7 +107,8 @@ impl<'f, 'a> View<'f, 'a> {
         is_in_reach && self.hosts[attachment.host] && self.sees_gpu(attachment.gpu)
     }
 
-    /// Whether it looks at an environment: one of a user in reach, or one that holds nothing by its user's doing.
+    /// Whether the rule sees an environment: one of a user in reach, or one that has only attachments that its user may
+    /// not have made.
     pub(super) fn sees_environment(&self, id: EnvironmentId) -> bool {
         let environment = &self.facts.environments[id];
         let mut attachments = self.facts.attachments[environment.attachments.clone()].iter();

@@ -113,7 +113,7 @@ pub(crate) fn subject(subject: &Subject) -> String {
     }
 }
 
-/// A subject, unless what was found names it: `environment e1 uses 20 GiB on device 0`.
+/// A subject, unless the finding names it: `environment e1 uses 20 GiB on device 0`.
 pub(crate) fn unless_named<'s>(subject: &'s str, found: &str) -> Option<&'s str> {
     let name = subject.split(" on device ").next().unwrap_or(subject);
     let rest = found.strip_prefix(name);
@@ -183,7 +183,7 @@ pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
     }
 }
 
-/// The action that a step is; nothing if it only says something.
+/// The action of a step; nothing for a report or a warning.
 pub(crate) const fn action(step: &StepKind) -> Option<Action> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,

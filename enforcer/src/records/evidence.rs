@@ -33,15 +33,15 @@ impl Claims {
 struct Word {
     /// Processes, with when they joined, Unix time.
     joined: BTreeMap<u32, f64>,
-    /// By GPU, with when it was last attached and given back or taken, Unix time.
+    /// By GPU: the last attachment, and the last release or detach, Unix time.
     attached: BTreeMap<u32, f64>,
     released: BTreeMap<u32, f64>,
-    /// It ended, and no command began another one by its id.
+    /// Whether the environment ended, and no command made another one with its id.
     ended: bool,
 }
 
 impl Word {
-    /// Whether its user attached a GPU, and no command gave it back or took it afterwards.
+    /// Whether its user attached a GPU, and no command released or detached it afterwards.
     fn has_attached(&self, gpu: u32) -> bool {
         let (attached, released) = (self.attached.get(&gpu), self.released.get(&gpu));
         attached.is_some_and(|at| released.is_none_or(|released| at > released))
@@ -108,8 +108,8 @@ impl Judgement<'_, '_> {
         known.unconfirmed = sought;
     }
 
-    /// Whether a member can only be a shell that root works in, and put there with genv 1.x. Nothing else shows it before a
-    /// process is started in that environment.
+    /// Whether a member can only be a shell of root that joined with genv 1.x. Such a shell gives no other evidence
+    /// until a process starts in the environment.
     fn is_roots_shell(&mut self, of: (u32, u64)) -> bool {
         let witness = self.witness.as_mut();
         witness.is_some_and(|witness| {
@@ -200,7 +200,7 @@ impl Judgement<'_, '_> {
         })
     }
 
-    /// Whether a process names an environment of a user. Setuid programs of root's name what their callers want.
+    /// Whether a process names an environment of a user. A setuid program of root carries the variables of its caller.
     fn names(&mut self, of: (u32, u64), eid: &str, uid: Option<u32>, again: bool) -> bool {
         let named = self.named_by(of, again);
         let names_it = named.is_some_and(|it| it.eid.as_deref() == Some(eid));

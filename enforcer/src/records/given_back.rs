@@ -1,22 +1,22 @@
-//! What users gave back by commands of theirs. A user's confirmations lie where others may replace the file by an older one,
-//! which says no more that something was given back: what was read once is remembered.
+//! Releases by users' own commands. Another user may replace a user's file of confirmations by an older one, which
+//! lacks the latest releases: each release that was read once is remembered.
 
 use std::collections::BTreeMap;
 
 use genv_core::state::{Confirmed, ConfirmedChange};
 use serde::{Deserialize, Serialize};
 
-/// So many changes of a user are remembered, the newest.
+/// The number of remembered releases of a user; the newest stay.
 const MOST_OF_A_USER: usize = 256;
 
-/// Devices, members and environments that were given back, by the uid of their user.
+/// Released devices, members and environments, by the uid of their user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct GivenBack(BTreeMap<u32, Vec<Confirmed>>);
 
 impl GivenBack {
-    /// Adds what was given back to the confirmations of a user that were read now, and remembers what they add; whether
-    /// they add something. A time in the future is of a clock that was turned back: it is not counted.
+    /// Adds the remembered releases to a user's present confirmations, and remembers new releases. Returns whether
+    /// there are new ones. A time in the future comes from a clock that was set back, and does not count.
     pub(super) fn complete(
         &mut self,
         uid: u32,

@@ -57,7 +57,7 @@ pub(super) struct Judgement<'j, 'w> {
     pub(super) believes: bool,
     /// When the files were read, by the clock of the host.
     pub(super) read_seconds: f64,
-    /// When they were asked for, before they were read.
+    /// The time of the request, before the files were read.
     asked_seconds: Option<f64>,
     confirmed: HashMap<u32, Vec<Confirmed>>,
     /// Members that are other environments', by the eid of the record that lists them.

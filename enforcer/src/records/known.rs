@@ -30,13 +30,13 @@ pub(super) struct Known {
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]
     pub(super) members: BTreeMap<(u32, u64), f64>,
-    /// Other processes of its user in it, by the kernel, with when the files last showed them there.
+    /// Other processes of its user in it, by the kernel, each with the last time that the files showed it there.
     #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) workers: BTreeMap<(u32, u64), f64>,
-    /// When a process of it last had a context on a device of it, Unix time.
+    /// The last time that one of its processes had a context on one of its devices, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) context_seconds: Option<f64>,
-    /// The same, as it was last written down.
+    /// The same time, as last saved.
     #[serde(skip)]
     pub(super) noted_context_seconds: Option<f64>,
     /// Whether something shows that its user made it.
@@ -67,16 +67,17 @@ pub(super) struct Held {
     /// Whether it was added later, and nothing shows that the user did it.
     #[serde(default)]
     pub(super) unconfirmed: bool,
-    /// When the enforcer took it, Unix time.
+    /// The time at which the enforcer took the device, Unix time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken_seconds: Option<f64>,
-    /// Whether its memory is not known: the driver has not listed the device yet, and reservations are read with it.
+    /// Whether its memory is not known: the snapshot has reservations only for devices that the driver has listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) unread: bool,
 }
 
 impl Held {
-    /// Whether the enforcer took it, and a state that was asked for at this time does not show it, or shows it anew.
+    /// Whether the enforcer took the device, and a state that was requested at this time does not show the device, or
+    /// shows a new attachment.
     pub(super) fn was_taken(&self, is_shown: bool, asked_seconds: Option<f64>) -> bool {
         let taken = self.taken_seconds;
         taken.is_some_and(|taken| !is_shown || asked_seconds.is_some_and(|asked| asked > taken))
@@ -88,7 +89,7 @@ impl Held {
     }
 }
 
-/// Whether an amount is less than another; none is all of a device.
+/// Whether an amount is less than another; `None` is the whole device.
 pub(super) fn is_less(bytes: Option<u64>, than: Option<u64>) -> bool {
     match (bytes, than) {
         (Some(bytes), Some(than)) => bytes < than,
@@ -238,7 +239,7 @@ impl<'a> Reservations<'a> {
         Self(all)
     }
 
-    /// Absent where the snapshot does not list the device.
+    /// The reservation; absent where the snapshot does not list the device.
     pub(super) fn reserved(&self, eid: &'a str, gpu: u32) -> Option<Reserved> {
         self.0.get(&(eid, gpu)).copied()
     }

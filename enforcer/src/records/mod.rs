@@ -58,7 +58,7 @@ pub(crate) struct Records {
     /// Where processes were first seen, by host.
     #[serde(default)]
     places: BTreeMap<String, Places>,
-    /// What users gave back, by host.
+    /// Users' releases, by host.
     #[serde(default)]
     given_back: BTreeMap<String, GivenBack>,
     /// Whether what the first moment of a host shows may have been there for long.
@@ -164,8 +164,8 @@ impl Records {
         Ok(())
     }
 
-    /// Notes that the enforcer took a device from an environment: a record that has it afterwards, also as it was before, has to
-    /// be borne out.
+    /// Notes that the enforcer took a device from an environment. A record that has the device afterwards needs new
+    /// evidence, even if it equals the record from before.
     pub(crate) fn note_taken(&mut self, hostname: &str, eid: &str, gpu: u32, now_seconds: f64) {
         let host = self.hosts.get_mut(hostname);
         let known = host.and_then(|environments| environments.get_mut(eid));

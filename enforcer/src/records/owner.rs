@@ -1,4 +1,5 @@
-//! Whose a record is: its user's as long as a member or a job of that user lives, whatever the files say later.
+//! The user of a record. A record stays its user's as long as a member or a job of that user lives, whatever the files
+//! show later.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ impl Judgement<'_, '_> {
             counts = Arc::new(own);
         }
         if !self.known.contains_key(eid) {
-            // What nobody may say is root's is taken back by rules, which see it.
+            // A false record of root stays visible: rules take its devices back.
             if environment.uid != Some(0) && self.is_anothers(environment, processes) {
                 let user = words::name(&environment.username);
                 let why = format!("no member of it is a process of {user}");
@@ -125,8 +126,8 @@ impl Judgement<'_, '_> {
         self.differs = true;
     }
 
-    /// Whether root may have made an environment that was there before this program: one of its members may be a shell of
-    /// root's. Every user can list the first process and threads of the kernel.
+    /// Whether root may have made an environment that existed before this program started: one of its members may be a
+    /// shell of root. The first process and kernel threads prove nothing, since every user can list them.
     fn may_be_roots(&self, environment: &Environment) -> bool {
         let mut members = environment.members.iter();
         self.witness.is_none() || members.any(|it| it.pid != 1 && !is_kernel_thread(it.pid))
@@ -141,7 +142,7 @@ impl Judgement<'_, '_> {
             && !self.is_used(environment, processes)
     }
 
-    /// Records that are gone while members or jobs of them live: their processes go on as they were.
+    /// Finds records that are gone while members or jobs of them live. Their processes keep their environment.
     pub(super) fn look_for_removed(&mut self) {
         let snapshot = self.snapshot;
         let environments = snapshot.environments.iter();

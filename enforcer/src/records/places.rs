@@ -136,11 +136,11 @@ impl Judgement<'_, '_> {
         }
     }
 
-    /// The environment of a process that the files do not show there any more, though nothing shows that it left: it stays as
-    /// long as its record counts.
+    /// The environment of a process that the files do not show there any more, without evidence that the process left.
+    /// The process stays as long as the record counts.
     fn place_left_out(&mut self, of: (u32, u64), process: &Process) -> Option<Attribution> {
         let is_outside = matches!(process.attribution, Attribution::Outside { .. });
-        // Without a witness nothing can confirm that it left.
+        // Without a witness no evidence can show that the process left.
         if !is_outside || self.witness.is_none() {
             return None;
         }

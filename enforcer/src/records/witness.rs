@@ -11,23 +11,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Who can tell more of a host than its snapshot.
 pub(crate) trait Witness {
-    /// The user of a process that lives now; absent if it ended, cannot be seen, or works with the rights of another user than
-    /// the one who started it.
+    /// The user of a living process; absent if the process has ended, is hidden, or runs with the rights of a user who
+    /// did not start it.
     fn lives(&mut self, member: Member) -> Option<u32>;
 
     /// What commands changed in environments of this user: the user's own, root's, and the enforcer's.
     fn confirmed(&mut self, uid: u32) -> Vec<Confirmed>;
 
-    /// What the environment variables of a process name: nothing if it ended, or cannot be seen. Absent if that is not known yet.
+    /// The environment variables of a process: empty if the process has ended or is hidden. Absent if they are not
+    /// known yet.
     fn names(&mut self, member: Member) -> Option<Named>;
 
-    /// Whether a process is root's alone, as is its parent, which is not the first process. Setuid programs that other users
-    /// start are not, though they may show no other user than root: sudo waits for a password with its caller's variables.
+    /// Whether a process and its parent are root's alone, and the parent is not the first process. A setuid program
+    /// that another user started does not count, though all its uids may be root's: while sudo waits for a password, it
+    /// has its caller's variables.
     fn is_started_by_root(&mut self, _member: Member) -> bool {
         false
     }
 
-    /// Whether a process of root's is in a terminal.
+    /// Whether a process of root runs in a terminal.
     fn is_in_terminal(&mut self, _member: Member) -> bool {
         false
     }
@@ -74,7 +76,7 @@ impl Witness for Here {
 
     fn is_started_by_root(&mut self, member: Member) -> bool {
         let parent = stat_field(member.pid, 1).and_then(|it| it.parse::<u32>().ok());
-        // Read last, the start time shows that all was of this process.
+        // The start time is read last: it shows that all values belong to this process.
         parent.is_some_and(|parent| parent > 1 && uid_of(parent) == Some(0))
             && user_of(member) == Some(0)
     }
@@ -97,14 +99,14 @@ impl Witness for Here {
 
 fn user_of(member: Member) -> Option<u32> {
     let uid = uid_of(member.pid)?;
-    // Read last, the start time shows that the uid was of this process.
+    // The start time is read last: it shows that the uid belongs to this process.
     let started: u64 = stat_field(member.pid, 19)?.parse().ok()?;
     let state = stat_field(member.pid, 0)?;
     let is_it = started == member.start_time_ticks && !matches!(state.as_str(), "Z" | "X");
     is_it.then_some(uid)
 }
 
-/// The real, effective, saved and file system user of a process, where these are one.
+/// The user of a process, if its real, effective, saved and file system uids are equal.
 fn uid_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -113,7 +115,7 @@ fn uid_of(pid: u32) -> Option<u32> {
     uids.all(|uid| uid == first).then(|| first.parse().ok())?
 }
 
-/// A field of `/proc/PID/stat`, counted from the process's state.
+/// A field of `/proc/PID/stat`. Number 0 is the state of the process.
 fn stat_field(pid: u32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;

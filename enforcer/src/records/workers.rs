@@ -1,5 +1,5 @@
-//! Processes that work in an environment. A shell ends at logout and its jobs go on: as long as one of them lives and works,
-//! the record of the environment counts as while the shell lived.
+//! Processes that work in an environment. A shell ends at logout while its jobs go on. As long as a job lives and
+//! works, the record of the environment counts as it did while the shell lived.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use super::judgement::Judgement;
 use super::known::Known;
 use super::places::of;
 
-/// More workers of one environment are not remembered.
+/// The limit of remembered workers of one environment.
 const MOST_WORKERS: usize = 256;
 
-/// A later context is written down after this part of the linger time.
+/// A later context is saved after this part of the linger time.
 const PART_OF_LINGER: f64 = 0.125;
 
 impl Judgement<'_, '_> {
-    /// Whether a process that worked in an environment lives, and the environment would go on without a shell: the process has
-    /// a context on one of its devices, or one of its processes had one within the linger time.
+    /// Whether a worker of an environment lives, and the environment would go on without a shell: the worker has a
+    /// context on one of its devices, or one of its processes had one within the linger time.
     pub(super) fn works(&mut self, eid: &str) -> bool {
         let Some(known) = self.known.get(eid) else {
             return false;
@@ -45,7 +45,7 @@ impl Judgement<'_, '_> {
         workers.into_iter().any(|it| self.lives(it, uid))
     }
 
-    /// Remembers processes that commands of its user recorded, such as a job that has no context between two runs.
+    /// Remembers processes that commands of its user recorded, such as a job without a context between two runs.
     fn remember_joined(&mut self, eid: &str, uid: Option<u32>) {
         let Some(uid) = uid else {
             return;
@@ -70,10 +70,10 @@ impl Judgement<'_, '_> {
         }
     }
 
-    /// Remembers the processes that the files show in environments of their users, and when one of them last had a context on
-    /// a device of its environment; forgets those that ended.
+    /// Remembers the processes that the files show in environments of their users, and the last time that one of them
+    /// had a context on a device of its environment. Forgets ended processes.
     pub(super) fn remember_workers(&mut self) {
-        // Of another host nothing shows whether they live.
+        // No evidence shows whether processes of another host live.
         if self.witness.is_none() {
             return;
         }
@@ -102,7 +102,7 @@ impl Judgement<'_, '_> {
             if known.workers.is_empty() {
                 continue;
             }
-            // Who has a context there is not known.
+            // The processes with a context on such a device are not known: the environment may have one.
             if !known.devices.keys().all(is_measured) {
                 self.judged.changed |= note_context(known, snapshot.timestamp_seconds);
             }
@@ -126,7 +126,7 @@ fn is_on_device_of(process: &Process, known: &Known) -> bool {
     devices.any(|it| known.devices.contains_key(&it.index.gpu))
 }
 
-/// Whether something is to be written down.
+/// Whether there is a change to save.
 fn remember(known: &mut Known, of: (u32, u64), seen_seconds: f64) -> bool {
     if !known.workers.contains_key(&of) && known.workers.len() >= MOST_WORKERS {
         return false;
@@ -134,7 +134,7 @@ fn remember(known: &mut Known, of: (u32, u64), seen_seconds: f64) -> bool {
     known.workers.insert(of, seen_seconds).is_none()
 }
 
-/// Whether something is to be written down.
+/// Whether there is a change to save.
 fn note_context(known: &mut Known, now_seconds: f64) -> bool {
     let noted = known.noted_context_seconds;
     known.context_seconds = Some(now_seconds);

@@ -126,7 +126,7 @@ impl GpuSource for Without<dyn GpuSource> {
     }
 }
 
-/// Takes what a process uses of a device out of what the device measures.
+/// Subtracts a process's use of a device from the readings of the device.
 fn give_back(measurements: &mut DeviceMeasurements, process: &GpuProcess) {
     if let (Some(memory), Some(used)) = (&mut measurements.memory, process.memory_used_bytes) {
         let used = used.min(memory.used_bytes);

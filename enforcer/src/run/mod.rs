@@ -245,7 +245,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says in the log what in the configuration is probably a mistake. Whom the machine knows may take long to tell.
+    /// Logs probable mistakes of the configuration. This runs in the background: the lookup of users may take long.
     fn say_warnings(&self) {
         let Some(path) = self.rules.file().map(Path::to_owned) else {
             return;

@@ -39,7 +39,7 @@ pub fn notice(
             );
             (what, comply)
         }
-        // It is too late to comply.
+        // The action is done: the user cannot comply any more.
         _ => {
             let (deed, target) = words::deed(step)?;
             let what = format!("This {}: {target}.", done(deed));
@@ -92,7 +92,7 @@ fn framed(text: &str) -> String {
     framed
 }
 
-/// Words, and commands in quotes as one word each, which can be copied from the terminal.
+/// Words that must not be broken. A command in quotes is one word, so that a user can copy it from the terminal.
 fn unbreakable(text: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut command: Option<String> = None;
@@ -115,7 +115,7 @@ fn unbreakable(text: &str) -> Vec<String> {
             }
         };
     }
-    // A quote that does not end is none.
+    // A quote without an end is no quote.
     all.extend(
         command
             .iter()

@@ -27,8 +27,8 @@ const MOST_TARGETS: usize = 10;
 const RETRY_INTERVALS: u32 = 6;
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// How long a user learns by `genv why` alone of more devices that others attached and that the same rule takes back. Whoever
-/// attaches them could have texts written without end otherwise.
+/// After a notice that a rule takes back devices which others attached, the user gets no further notice by that rule
+/// for this time; `genv why` shows all. Otherwise an attacker could cause notices without end.
 const FORCED_AGAIN_SECONDS: f64 = 86_400.0;
 
 /// Delivers notices.
@@ -40,7 +40,7 @@ pub(crate) struct Post {
     notifier: Option<Notifier<Letter>>,
     /// Warnings that did not reach all their recipients.
     pending: BTreeMap<Letter, Pending>,
-    /// When a user, by uid, was written to last about devices that others attached, by rule; Unix time.
+    /// The last notice to a user about devices that others attached, by uid and rule; Unix time.
     forced: BTreeMap<(u32, String), f64>,
 }
 
@@ -202,7 +202,7 @@ impl Post {
         }
     }
 
-    /// Whether a user was written to within the last day that a rule takes back devices which others attached.
+    /// Whether a user got a notice within the last day that a rule takes back devices which others attached.
     fn knows_of_forced(&self, uid: u32, violation: &Violation) -> bool {
         violation.unconfirmed && self.forced.contains_key(&(uid, violation.key.rule.clone()))
     }
@@ -297,7 +297,7 @@ impl Notice<'_> {
     pub(crate) fn outcome(&self, delivered: &Result<(), String>, config: &Config) -> Outcome {
         let mut rules = config.rules.iter();
         let rule = rules.find(|rule| rule.name == self.violation.key.rule);
-        // Nothing of the user's is at stake where others attached a device, and who may be away holds it for nobody.
+        // Where others attached the device, the user loses nothing: the step does not wait for an absent user.
         let holds = !self.violation.unconfirmed
             && rule.is_some_and(|rule| rule.undelivered == Undelivered::Hold);
         match delivered {
@@ -529,7 +529,7 @@ mod tests {
         assert!(is_written(forced(1), 100.0));
         assert!(!is_written(forced(1), 200.0));
         assert!(!is_written(forced(2), 300.0));
-        // One of what its user does is written all the same.
+        // A notice about the user's own violation is written nevertheless.
         assert!(is_written(violation(3, own, own, None), 400.0));
         assert!(is_written(forced(4), 100.0 + FORCED_AGAIN_SECONDS));
     }

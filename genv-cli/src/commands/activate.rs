@@ -89,14 +89,14 @@ pub(crate) struct Entry<'a> {
     pub(crate) attach: bool,
 }
 
-/// The nearest `.genv`, and what it configures.
+/// The nearest `.genv` and its values.
 #[derive(Default)]
 pub(crate) struct Local {
     pub(crate) folder: Option<PathBuf>,
     pub(crate) configuration: Configuration,
 }
 
-/// An environment that was entered.
+/// An entered environment.
 pub(crate) struct Entered {
     pub(crate) shown: Shown,
     activation: Activation,
@@ -149,8 +149,9 @@ impl Activate {
     }
 }
 
-/// A pid, unless it is the id of somebody else's environment: pids are used again. In a container, whose pids others have
-/// too, the number of its pid namespace follows (`lsns --type pid` lists them).
+/// A pid as the id of a new environment. If another user's environment has this id (the kernel reuses pids), another
+/// id. In a container the id ends with the number of its pid namespace, since other namespaces have the same pids
+/// (`lsns --type pid` lists them).
 pub(crate) fn free_id(state: &State, pid: u32) -> String {
     let uid = own_uid();
     let is_taken = |eid: &String| {
@@ -170,7 +171,7 @@ pub(crate) fn free_id(state: &State, pid: u32) -> String {
 }
 
 impl Wanted {
-    /// What it shall be named.
+    /// The name for the environment.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -188,7 +189,7 @@ impl Wanted {
         })
     }
 
-    /// What counts of a `.genv`: flags come before it.
+    /// The effective values of a `.genv`: flags take precedence.
     fn used_of(&self, local: &Configuration) -> Configuration {
         let local = local.clone();
         Configuration {
@@ -204,12 +205,12 @@ impl Wanted {
         machine: &mut Machine,
         entry: &Entry<'_>,
     ) -> anyhow::Result<Entered> {
-        // The name service is asked before the state is locked.
+        // This call asks the name service: it must come before the lock of the state.
         let username = find_username(own_uid());
         let change = |state: &mut EditableState, survey: &Survey| {
             self.change(state, survey, entry, username.as_deref())
         };
-        // GPUs are asked only by those who want some.
+        // The GPUs are needed only for an attachment.
         let may_attach = entry.attach
             && (self.gpus.or(entry.local.gpus).is_some() || {
                 let state = machine.state().unwrap_or_default();

@@ -77,7 +77,7 @@ impl Deactivate {
 }
 
 fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> Fate {
-    // A shell that became another user's, as by su, leaves alone what is not its environment.
+    // A shell that changed its user, as by su, must not end another user's environment.
     if check_outside(state, eid, "leave").is_err() {
         return Fate::OfAnother;
     }
@@ -141,16 +141,17 @@ pub(super) fn named(jobs: &[Job]) -> String {
     jobs.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
-/// Ends jobs, and waits until they have ended. A process that does not show its environment may be in none, and is not ended.
+/// Ends jobs and waits for their ends. A process that does not show its environment may be in no environment, and
+/// stays.
 ///
 /// # Errors
-/// One goes on: the devices stay in the environment.
+/// A job goes on: its devices stay in the environment.
 fn end(jobs: &[Job]) -> anyhow::Result<()> {
     let (unclear, jobs): (Vec<Job>, Vec<Job>) = jobs.iter().cloned().partition(|it| it.is_unclear);
     for job in &jobs {
         let pid = i32::try_from(job.process.pid).ok().and_then(Pid::from_raw);
         let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // What was opened is the job if the job is still there.
+        // The opened process is the job if the job still exists.
         if let Some(opened) = opened.filter(|_| lives(job.process))
             && let Err(error) = pidfd_send_signal(&opened, Signal::TERM)
         {

@@ -177,7 +177,7 @@ impl DevicesCommand {
             }
             Self::Ps { list } => {
                 let state = known(machine)?;
-                // Programs that read the table get it as soon as ever, whatever the driver does.
+                // A program that reads the table must not wait for the driver.
                 let is_read_by_people =
                     list.format.is_none() && !list.json && io::stdout().is_terminal();
                 let uses = match is_read_by_people {

@@ -130,7 +130,8 @@ fn run_within(
     Ok(code)
 }
 
-/// Ends the environment with its command, unless a shell joined it. Processes that still work on its devices are named.
+/// Ends the environment together with its command, unless a shell joined the environment. Names processes that still
+/// work on its devices.
 fn end(machine: &mut Machine, child: &Entry<'_>) {
     let jobs = jobs_left(machine, child.eid, child.member);
     let ended = machine.update(|state| {
@@ -155,7 +156,7 @@ fn end(machine: &mut Machine, child: &Entry<'_>) {
     }
 }
 
-/// The processes that work on the devices of an environment which ends with this member.
+/// The processes that work on the devices of an environment, if the environment ends with this member.
 fn jobs_left(machine: &mut Machine, eid: &str, member: u32) -> Vec<Job> {
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);

@@ -38,7 +38,7 @@ pub(crate) struct Free {
 #[derive(Serialize)]
 struct Answer {
     devices: Vec<FreeDevice>,
-    /// Who gets devices first.
+    /// The processes that get devices first.
     waiting: Vec<WaitingProcess>,
     /// Why it is not known who uses the devices.
     gpus_unknown: Option<String>,
@@ -58,10 +58,10 @@ struct FreeDevice {
     name: Option<String>,
     /// Whether it can be attached now without over-subscription.
     available: bool,
-    /// Whether it could be if nobody waited in the queue.
+    /// Whether it could be attached if the queue were empty.
     #[serde(skip)]
     unclaimed: bool,
-    /// Whether another user's process uses it and does not hold it, so that it is not handed out.
+    /// Whether another user's process uses it without holding it, which keeps it from being assigned.
     #[serde(skip)]
     used_by_others: bool,
     /// Environments that are attached to it.
@@ -212,7 +212,7 @@ impl Free {
     }
 }
 
-/// Names those who get devices first.
+/// Reports the processes that get devices first.
 pub(super) fn name_waiting(waiting: &[Waiting]) {
     if !waiting.is_empty() {
         tell(&format!(

@@ -19,7 +19,7 @@ use crate::jobs::{self, Job, State};
 use crate::machine::tell;
 use crate::output::{BAD, Cell, GOOD, Table, TableFlags, print_json, stdout};
 
-/// How often a job that is waited for is looked at.
+/// The interval of the checks while waiting for a job.
 const POLL: Duration = Duration::from_millis(200);
 
 /// List your jobs on this machine, which 'genv exec --detach' started.
@@ -146,7 +146,7 @@ impl Logs {
         let mut output = File::open(&path).with_context(cannot)?;
         let mut out = io::stdout().lock();
         loop {
-            // What is printed before the end is read after it.
+            // The state is read before the output: the last read covers all output before the end.
             let is_over = !self.follow
                 || jobs::find(Some(&job.record.number.to_string()))?.state() != State::Running;
             let mut chunk = vec![0; 64 << 10];
@@ -173,7 +173,7 @@ impl Wait {
     }
 }
 
-/// Waits for the end of a job, at most so long; its exit code.
+/// Waits for the end of a job, up to `patience`. Returns the exit code.
 fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
     let began = Instant::now();
     loop {
@@ -198,11 +198,11 @@ impl Stop {
             tell(&format!("job {} has ended already", job.title()));
             return Ok(());
         }
-        // The first hands the signal on to its command.
+        // The first process hands the signal on to its command.
         send(&job, Signal::TERM, 0)?;
         if ended(&job, Some(self.timeout)).is_err() && job.state() == State::Running {
             send(&job, Signal::KILL, 1)?;
-            // What it left is cleared when its end is seen.
+            // `genv exec` sees the end and cleans up: wait for both.
             let _ = ended(&job, Some(self.timeout));
             tell(&format!(
                 "job {} did not end after SIGTERM, and got SIGKILL",
@@ -213,11 +213,11 @@ impl Stop {
     }
 }
 
-/// Sends to the first of its processes that lives, from this one on.
+/// Sends a signal to the first living process of a job, from number `first` on.
 fn send(job: &Job, signal: Signal, first: usize) -> anyhow::Result<()> {
     let mut processes = job.processes().into_iter().skip(first);
     let Some(process) = processes.find_map(jobs::Process::open) else {
-        // It has ended meanwhile.
+        // The job has ended meanwhile.
         return Ok(());
     };
     match pidfd_send_signal(process, signal) {

@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Root(older::Root),
 }
 
-/// The words of a command line in today's spelling.
+/// The words of a command line in the present spelling.
 pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     remote::with_two_hyphens(older::without_exec(words.into_iter().collect()))
 }

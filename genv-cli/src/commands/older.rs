@@ -1,5 +1,5 @@
-//! `genv init -`, `genv root`, `genv exec devices` and `genv version`: spellings that older versions of genv had, or other
-//! programs use.
+//! `genv init -`, `genv root`, `genv exec devices` and `genv version`: spellings of older versions of genv, or of other
+//! programs.
 
 use std::env;
 use std::ffi::OsString;
@@ -28,10 +28,10 @@ impl Init {
     }
 }
 
-/// Commands that genv 1.x ran by `genv exec` too.
+/// Commands that genv 1.x also ran by `genv exec`.
 const ONCE_AFTER_EXEC: [&str; 6] = ["devices", "enforce", "envs", "monitor", "remote", "usage"];
 
-/// The words of a command line without an `exec` of genv 1.x.
+/// The words of a command line without the `exec` of genv 1.x.
 pub(super) fn without_exec(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_old = words.get(1).is_some_and(|word| word == "exec")
         && words
@@ -60,7 +60,8 @@ impl Root {
     }
 }
 
-/// `lib/genv` beside the folder of a program, if its `bin` leads to this program: people remove the folder that is printed.
+/// `lib/genv` beside the folder of a program, if its `bin` leads to this program. The check matters: users remove the
+/// printed folder.
 fn root_of(program: &Path) -> Option<PathBuf> {
     let root = program.parent()?.parent()?.join("lib/genv");
     let linked = fs::canonicalize(root.join("bin").join(program.file_name()?)).ok()?;

@@ -118,7 +118,7 @@ fn join() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a shell does before a prompt when a file has changed.
+/// The work of a shell before a prompt after a file has changed.
 fn prompt() -> anyhow::Result<()> {
     match resumed(Caller::from_environment()?, Wish::Prompt)? {
         Resumed::Shown(Some(line)) => tell(&line),

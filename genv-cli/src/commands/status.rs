@@ -94,7 +94,7 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     )
 }
 
-/// What this shell shows in place of these devices; none: it shows them.
+/// The devices that this shell shows in place of these devices; none if it shows them.
 fn stale(devices: &[u32]) -> Option<String> {
     let shown = env::var_os("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     (shown != visible(devices)).then(|| shown.to_string_lossy().into_owned())

@@ -48,11 +48,11 @@ struct Answer<'a> {
     /// Why it is not known whether the user breaks more rules.
     not_known: Option<String>,
     paused_until_seconds: Option<f64>,
-    /// Whether nothing is done because the breaker is open.
+    /// Whether the open breaker stops all actions.
     breaker_is_open: bool,
-    /// Since when, Unix time.
+    /// The time at which the breaker opened, Unix time.
     breaker_since_seconds: Option<f64>,
-    /// Whether the user reads this, so that the warnings in it are delivered.
+    /// Whether the user reads this text, which delivers the warnings in it.
     #[serde(skip)]
     is_asked_by_user: bool,
     #[serde(skip)]
@@ -60,7 +60,7 @@ struct Answer<'a> {
     violations: Vec<&'a HeldViolation>,
     /// Violations of which it is not known whether they are over.
     frozen: Vec<&'a FrozenViolation>,
-    /// Records of the user's environments that somebody else changed.
+    /// Records of the user's environments that another user changed.
     disputed: Vec<&'a DisputedRecord>,
     /// What was done in the last days.
     done: Vec<&'a HeldViolation>,
@@ -165,8 +165,8 @@ impl Why {
     }
 }
 
-/// Prints the warnings of the enforcer of this machine that have not reached the user, a line each, and confirms that they
-/// have. What cannot be read is not mentioned: the prompt asks for it again and again.
+/// Prints the undelivered warnings of this machine's enforcer to the user, one line each, and confirms their delivery.
+/// Unreadable files cause no message: the prompt calls this again and again.
 pub(crate) fn print_unread() {
     let (directory, uid) = (Path::new(ENFORCER_DIRECTORY), own_uid());
     if !directory.join(unread_file(uid)).exists() {
@@ -200,7 +200,7 @@ pub(crate) fn print_unread() {
     }
 }
 
-/// What follows a warning that is delivered by this text.
+/// The next step after a warning that this text delivers.
 fn warned(held: &HeldViolation, warning: &UndeliveredWarning) -> String {
     let follows = match warning.wait_seconds {
         Some(wait) => {
@@ -254,7 +254,7 @@ impl Answer<'_> {
         }
         for (it, enforcer) in all {
             let outlook = match enforcer {
-                // What that enforcer has seen since is known to it alone.
+                // Only that enforcer knows its later findings.
                 Some(_) if it.stage == "acted" => it.done(now_seconds, &zone),
                 Some(_) => it.outlook(Stance::Enforces, now_seconds, &zone),
                 None => self.outlook(it, now_seconds),
@@ -304,7 +304,7 @@ impl Answer<'_> {
         text
     }
 
-    /// What comes of a violation here. Who reads this is warned by it.
+    /// The next step of a violation here. This text warns its reader.
     fn outlook(&self, held: &HeldViolation, now_seconds: f64) -> String {
         let unread = held.undelivered.as_ref();
         let unread = unread.filter(|it| {

@@ -8,23 +8,23 @@ use std::process::{Command, Stdio};
 use anyhow::bail;
 use genv_core::proc::{find_username, own_uid};
 
-/// Users whose manager goes on without a login (loginctl(1)).
+/// Users whose manager runs without a login (loginctl(1)).
 const LINGERING: &str = "/var/lib/systemd/linger";
 
-/// How a process gets out of the login's reach.
+/// The way in which a process escapes the end of its login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlives {
-    /// By a session of its own.
+    /// In its own session.
     Setsid,
     /// In a scope of the user's manager.
     Scope,
 }
 
 impl Outlives {
-    /// What works for this process.
+    /// The way that works for this process.
     ///
     /// # Errors
-    /// logind ends all processes of a login with it, and the user's manager ends with the last login.
+    /// logind ends all processes of a login with that login, and the user's manager ends with the last login.
     pub(super) fn here() -> anyhow::Result<Self> {
         let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         if !is_in_login(&cgroup) || !ends_all() {
@@ -41,7 +41,7 @@ impl Outlives {
         )
     }
 
-    /// The command that starts a program so, to be followed by the program.
+    /// A command that starts a program in this way. The caller appends the program's arguments.
     pub(super) fn command(self, program: &Path) -> Command {
         match self {
             Self::Setsid => Command::new(program),
@@ -64,7 +64,7 @@ fn is_in_login(cgroup: &str) -> bool {
         .any(|part| part.starts_with("session-") && part.ends_with(".scope"))
 }
 
-/// Whether logind ends the processes of a login; it is taken not to where it does not answer.
+/// Whether logind ends the processes of a login. Without an answer of logind: no.
 fn ends_all() -> bool {
     let asked = Command::new("busctl")
         .args([

@@ -1,7 +1,8 @@
 //! Jobs: commands that `genv exec --detach` started and that go on after logout.
 //!
-//! Each has a folder of its own in `~/.local/state/genv/jobs/HOSTNAME/` (XDG_STATE_HOME): what it prints, and a record, which
-//! the `genv exec` that waits for the command writes. Numbers are not used again while their folder is there.
+//! Each job has its own folder in `~/.local/state/genv/jobs/HOSTNAME/` (XDG_STATE_HOME), with its output and its
+//! record. The `genv exec` that waits for the command writes the record. A number is not reused while its folder
+//! exists.
 
 mod logout;
 mod start;
@@ -23,13 +24,13 @@ pub(crate) use start::{Detached, Starting};
 
 use crate::ago::now_seconds;
 
-/// What is known of a job is removed so long after its end, by the next start of one.
+/// The next start of a job removes the folder of a job that ended this long ago.
 const KEPT_SECONDS: f64 = 30.0 * 86_400.0;
 
 const RECORD_FILE: &str = "job.json";
 const OUTPUT_FILE: &str = "output";
 
-/// A process, as it can be found again after a restart of the machine too.
+/// A process, identified across a restart of the machine too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     #[serde(flatten)]
@@ -37,7 +38,7 @@ pub(crate) struct Process {
     boot_id: String,
 }
 
-/// What is written of a job.
+/// The record of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) number: u32,
@@ -47,21 +48,21 @@ pub(crate) struct Record {
     pub(crate) eid: String,
     pub(crate) devices: Vec<u32>,
     pub(crate) started_timestamp_seconds: f64,
-    /// The `genv exec` that waits for it.
+    /// The `genv exec` that waits for the command.
     waiting: Process,
     /// The command.
     running: Process,
     pub(crate) ended_timestamp_seconds: Option<f64>,
-    /// 128+n if signal n ended it.
+    /// 128+n if signal n ended the command.
     pub(crate) exit_code: Option<u8>,
 }
 
-/// How a job is.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
     Ended(u8),
-    /// It ended, and nothing was there to see how: the machine was restarted, or `genv exec` was killed.
+    /// The job ended without a witness: the machine was restarted, or `genv exec` was killed.
     Lost,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Job {
 }
 
 impl Process {
-    /// None: it has ended.
+    /// The process with this pid; none if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let start_time_ticks = start_of(pid)?;
         let id = ProcessId {
@@ -90,16 +91,16 @@ impl Process {
         self.boot_id == boot_id() && start_of(self.id.pid) == Some(self.id.start_time_ticks)
     }
 
-    /// Opens it, if it lives: what is sent through this reaches no other process.
+    /// Opens a living process. A signal through the result reaches no other process.
     pub(crate) fn open(&self) -> Option<OwnedFd> {
         let pid = i32::try_from(self.id.pid).ok().and_then(Pid::from_raw)?;
         let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The pid may have been another's when it was opened.
+        // The pid may have changed its process before the open.
         self.is_alive().then_some(opened)
     }
 }
 
-/// When a process was started, if it is there and no zombie.
+/// The start of a living process; a zombie does not count.
 fn start_of(pid: u32) -> Option<u64> {
     let table = ProcReader::new().read(&ProcessRequest {
         members: vec![pid],
@@ -114,7 +115,7 @@ fn boot_id() -> String {
 }
 
 impl Job {
-    /// Reads it; none: the folder has no record, as when its start failed.
+    /// Reads a job. None: the folder has no record, as after a failed start.
     fn read(folder: PathBuf) -> anyhow::Result<Option<Self>> {
         let path = folder.join(RECORD_FILE);
         let content = match fs::read(&path) {
@@ -133,7 +134,7 @@ impl Job {
             None if self.record.running.is_alive() || self.record.waiting.is_alive() => {
                 State::Running
             }
-            // It may have written its end meanwhile.
+            // The job may have recorded its end meanwhile.
             None => match Self::read(self.folder.clone()) {
                 Ok(Some(Self {
                     record:
@@ -148,17 +149,18 @@ impl Job {
         }
     }
 
-    /// What it prints goes there.
+    /// The file of its output.
     pub(crate) fn output(&self) -> PathBuf {
         self.folder.join(OUTPUT_FILE)
     }
 
-    /// The processes that end it, the first that lives: the one that hands signals on to its command, or the command.
+    /// The processes to signal, in order: the one that hands signals on to its command, then the command. The first
+    /// living one gets the signal.
     pub(crate) fn processes(&self) -> [&Process; 2] {
         [&self.record.waiting, &self.record.running]
     }
 
-    /// Number and name, for people.
+    /// Number and name, for messages.
     pub(crate) fn title(&self) -> String {
         title(self.record.number, self.record.name.as_deref())
     }
@@ -194,7 +196,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// The job with this number, or the newest with this name; without any the newest.
+/// The job with this number, or the newest job with this name; without an argument, the newest job.
 pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
     let mut jobs = all()?;
     let is_meant = |job: &Job| {
@@ -212,7 +214,7 @@ pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
     })
 }
 
-/// The folder of the jobs of this machine: a home directory may be shared with others.
+/// The folder of this machine's jobs: other machines may share the home directory.
 fn folder() -> anyhow::Result<PathBuf> {
     let absolute = |name: &str| {
         env::var_os(name)
@@ -231,7 +233,7 @@ fn folder() -> anyhow::Result<PathBuf> {
     Ok(state.join("genv/jobs").join(hostname))
 }
 
-/// A folder of its own for a new job.
+/// A new folder for a new job.
 fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
     let parent = folder()?;
     let make = |path: &Path, parents: bool| {
@@ -252,14 +254,14 @@ fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
         let path = parent.join(number.to_string());
         match make(&path, false) {
             Ok(()) => return Ok((number, path)),
-            // Another start was faster.
+            // Another start took the number.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
             Err(error) => return Err(cannot(&path, error)),
         }
     }
 }
 
-/// Removes what ended long ago.
+/// Removes jobs that ended long ago.
 fn remove_old() {
     let before = now_seconds() - KEPT_SECONDS;
     for job in all().unwrap_or_default() {
@@ -268,7 +270,7 @@ fn remove_old() {
             .ended_timestamp_seconds
             .is_some_and(|ended| ended < before)
         {
-            // What cannot be removed now is removed later.
+            // A later start tries again.
             let _ = fs::remove_dir_all(&job.folder);
         }
     }

@@ -1,8 +1,8 @@
-//! Starting a job: `genv exec --detach` runs itself once more, which enters the environment, starts the command in a session
-//! of its own, and waits for its end.
+//! The start of a job: `genv exec --detach` runs itself a second time. The second program enters the environment,
+//! starts the command in its own session, and waits for its end.
 //!
-//! Until the command runs, that program works in the place of the first: it prints to the same terminal, and its exit code
-//! is handed on. Then it closes the pipe that it has as its stdout, and the first program ends.
+//! Until the command runs, the second program prints to the terminal of the first, which returns the second program's
+//! exit code. Then the second program closes its stdout, which is a pipe, and the first program ends.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,24 +23,24 @@ use crate::machine::tell;
 use crate::output::print;
 use crate::own_environment::Shown;
 
-/// What the second program prints where it has started the job.
+/// The output of the second program once the job has started.
 const STARTED: &[u8] = b"started\n";
 
-/// A job that is being started.
+/// A job during its start.
 #[derive(Debug)]
 pub(crate) struct Detached;
 
 impl Detached {
-    /// Starts a job with the words of this program.
+    /// Starts a job with the arguments of this program.
     ///
     /// # Errors
-    /// It cannot be started; the exit code is that of `genv exec`.
+    /// The job cannot be started; the exit code is that of `genv exec`.
     pub(crate) fn start(name: Option<&str>) -> anyhow::Result<()> {
         let outlives = Outlives::here()?;
         let (number, folder) = new_folder()?;
         let started = Self::run(outlives, &folder, name, number);
         if started.is_err() {
-            // Nothing is in it but what the failure left.
+            // The folder holds nothing but leftovers of the failed start.
             let _ = fs::remove_dir_all(&folder);
         }
         started
@@ -84,7 +84,7 @@ impl Detached {
     }
 }
 
-/// The words of `genv exec` for the second program: the first `--detach` becomes `--job=FOLDER`.
+/// The arguments of `genv exec` for the second program: the first `--detach` becomes `--job=FOLDER`.
 fn job_words(words: impl Iterator<Item = OsString>, folder: &Path) -> Vec<OsString> {
     let mut job = OsString::from("--job=");
     job.push(folder);
@@ -97,7 +97,7 @@ fn job_words(words: impl Iterator<Item = OsString>, folder: &Path) -> Vec<OsStri
         .collect()
 }
 
-/// What the second program knows of its job.
+/// The second program's knowledge of its job.
 #[derive(Clone, Debug)]
 pub(crate) struct Starting {
     folder: PathBuf,
@@ -114,7 +114,7 @@ impl Starting {
         }
     }
 
-    /// Leaves the terminal, and has the command print to the job's file.
+    /// Leaves the terminal, and redirects the command's output to the job's file.
     ///
     /// # Errors
     /// The file cannot be made.
@@ -127,7 +127,7 @@ impl Starting {
                 path.display()
             )
         })?;
-        // It fails only for the leader of a session, which needs no other.
+        // This fails only for the leader of a session, which needs no new session.
         let _ = setsid();
         command
             .stdin(Stdio::null())
@@ -136,10 +136,10 @@ impl Starting {
         Ok(())
     }
 
-    /// Writes that the command runs. From now on this program prints to the job's file.
+    /// Records that the command runs. From now on this program prints to the job's file.
     ///
     /// # Errors
-    /// It cannot be written, or the command has ended already and was not seen.
+    /// The record cannot be written, or this program does not find itself in `/proc`.
     pub(crate) fn runs(&self, pid: u32, shown: &Shown) -> anyhow::Result<Job> {
         let waiting =
             Process::of(std::process::id()).context("cannot find this process in /proc")?;
@@ -159,7 +159,7 @@ impl Starting {
                 eid: shown.eid().to_owned(),
                 devices: shown.devices.clone(),
                 started_timestamp_seconds: now_seconds(),
-                // One that has ended is waited for all the same.
+                // An ended command is waited for too.
                 running: Process::of(pid).unwrap_or_else(|| waiting.clone()),
                 waiting,
                 ended_timestamp_seconds: None,
@@ -179,7 +179,7 @@ impl Starting {
 }
 
 impl Job {
-    /// Writes how it ended.
+    /// Records the end of the job.
     pub(crate) fn ended(mut self, exit_code: u8) {
         self.record.ended_timestamp_seconds = Some(now_seconds());
         self.record.exit_code = Some(exit_code);
@@ -188,7 +188,7 @@ impl Job {
         }
     }
 
-    /// Writes the record: the old one or the new one is there, whatever happens.
+    /// Writes the record. A crash leaves the old record or the new one.
     fn write(&self) -> anyhow::Result<()> {
         let path = self.folder.join(RECORD_FILE);
         let new = self.folder.join("job.json.new");

@@ -27,15 +27,15 @@ pub(crate) struct Caller {
     shell: Shell,
     pid: u32,
     kind: Kind,
-    /// What its prompt compares, as it was before anything was read.
+    /// The files that its prompt compares, looked at before any read.
     watch: Option<Watch>,
 }
 
-/// What the function knows of its shell.
+/// The function's knowledge of its shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Interactive,
-    /// It is interactive, and others have removed what should run before each prompt.
+    /// An interactive shell in which other code has removed the hook before each prompt.
     Unhooked,
     Script,
 }
@@ -152,12 +152,12 @@ impl Caller {
         !matches!(self.kind, Kind::Script)
     }
 
-    /// Whether others have removed what should run before each prompt.
+    /// Whether other code has removed the hook before each prompt.
     pub(crate) const fn is_unhooked(&self) -> bool {
         matches!(self.kind, Kind::Unhooked)
     }
 
-    /// When the shell looked at its environment last, if its prompt does.
+    /// The time at which the shell last looked at its environment, if its prompt does so.
     pub(crate) fn seen(&self) -> Option<SystemTime> {
         self.watch.as_ref()?.since()
     }
@@ -174,7 +174,7 @@ impl Caller {
         self.show(environment, Occasion::Enter { prompt })
     }
 
-    /// Lets a shell that is in `environment` know how it is now, after a command of the user's.
+    /// Updates a shell in `environment` after a command of the user.
     ///
     /// # Errors
     /// The shell is gone.
@@ -192,7 +192,7 @@ impl Caller {
         self.hand_over(&changes)
     }
 
-    /// Lets a shell show the environment that it is in.
+    /// Makes a shell show its environment.
     ///
     /// # Errors
     /// The shell is gone.
@@ -209,7 +209,7 @@ impl Caller {
         self.hand_over(&changes)
     }
 
-    /// What its prompt shall compare from now on; nothing if it cannot.
+    /// The words for its prompt's next comparisons; none if comparing is not possible.
     fn watched(&self, folder: OsString) -> Vec<OsString> {
         let Some(watch) = self.watch.as_ref().filter(|it| it.keep().is_ok()) else {
             return Vec::new();
@@ -219,7 +219,7 @@ impl Caller {
         words
     }
 
-    /// Has its prompt look again only when something changes from now on.
+    /// Makes its prompt wait for the next change.
     pub(super) fn mark_seen(&self) {
         // Without a stamp the prompt asks again.
         self.watch.as_ref().map(Watch::keep);

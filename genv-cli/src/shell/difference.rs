@@ -22,7 +22,7 @@ pub(crate) struct Difference {
     pub(crate) path_entry: Option<OsString>,
     /// Whether the prompt shows the environment.
     pub(crate) prompt: bool,
-    /// What `CUDA_VISIBLE_DEVICES` was set to last: another value is the user's.
+    /// The last value that genv gave `CUDA_VISIBLE_DEVICES`: any other value is the user's.
     pub(crate) shown: Option<OsString>,
 }
 

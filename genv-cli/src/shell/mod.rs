@@ -13,14 +13,14 @@
 //! ```
 //!
 //! The protocol between function and program, version [`PROTOCOL`]:
-//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|script`: `unhooked` where
-//!   others have removed what should run before each prompt.
+//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|script`.
+//!   `unhooked`: other code has removed the hook before each prompt.
 //! - File descriptor 9 is the pipe.
-//! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the function's
-//!   template defines. Nothing else: what a value holds cannot run (`quote`).
+//! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the
+//!   function's template defines. Nothing else: the content of a value cannot run (`quote`).
 //!
-//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls `genv shell --prompt`
-//! if one of them is newer. No program is started otherwise.
+//! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls
+//! `genv shell --prompt` if a file is newer. Otherwise it starts no program.
 
 mod caller;
 mod child;

@@ -1,4 +1,4 @@
-//! What became of a shell's devices while the shell did not look, in one line.
+//! One line about the changes of a shell's devices since the shell's last look.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -12,16 +12,16 @@ use genv_core::state::State;
 use super::variables::visible;
 use crate::output::harmless;
 
-/// A shell's environment, as it was shown and as it is.
+/// A shell's environment, as last shown and as it is.
 #[derive(Debug)]
 pub(super) struct News<'a> {
     pub(super) state: &'a State,
     pub(super) eid: &'a str,
-    /// When the shell looked last, if that is known.
+    /// The time of the shell's last look, if known.
     pub(super) seen: Option<SystemTime>,
-    /// What `CUDA_VISIBLE_DEVICES` was set to then.
+    /// The value that genv gave `CUDA_VISIBLE_DEVICES` then.
     pub(super) before: Option<OsString>,
-    /// What the user has set it to since.
+    /// The value that the user has given it since.
     pub(super) users: Option<OsString>,
     /// The devices now.
     pub(super) now: &'a [u32],
@@ -62,7 +62,7 @@ impl News<'_> {
         Some(format!("{}. {effect}", clauses.join("; ")))
     }
 
-    /// Who took a device, and who has it.
+    /// The cause of a device's removal, and its new holder.
     fn gone(&self, index: u32, done: &[HeldViolation]) -> String {
         let subject = format!("environment {} on device {index}", self.eid);
         let since = self.seen.and_then(|it| it.duration_since(UNIX_EPOCH).ok());

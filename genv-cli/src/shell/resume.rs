@@ -14,22 +14,22 @@ use crate::own_environment::{Shown, check_member};
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resumed {
-    /// The shell shows it as it is now; and what became of its devices meanwhile, where the prompt asks.
+    /// The shell shows the present environment. The text, for a prompt only, names the changes of its devices.
     Shown(Option<String>),
-    /// The shell showed an environment that it cannot be in, and shows none any more. This is why.
+    /// The shell showed an environment that it cannot be in, and shows none now. The text gives the reason.
     Left(String),
-    /// There is nothing to do: the shell is in no environment, or in a container, whose environment is not its own to join.
+    /// Nothing to do: the shell is in no environment, or in a container whose environment it cannot join.
     Nothing,
 }
 
-/// What a shell wants.
+/// The request of a shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Become a member of the environment, as every shell that was started within one, and show it.
+    /// Become a member of the environment, as every shell that was started within one, and show the environment.
     Join,
-    /// Show it as it is now.
+    /// Show the environment as it is now.
     Refresh,
-    /// The same, where the prompt asks: a `CUDA_VISIBLE_DEVICES` of the user's stays.
+    /// The same for a prompt: the user's own `CUDA_VISIBLE_DEVICES` stays.
     Prompt,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn resume(
     let pid = caller.pid();
     let since = caller.seen();
     if wish == Wish::Prompt {
-        // What cannot be read now is not asked for before each prompt.
+        // An unreadable file must not cause a new attempt before each prompt.
         caller.mark_seen();
     }
     // Most shells have joined or have nothing to join: neither needs the lock.
@@ -126,8 +126,8 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<(Shown, bool), String> {
     Ok((Shown::now(state, environment), member))
 }
 
-/// Whether a command of this user or of root ended an environment, and none began another one by its id. Without it every user
-/// may have removed or changed its record.
+/// Whether a command of this user or of root ended an environment, and none made another one with its id. Without such
+/// a confirmation any user may have removed or changed the record.
 fn has_ended(directory: &Path, eid: &str) -> bool {
     let confirmed = [own_uid(), 0].map(|uid| read_confirmed(directory, uid));
     let latest = |is_it: fn(&ConfirmedChange) -> bool| {

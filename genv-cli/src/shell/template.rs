@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::quote::quote;
 use super::{PROTOCOL, Shell};
 
-/// In the templates: the shell's name, the protocol's version, the program, and what begins a line that is for bash or zsh
-/// alone.
+/// The marks in the templates: the shell's name, the protocol's version, the program, and the beginnings of lines for
+/// bash or zsh alone.
 const MARKS: [&str; 5] = ["@SHELL@", "@PROTOCOL@", "@PROGRAM@", "@bash@ ", "@zsh@ "];
 
 /// The code that defines the functions, and joins or leaves an environment that the shell inherited.
@@ -36,7 +36,7 @@ fn code_of(shell: Shell, program: &Path) -> String {
         .replace(program_mark, &String::from_utf8_lossy(&program))
 }
 
-/// This program, as it was found: a link that is called by its name goes on after an upgrade that removes its target.
+/// This program, by the path of its call: a link still works after an upgrade removes its target.
 fn program() -> PathBuf {
     let own = env::current_exe().unwrap_or_default();
     let is_own = |it: &PathBuf| it.canonicalize().is_ok_and(|it| it == own);

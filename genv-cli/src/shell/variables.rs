@@ -32,18 +32,18 @@ pub(crate) enum Change {
     Unset(&'static str),
     /// Show or hide the environment in the prompt.
     Prompt(bool),
-    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), and files. Empty: no more.
+    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), and files. Empty: stop comparing.
     Watch(Vec<OsString>),
 }
 
-/// Why a shell shows an environment.
+/// The occasion on which a shell shows an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occasion {
-    /// It enters it, and shows it in its prompt or does not.
+    /// The shell enters the environment, and shows it in its prompt if `prompt`.
     Enter { prompt: bool },
-    /// A command of the user changed it, or asks for it.
+    /// A command of the user changed the environment, or asks for it.
     Command,
-    /// Its prompt found that it may have changed: a `CUDA_VISIBLE_DEVICES` of the user's stays.
+    /// The prompt found a possible change: the user's own `CUDA_VISIBLE_DEVICES` stays.
     Prompt,
 }
 
@@ -63,8 +63,8 @@ const OWN: [&str; 5] = [
     "GENV_SHELL",
 ];
 
-/// The changes with which a shell shows `environment`, whether it was in it before or not. The prompt stays as it was when
-/// the environment was entered.
+/// The changes with which a shell shows `environment`, whether the shell was in it before or not. The choice about the
+/// prompt stays from the entry.
 ///
 /// `variable` reads the shell's exported variables; `path_entry` is the folder to put in front of PATH.
 pub(crate) fn show(
@@ -123,12 +123,12 @@ pub(crate) fn show(
     changes
 }
 
-/// What `CUDA_VISIBLE_DEVICES` was set to last by genv, if that is known.
+/// The last value that genv gave `CUDA_VISIBLE_DEVICES`, if known.
 pub(crate) fn shown_devices(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     Difference::decode(&variable(difference::VARIABLE)?).shown
 }
 
-/// A value of `CUDA_VISIBLE_DEVICES` that genv did not set, empty where it is not set.
+/// A value of `CUDA_VISIBLE_DEVICES` that genv did not set; empty if the variable is not set.
 pub(crate) fn users_devices(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
     let shown = shown_devices(&variable)?;
     let now = variable(VISIBLE_DEVICES).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! How a shell's prompt knows without a program that its environment may have changed: files that are newer than a stamp.
+//! The check by which a shell's prompt notices a possible change of its environment without starting a program: files
+//! that are newer than a stamp.
 //!
-//! Each shell has a stamp of its own, in a folder of its user's. Its modification time is that of the newest of the files
-//! when they were looked at, before they were read: what is written later is newer.
+//! Each shell has its own stamp, in a folder of its user. The stamp's modification time is that of the newest file,
+//! taken before the files are read: a later write is newer.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,14 +16,14 @@ use genv_core::enforcement::{ENFORCER_DIRECTORY, unread_file};
 use genv_core::proc::own_uid;
 use genv_core::state::{directory_path, is_on_network, watched_files};
 
-/// The folder of stamps, below the one that a login has for such files.
+/// The folder of stamps, inside the login's folder for such files.
 const FOLDER: &str = "genv-prompts";
 
-/// Two changes within a tick of the kernel's clock have the same time (100 Hz is the slowest). After a change that is as
-/// recent as this the prompt looks once more.
+/// Two changes within a tick of the kernel's clock have the same time (100 Hz is the slowest). After a change within
+/// this time the prompt looks once more.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What the prompt of one shell compares.
+/// The comparison of one shell's prompt.
 #[derive(Debug)]
 pub(crate) struct Watch {
     stamp: PathBuf,
@@ -32,8 +33,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the files now. None: the prompt compares nothing, because looking at files could take long there, or because
-    /// there is no folder for stamps.
+    /// Looks at the files now. None: the prompt compares nothing, since a look at the files could take long, or there
+    /// is no folder for stamps.
     pub(crate) fn begin(pid: u32) -> Option<Self> {
         let state = directory_path(env::var_os("GENV_TMPDIR").as_deref());
         if is_on_network(&state) {
@@ -53,7 +54,7 @@ impl Watch {
         })
     }
 
-    /// Writes the stamp. Those of shells that have ended are removed.
+    /// Writes the stamp. Before the first write, removes the stamps of ended shells.
     pub(crate) fn keep(&self) -> io::Result<()> {
         if !self.stamp.exists() {
             remove_left(self.stamp.parent().unwrap_or(Path::new("/")));
@@ -63,11 +64,11 @@ impl Watch {
 
     /// Removes the stamp.
     pub(crate) fn forget(&self) {
-        // There may be none; the next shell removes what is left.
+        // The stamp may be missing; the next shell removes leftovers.
         let _ = fs::remove_file(&self.stamp);
     }
 
-    /// Since when something is new to the shell; none: it has seen nothing yet.
+    /// The time after which a change is new to the shell; none if the shell has not looked yet.
     pub(crate) fn since(&self) -> Option<SystemTime> {
         fs::metadata(&self.stamp).and_then(|it| it.modified()).ok()
     }
@@ -79,7 +80,7 @@ impl Watch {
     }
 }
 
-/// The user's folder of stamps; it is made where there is none.
+/// The user's folder of stamps; this call makes it if necessary.
 fn folder() -> Option<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime
@@ -96,12 +97,12 @@ fn folder() -> Option<PathBuf> {
     (is_ours && !is_on_network(&folder)).then_some(folder)
 }
 
-/// Whether it is a folder in which nobody else can write.
+/// Whether it is a folder into which no other user can write.
 fn is_own(found: &Metadata) -> bool {
     found.is_dir() && found.uid() == own_uid() && found.mode() & 0o022 == 0
 }
 
-/// Removes the stamps of shells that have ended.
+/// Removes the stamps of ended shells.
 fn remove_left(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -111,7 +112,7 @@ fn remove_left(folder: &Path) {
                 .to_str()
                 .is_some_and(|name| name.parse::<u32>().is_ok())
         {
-            // Another shell may be doing the same.
+            // Another shell may remove it at the same time.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -18,8 +18,8 @@ pub(crate) struct Table<O> {
     /// Devices of the environment, with the memory that it may use of each, in bytes, where that is limited.
     devices: BTreeMap<u32, Option<u64>>,
     own: O,
-    /// Memory in MiB that processes which are left out hold of each device; absent where the driver does not tell. Those that
-    /// only draw are none.
+    /// Memory in MiB that the processes left out hold on each device; absent where the driver does not report it.
+    /// Processes with graphics alone do not count.
     others: BTreeMap<u32, Option<u64>>,
     /// The lines of a table that is not yet whole.
     lines: Vec<Vec<u8>>,
@@ -38,7 +38,7 @@ impl<O: Own> Table<O> {
         }
     }
 
-    /// What the last table leaves out, a line for each device.
+    /// The content that the last table leaves out, one line for each device.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let line = |(device, memory): (&u32, &Option<u64>)| {
             let used = match memory {
@@ -206,7 +206,7 @@ struct Process {
     pid: u32,
     /// The GPU, and the GPU instance and compute instance where it is split.
     place: Vec<u32>,
-    /// Whether its type is another than graphics alone.
+    /// Whether its type includes computing.
     computes: bool,
     /// Absent where the driver does not tell.
     memory_mebibytes: Option<u64>,

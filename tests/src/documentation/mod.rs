@@ -18,11 +18,11 @@ use self::shown::prints;
 use crate::http::free_port;
 use crate::session::Session;
 
-/// The port of genv-exporter, as pages name it.
+/// The port of genv-exporter in the pages.
 pub const EXPORTER_PORT: u16 = 9820;
 
-/// The port of genv-exporter in pages and help texts as they are run. It is another one where a program of this machine
-/// holds [`EXPORTER_PORT`], as the first of README's two commands does.
+/// The port that replaces genv-exporter's port when pages and help texts are run. It differs if a program of this
+/// machine holds [`EXPORTER_PORT`], as the first of README's two commands does.
 pub static PORT_HERE: LazyLock<u16> = LazyLock::new(|| {
     let is_free = TcpListener::bind(("127.0.0.1", EXPORTER_PORT)).is_ok();
     let other = || free_port().expect("a free port");

@@ -76,7 +76,7 @@ fn an_empty_list_that_no_other_answer_confirms_is_not_known() {
         measurements.utilization_ratio = utilization_ratio;
         measurements.memory.take_if(|_| used_mib.is_none());
         assert_eq!(known(&lab.after(0.0)), is_known, "{used_mib:?}");
-        // A process that is listed needs no such confirmation.
+        // A listed process needs no such confirmation.
         lab.device(0).processes = Some(vec![on_gpu(7, Some(0.5))]);
         assert!(known(&lab.after(1.0)));
     }
@@ -170,7 +170,7 @@ fn one_odd_reading_of_memory_is_not_what_the_driver_keeps() {
             let snapshot = lab.after(2.0);
             assert!(known(&snapshot), "{odd_mib} MiB, {second}");
         }
-        // What the driver keeps is still known.
+        // The memory that the driver keeps is still known.
         unused(&mut lab, 0.0, 400);
         lab.after(1.0);
         assert!(!known(&lab.after(10.0)), "{odd_mib} MiB");
@@ -193,7 +193,7 @@ fn no_use_is_measured_while_a_device_contradicts_its_list_however_short() {
         let expected = is_listed.then_some(0.3);
         assert_eq!(used.utilization_ratio, expected, "second {second}");
         assert_eq!(snapshot.use_measured(0), is_listed, "second {second}");
-        // Each time for nine seconds alone.
+        // Each contradiction lasts nine seconds alone.
         assert!(known(&snapshot));
     }
     let counters = lab.after(0.0).counters;
@@ -204,7 +204,8 @@ fn no_use_is_measured_while_a_device_contradicts_its_list_however_short() {
 
 #[test]
 fn a_list_of_processes_that_all_rest_does_not_explain_a_device_at_work() {
-    // The device, a listed process of another user, and whether alice, of whom none is listed, is known to use nothing.
+    // The device's utilization, the utilization of another user's listed process, and whether the unlisted alice is
+    // known to use nothing.
     for (device, other, is_measured) in [
         (0.95, Some(0.0), false),
         (0.95, Some(0.05), false),

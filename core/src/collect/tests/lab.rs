@@ -41,12 +41,12 @@ impl Lab {
     /// One cycle, this long after the last.
     pub(super) fn after(&mut self, seconds: f64) -> Snapshot {
         let mut snapshot = self.look(seconds);
-        // Health is not the view's.
+        // The collectors' health is no part of the view.
         snapshot.collectors = BTreeMap::new();
         snapshot
     }
 
-    /// How the collectors fare after a cycle in which all work.
+    /// The statuses of the collectors after a cycle without faults.
     pub(super) fn statuses(&mut self, seconds: f64) -> BTreeMap<String, CollectorStatus> {
         self.look(seconds).collectors
     }

@@ -1,9 +1,9 @@
-//! GPUs that come to other indices while the machine runs.
+//! GPUs that change their index while the machine runs.
 
 use super::lab::{Lab, UNIX, alice_computes};
 use super::*;
 
-/// What alice's environment uses of device 0, and her seconds there: busy, idle, unmeasured.
+/// The use of device 0 by alice's environment, and her seconds there: busy, idle, unmeasured.
 fn alice(snapshot: &Snapshot) -> (Option<f64>, [f64; 3]) {
     let used = &snapshot.environments[0].devices[0];
     let mut of_all = snapshot.counters.user_device_use.iter();
@@ -19,9 +19,9 @@ fn what_was_attached_at_an_index_is_not_judged_by_the_gpu_that_is_there_now() {
     alice_computes(&mut lab);
     lab.after(0.0);
     let here = lab.gpu.clone();
-    // A quarter of the device.
+    // Alice uses a quarter of the device.
     assert_eq!(alice(&lab.after(10.0)), (Some(0.25), [2.5, 0.0, 0.0]));
-    // GPU 0 was taken out: GPU 1, on which nothing runs, is at its index.
+    // GPU 0 was taken out: the unused GPU 1 is at index 0.
     let mut moved = gpu(1);
     moved.index = DeviceIndex::gpu(0);
     moved.measurements.utilization_ratio = Some(0.0);
@@ -38,7 +38,7 @@ fn what_was_attached_at_an_index_is_not_judged_by_the_gpu_that_is_there_now() {
     assert_eq!(alice(&snapshot), (Some(0.25), [5.0, 0.0, 15.0]));
     assert!(!device(&snapshot, 0).attachments[0].moved);
 
-    // Who attaches it now holds what is there.
+    // A new attachment holds the GPU that is at the index now.
     let mut moved = gpu(1);
     moved.index = DeviceIndex::gpu(0);
     lab.gpu = Some(sample(vec![moved]));

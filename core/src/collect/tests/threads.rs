@@ -138,7 +138,7 @@ fn a_hung_user_database_leaves_devices_and_their_memory_visible() {
     let mut stream = start(&moods);
     until(&mut stream, all_well);
     moods.processes.hang();
-    // A state that was asked for before they hung may be current longer.
+    // A state from before the hang may stay current for a moment.
     let publication = until(&mut stream, |snapshot| {
         let is_current = |collector| status(snapshot, collector).current;
         snapshot.environments.is_empty()
@@ -228,7 +228,7 @@ fn the_state_is_read_after_the_devices_and_processes_after_both() {
     assert_eq!(*order.lock().unwrap(), ["gpu", "state", "processes"]);
 }
 
-/// Answers one question for each permit.
+/// A source that answers one question for each permit.
 struct Permitted(Receiver<()>);
 
 impl ProcessSource for Permitted {
@@ -259,7 +259,7 @@ fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() 
     options.max_age = Duration::from_secs(3600);
     let mut collection =
         Collection::start(vec![sources], &options, &Clock::of_the_system()).unwrap();
-    // The processes are asked about no members, as the state is not read yet.
+    // The question about processes names no members: the state is not read yet.
     moods.state.hang();
     collection.cycle();
     moods.state.recover();
@@ -269,7 +269,7 @@ fn an_answer_about_processes_judges_no_state_that_was_read_after_its_question() 
     };
     while !read(&collection.cycle(), "state") {}
     permit.send(()).unwrap();
-    // That answer comes late, and none about the members follows.
+    // That answer comes late, and no answer about the members follows.
     let mut publication = collection.cycle();
     while !read(&publication, "processes") {
         publication = collection.cycle();

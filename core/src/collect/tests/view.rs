@@ -293,7 +293,7 @@ fn gpus_that_the_driver_does_not_show_any_more_or_that_are_held_are_named() {
     alice_computes(&mut lab);
     assert_eq!(error(&mut lab), None);
     let whole = lab.gpu.clone();
-    // A lost GPU is shown.
+    // The driver shows a lost GPU.
     *lab.device(1) = lost(&gpu(1));
     assert_eq!(error(&mut lab), None);
     lab.gpu.as_mut().unwrap().devices.pop();
@@ -302,7 +302,7 @@ fn gpus_that_the_driver_does_not_show_any_more_or_that_are_held_are_named() {
     assert!(error(&mut lab).unwrap().contains("does not show GPU 0, 1,"));
     lab.gpu = whole;
     assert_eq!(error(&mut lab), None);
-    // Never shown since the collection began, and held.
+    // An environment holds a GPU that the driver never showed in this collection.
     let mut lab = Lab::new();
     alice_computes(&mut lab);
     lab.gpu.as_mut().unwrap().devices.remove(0);

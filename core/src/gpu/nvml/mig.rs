@@ -20,7 +20,7 @@ pub(super) struct MigFacts {
     profile: Option<String>,
 }
 
-/// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if that could not be had.
+/// Whether the GPU is in MIG mode, with or without MIG devices in it; absent if the driver gives no answer.
 ///
 /// # Errors
 /// The device or the driver is gone.
@@ -28,7 +28,7 @@ pub(super) fn is_enabled(device: &Device<'_>) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
     let mode = match device.mig_mode() {
-        // Of a driver that does not know MIG.
+        // A driver without MIG.
         Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
             return Ok(Some(false));
         }

@@ -29,7 +29,7 @@ pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 pub struct NvmlSource {
     library: PathBuf,
     session: Option<Session>,
-    /// Sessions that were closed.
+    /// The number of closed sessions.
     closed_sessions: u64,
     xids: XidWatcher,
     /// UUIDs by index, empty where never told.

@@ -224,7 +224,7 @@ impl Slot {
             mig_parent: false,
             measurements,
             processes: listed.named,
-            // Its MIG devices may have processes that it does not list itself.
+            // The MIG devices may have processes that the whole GPU does not list.
             processes_incomplete: listed.incomplete || mig_parent.is_none(),
         });
         if mig_parent == Some(true) {
@@ -236,8 +236,8 @@ impl Slot {
     }
 }
 
-/// Makes a GPU in MIG mode, with what it lists itself, the parent of its MIG devices. One without any is as a GPU that is
-/// not split: what it lists is on it.
+/// Makes a GPU in MIG mode, with its own list of processes, the parent of its MIG devices. A GPU without MIG devices
+/// counts as a GPU that is not split: its listed processes are on the GPU itself.
 fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
     let on_parts = parts
         .iter()
@@ -251,7 +251,7 @@ fn split(whole: &mut DeviceSample, parts: &[DeviceSample], all_found: bool) {
         whole.processes = Some(Vec::new());
         whole.processes_incomplete = false;
     } else {
-        // Who uses the parts that were not found is not known, nor what memory they have.
+        // The users and the memory of the missing parts are not known.
         whole.measurements.memory = None;
         whole.processes = None;
     }

@@ -93,7 +93,7 @@ impl Checker<'_> {
                 self.unique(&mut indices, index, entry_use.index.referenced, || {
                     format!("device {index}")
                 })?;
-                // A process that uses a device holds memory of it.
+                // A process that uses a device holds memory of the device.
                 const LEAST_BYTES: u64 = 1 << 20;
                 uses.push(Use {
                     index,

@@ -1,67 +1,67 @@
-//! Why devices are not handed out.
+//! Why devices are not assigned.
 
 use std::collections::BTreeSet;
 
 use crate::model::MemoryAmount;
 use crate::outside::OutsideUse;
 
-/// Why an environment does not get its devices. Nothing was changed.
+/// Why an environment does not get its devices. The attachments are unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AllocateError {
-    /// There are not so many.
+    /// The machine has too few such devices.
     #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.large, *.total, .holders, .outside))]
     NotEnough {
-        /// How many were asked for.
+        /// The number of requested devices.
         needed: u32,
-        /// How many could be had, with those that the environment has.
+        /// The number of available devices, with those that the environment has.
         available: u32,
-        /// How many have the memory that was asked for, whoever has it now.
+        /// The number of devices with the requested memory, free or not.
         large: u32,
-        /// How many there are.
+        /// The number of devices of the machine.
         total: u32,
-        /// How much memory was asked for on each.
+        /// The requested memory on each device.
         memory: Option<MemoryAmount>,
-        /// Who holds those that could not be had.
+        /// The attachments that keep devices from being available.
         holders: Vec<Holder>,
-        /// Who uses those that could be had otherwise, and does not hold them.
+        /// The processes that alone keep devices from being available, without holding them.
         outside: Vec<OutsideUse>,
     },
     /// There is no device with this index.
     #[error("there is no device {index}: {}", no_such_device(*.total))]
     NoSuchDevice {
-        /// Which one was asked for.
+        /// The requested device.
         index: u32,
-        /// How many there are.
+        /// The number of devices of the machine.
         total: u32,
     },
-    /// Somebody else has it, or too much of it.
+    /// Other environments hold the device, or too much of it.
     #[error("cannot attach device {index}{}: {}", with(*.memory), held(*.index, .holders))]
     Held {
-        /// Which one was asked for.
+        /// The requested device.
         index: u32,
-        /// How much of its memory was asked for.
+        /// The requested memory.
         memory: Option<MemoryAmount>,
-        /// Who has it.
+        /// The attachments of the device.
         holders: Vec<Holder>,
     },
-    /// Processes of other users use it and do not hold it.
+    /// Processes of other users use the device without holding it.
     #[error("cannot attach device {index}: {}. {USED_REMEDY}", used(.outside))]
     Used {
-        /// Which one was asked for.
+        /// The requested device.
         index: u32,
-        /// These.
+        /// The processes.
         outside: Vec<OutsideUse>,
     },
-    /// It does not answer.
+    /// The device does not answer.
     #[error("cannot attach device {index}: it does not answer. See whether 'nvidia-smi' works")]
     Lost {
-        /// Which one was asked for.
+        /// The requested device.
         index: u32,
     },
 }
 
 impl AllocateError {
-    /// The processes that are in the way and do not hold the device.
+    /// The processes that use the refused devices without holding them.
     #[must_use]
     pub fn outside(&self) -> &[OutsideUse] {
         match self {
@@ -71,14 +71,14 @@ impl AllocateError {
     }
 }
 
-/// One attachment that is in the way.
+/// One attachment that keeps a device from being available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Of this device.
+    /// The device.
     pub index: u32,
-    /// By this environment.
+    /// The environment.
     pub eid: String,
-    /// Of so much memory; absent: all of it.
+    /// The reserved memory; absent: all memory.
     pub memory: Option<MemoryAmount>,
 }
 
@@ -104,10 +104,10 @@ fn devices(count: u32) -> String {
     }
 }
 
-/// What helps against use by those who do not hold a device.
+/// The remedy for use by processes that do not hold the device.
 const USED_REMEDY: &str = "'--wait' waits until that ends, '--force' takes the device all the same";
 
-/// Whose processes use a device.
+/// The processes that use a device.
 fn used(outside: &[OutsideUse]) -> String {
     let (first, more) = match outside {
         [] => return "it is used and not held".to_owned(),
@@ -216,7 +216,7 @@ fn part(holder: &Holder) -> String {
         .map_or_else(|| "it".to_owned(), |memory| format!("{memory} of it"))
 }
 
-/// Anybody may choose an eid: none may play tricks on a terminal.
+/// Every user may choose an eid: escaping keeps control characters off the terminal.
 fn escaped(eid: &str) -> String {
     eid.escape_debug().to_string()
 }

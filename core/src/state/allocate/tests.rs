@@ -180,7 +180,7 @@ fn what_others_use_and_do_not_hold_is_not_handed_out() {
              {remedy}"
         )
     );
-    // Sharing with environments is another question.
+    // Over-subscription allows sharing with environments, not with processes outside of them.
     let mut over = over(Selection::Count(4));
     assert_eq!(chosen(&list, "", &over), Ok(vec![0, 1, 2, 3]));
     over.usage.outside = outside(&[1, 3]);

@@ -128,7 +128,7 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
     }
     let kept = times(own);
     assert_eq!(kept.len(), MOST_CHANGES);
-    // What an environment has is older than what the others left.
+    // The changes that give an environment a member or a device are older than the others that are left.
     assert_eq!([kept[0], kept[1], kept[255]], [0.0, 45.0, 299.0]);
 }
 

@@ -150,7 +150,7 @@ fn the_queue_is_first_come_first_served() {
     state.leave_queue(7);
     assert_eq!(state.queue_position(8), Some(0));
     assert_eq!((state.queue_position(7), state.queue().len()), (None, 1));
-    // A user has so many places and no more.
+    // A user has a limited number of places.
     for pid in 100..200 {
         state.enqueue(pid);
     }

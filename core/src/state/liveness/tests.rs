@@ -8,24 +8,25 @@ const PID: u32 = 7;
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
 
-/// Pid namespaces: that of the machine, and those of two containers.
+/// Pid namespaces: the machine's, and those of two containers.
 const MACHINE: u64 = INITIAL_PID_NAMESPACE;
 const A: u64 = 4_026_532_178;
 const B: u64 = 4_026_532_179;
 
-/// When the member and the environment began and `envs.json` was written, in seconds. The clock ticks once a second.
+/// The starts of the member and the environment, and the time of writing of `envs.json`, in seconds. The clock ticks
+/// once a second.
 const STARTED: u64 = 900;
 const CREATED: u64 = 1000;
 const WRITTEN: u64 = 2000;
 
-/// What the files have of the member besides its pid.
+/// The facts about the member in the files, besides its pid.
 #[derive(Clone, Copy, Debug)]
 enum Files {
-    /// Nothing.
+    /// None.
     Genv1,
     /// Its start and its namespace, in a file that every user may write.
     Recorded(u64),
-    /// The same, of another boot.
+    /// The same, from another boot.
     OtherBoot(u64),
     /// Its start and its namespace, in a file that only its user may write.
     Confirmed(u64),
@@ -74,13 +75,13 @@ impl Process {
     }
 }
 
-/// Who looks.
+/// The program that judges the member.
 #[derive(Clone, Copy, Debug)]
 enum Looker {
     Root,
-    /// May not learn the namespaces of other users' processes.
+    /// A user, who may not read the namespaces of other users' processes.
     User,
-    /// The processes of other users are hidden (`hidepid`).
+    /// A user under `hidepid`, which hides other users' processes.
     UserWithHidepid,
     /// A program in a container.
     In(u64),
@@ -172,9 +173,9 @@ fn what_is_not_known_to_have_ended_lives() {
     let successor = process(MACHINE, 1500);
     let elder = |namespace| process(namespace, 800);
     let newest = |namespace| process(namespace, 2500);
-    // L: lives; E: ended; ?: may live. In the order of LOOKERS: three on the machine, two in containers.
+    // L: lives; E: ended; ?: may live. The columns are those of `LOOKERS`: three on the machine, two in containers.
     for (files, processes, expected) in [
-        // Confirmed: one process of one namespace, and no other.
+        // Confirmed: exactly one process of one namespace.
         (Confirmed(MACHINE), vec![member(MACHINE)], "LL???"),
         (Confirmed(MACHINE), vec![], "EEE??"),
         (Confirmed(MACHINE), vec![member(MACHINE).zombie()], "EE???"),
@@ -191,7 +192,7 @@ fn what_is_not_known_to_have_ended_lives() {
         (Confirmed(A), vec![member(A).zombie()], "EE?E?"),
         (Confirmed(A), vec![elder(A), elder(B)], "EE?E?"),
         (Confirmed(A), vec![elder(MACHINE)], "EE?E?"),
-        // In a file that every user may write: it does not rule out what the kernel shows.
+        // In a file that every user may write: the record does not exclude a process that the kernel shows.
         (InFile(MACHINE), vec![member(MACHINE)], "LL???"),
         (InFile(MACHINE), vec![], "EE???"),
         (InFile(MACHINE), vec![member(MACHINE).zombie()], "EE???"),
@@ -206,10 +207,10 @@ fn what_is_not_known_to_have_ended_lives() {
         (InFile(A), vec![], "EE???"),
         (InFile(A), vec![member(MACHINE)], "LL???"),
         (InFile(A), vec![elder(MACHINE)], "?????"),
-        // A thread of the kernel.
+        // A kernel thread.
         (InFile(A), vec![elder(MACHINE).child_of(2)], "EE???"),
         (InFile(MACHINE), vec![member(MACHINE).child_of(2)], "EE???"),
-        // Of another boot, as every user may write.
+        // From another boot, which every user may write.
         (OtherBoot(MACHINE), vec![], "EE???"),
         (OtherBoot(MACHINE), vec![successor], "EE???"),
         (OtherBoot(MACHINE), vec![member(MACHINE)], "LL???"),

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A process that holds a lock (fcntl(2)) on a file, made with this mode, until it is killed.
+/// A process that holds a lock (fcntl(2)) on a file with this mode, until the process is killed.
 fn locker(path: &std::path::Path, mode: u32) -> Child {
     fs::write(path, "").unwrap();
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -36,10 +36,10 @@ fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
     assert_eq!((user(1), user(pid)), (None, None), "there is no file");
     fs::rename(path("file"), path(&name(pid))).unwrap();
     assert_eq!(user(pid), Some(geteuid().as_raw()));
-    // Another process than the one that holds the lock.
+    // A process that does not hold the lock.
     fs::hard_link(path(&name(pid)), path(&name(1))).unwrap();
     assert_eq!(user(1), None);
-    // A file that everybody may write, and lock.
+    // A file that every user may write and lock.
     fs::set_permissions(path(&name(pid)), Permissions::from_mode(0o666)).unwrap();
     assert_eq!(user(pid), None);
     fs::set_permissions(path(&name(pid)), Permissions::from_mode(0o644)).unwrap();

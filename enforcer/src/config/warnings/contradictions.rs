@@ -86,7 +86,8 @@ fn never_touched(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Fo
     }
 }
 
-/// Processes that a rule keeps as it takes their device, and that another one ends for using that device.
+/// Finds a rule that takes a device and keeps its processes, beside a rule that ends those processes for using that
+/// device.
 fn ends_what_it_keeps(entry: &RuleEntry, rule: &Rule, config: &Config, found: &mut Found<'_>) {
     let keeps = rule.action == Action::Detach && rule.processes == DetachedProcesses::Keep;
     let ends = |other: &&Rule| other.kind == RuleKind::EnvDevices && other.action.acts();
@@ -106,7 +107,7 @@ fn ends_what_it_keeps(entry: &RuleEntry, rule: &Rule, config: &Config, found: &m
     }
 }
 
-/// Whether two rules may look at the same user on the same host, as far as they name users and hosts.
+/// Whether two rules may apply to the same user on the same host, as far as they name users and hosts.
 fn may_meet(a: &Selector, b: &Selector) -> bool {
     fn overlap<T: Ord>(a: Option<&BTreeSet<T>>, b: Option<&BTreeSet<T>>) -> bool {
         a.zip(b).is_none_or(|(a, b)| !a.is_disjoint(b))

@@ -96,7 +96,7 @@ impl Victim {
         process(self.pid())
     }
 
-    /// As a process of the environment E.
+    /// The victim as a process of the environment E.
     fn inside(&self) -> ProcessTarget {
         ProcessTarget {
             eid: Some("E".to_owned()),
@@ -251,7 +251,7 @@ impl Stage {
     }
 }
 
-/// Tries a step, which is refused with this in its reason.
+/// Tries a step. The step is refused with `part` in the reason.
 #[track_caller]
 fn refused(executor: &mut Executor, step: &Step, part: &str, expected_again: bool) {
     is_refusal(&executor.carry_out(step, "why"), part, expected_again);

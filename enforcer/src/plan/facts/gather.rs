@@ -15,7 +15,7 @@ use crate::plan::history::HostHistory;
 use crate::plan::unknown;
 use crate::plan::{History, Input};
 
-/// What environments reserve of the devices of a host, and whether another GPU was at the index then.
+/// The attachments of environments on a host's devices. The flag: another GPU was at the index at that time.
 type Reservations<'a> = HashMap<(DeviceIndex, &'a str), (&'a Attachment, bool)>;
 
 impl<'a> Facts<'a> {
@@ -104,7 +104,7 @@ impl<'a> Facts<'a> {
             for attachment in &device.attachments {
                 let place = (device.index, attachment.eid.as_str());
                 let attached_seconds = attachment.attached_timestamp_seconds;
-                // The history remembers more than whoever made the snapshot.
+                // The history covers more time than the snapshot's maker.
                 let moved = occupants.is_some_and(|it| it.was_another(device, attached_seconds));
                 reservations.entry(place).or_insert((attachment, moved));
             }

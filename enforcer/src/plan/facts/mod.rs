@@ -73,7 +73,7 @@ impl HostFacts<'_> {
         ratio.filter(|ratio| ratio.is_finite()).unwrap_or_default()
     }
 
-    /// The UUID of a GPU that tells it.
+    /// The UUID of a GPU, if the GPU reports one.
     pub(super) fn uuid_of(&self, gpu: u32) -> Option<&str> {
         let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
         let device = devices
@@ -126,7 +126,7 @@ impl HostFacts<'_> {
         wholes.all(|device| self.measures_processes(device.index.gpu))
     }
 
-    /// Whether all processes on a GPU are known, and explain what it shows itself.
+    /// Whether all processes on a GPU are known, and explain the readings of the GPU itself.
     pub(super) fn measures_processes(&self, gpu: u32) -> bool {
         self.snapshot.is_some_and(|it| it.use_measured(gpu))
     }
@@ -161,7 +161,8 @@ pub(super) struct EnvironmentFacts<'a> {
     pub(super) host: HostId,
     pub(super) user: UserId,
     pub(super) attachments: Range<AttachmentId>,
-    /// Whether it attached an index at which another GPU was then: which GPUs it holds is not known.
+    /// Whether the environment attached an index while another GPU was there. The environment's GPUs are not known
+    /// then.
     pub(super) moved: bool,
     /// In [`Facts::uses_by_environment`].
     pub(super) uses: Range<usize>,
@@ -177,9 +178,9 @@ pub(super) struct AttachmentFacts {
     pub(super) memory_bytes: Option<u64>,
     /// Unix time, in whole seconds as the state has it.
     pub(super) attached_seconds: Option<i64>,
-    /// When it was detached, Unix time; absent where a state that was read afterwards shows it.
+    /// The time of its detach, Unix time; absent where a state that was read afterwards shows the attachment again.
     pub(super) detached_seconds: Option<f64>,
-    /// Whether nothing shows that its user attached the device.
+    /// Whether nothing shows that its user made the attachment.
     pub(super) unconfirmed: bool,
     /// Utilization by the processes of its environment, as a part of the time that others left of the GPU. Absent if it was
     /// not measured for all of them.
@@ -206,7 +207,7 @@ pub(super) struct UseFacts {
     pub(super) gpu: u32,
     /// What was measured of it, on all MIG devices of the GPU.
     pub(super) memory_bytes: u64,
-    /// [`ProcessDevice::shows_use`](genv_core::model::ProcessDevice::shows_use), on any of them.
+    /// Whether one of its uses [shows use](genv_core::model::ProcessDevice::shows_use).
     pub(super) shows_use: bool,
     /// Whether the driver told the memory on all of them.
     pub(super) memory_is_measured: bool,

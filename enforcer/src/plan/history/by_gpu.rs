@@ -1,11 +1,11 @@
-//! A map from GPUs to what is remembered of them.
+//! A map by GPU.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A map by GPU as a sorted list. A history has one for each environment and rule, mostly with one GPU, and a node of a
-/// `BTreeMap` has room for eleven.
+/// A map by GPU as a sorted list. A history has one map for each environment and rule, mostly with one GPU, and a node
+/// of a `BTreeMap` has room for eleven.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) struct ByGpu<T>(Vec<(u32, T)>);
 
@@ -49,7 +49,7 @@ impl<T> ByGpu<T> {
 }
 
 impl<T: Default> ByGpu<T> {
-    /// The entry of a GPU, which begins empty.
+    /// The entry of a GPU; a new entry is empty.
     pub(super) fn entry(&mut self, gpu: u32) -> &mut T {
         let position = self.position(gpu).unwrap_or_else(|position| {
             self.0.insert(position, (gpu, T::default()));

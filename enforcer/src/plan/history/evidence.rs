@@ -46,7 +46,7 @@ impl About {
         }
     }
 
-    /// Takes over what a violation is concluded from now. Mostly that is what it was concluded from before.
+    /// Takes over the present evidence of a violation, which mostly equals the evidence before.
     pub(super) fn follow(&mut self, facts: &Facts<'_>, subject: &Subject, username: &str) {
         let Evident {
             mut gpus,
@@ -100,11 +100,11 @@ impl About {
     }
 }
 
-/// What a violation is concluded from.
+/// The evidence of a violation.
 #[derive(Default)]
 struct Evident {
     gpus: Vec<u32>,
-    /// Each once.
+    /// The environments, each once.
     environments: Vec<EnvironmentId>,
 }
 
@@ -271,7 +271,7 @@ impl Evidence<'_, '_> {
         is_left_out.then(|| "a record of genv's state is damaged or disputed".to_owned())
     }
 
-    /// Another GPU is where the environment attached one.
+    /// The reason, if another GPU is at the index of an attachment.
     fn moved(&self) -> Option<String> {
         let (facts, hostname) = (self.facts, self.host().hostname);
         let environment = match self.subject {

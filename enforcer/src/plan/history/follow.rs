@@ -15,7 +15,7 @@ use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation, hold};
 const LONGEST_UNLISTED_SECONDS: f64 = 3600.0;
 
 impl History {
-    /// Notes what the plan of a cycle found.
+    /// Notes the findings of a cycle's plan.
     pub(in crate::plan) fn follow<'a>(
         &mut self,
         input: &Input<'a>,
@@ -109,7 +109,7 @@ impl History {
             .collect();
     }
 
-    /// Notes what a plan found of a violation.
+    /// Notes a plan's findings about a violation.
     fn follow_violation(
         &self,
         input: &Input<'_>,

@@ -28,7 +28,7 @@ pub struct Frozen {
 }
 
 impl History {
-    /// The violations of a rule that are frozen now, of those that the plan did not find.
+    /// The violations of a rule that the plan did not find and that are frozen now.
     pub(in crate::plan) fn frozen<'a, 'h>(
         &self,
         facts: &Facts<'a>,

@@ -1,4 +1,4 @@
-//! Processes that the driver lists and that have ended: `/proc` does not have them, for as long as it takes to be sure.
+//! Listed processes that have ended: `/proc` has been without them for long enough to be certain.
 
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Process, Snapshot};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::{HostHistory, ObservedTime};
 use crate::plan::freshness::{Freshness, HostFreshness};
 
-/// A process has ended if `/proc` does not have it for so long, in two looks in a row at least.
+/// A process has ended if `/proc` lacks it for this time, in two successive readings at least.
 const SURELY_GONE_SECONDS: f64 = 10.0;
 
-/// For how long `/proc` has not had a pid that the driver lists.
+/// The time for which `/proc` has lacked a pid that the driver lists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Gone {
@@ -18,8 +18,8 @@ pub(super) struct Gone {
 }
 
 impl HostHistory {
-    /// Whether a process that the driver lists has ended. Where `/proc` has none of the listed pids, they may be those of
-    /// another pid namespace.
+    /// Whether a process that the driver lists has ended. If `/proc` has none of the listed pids, the pids may belong
+    /// to another pid namespace.
     pub(in crate::plan) fn has_ended(
         &self,
         process: &Process,
@@ -30,7 +30,7 @@ impl HostHistory {
         if !is_missing(process) {
             return false;
         }
-        // `/proc` had it then.
+        // `/proc` had the process when the signal was sent.
         if self.was_signalled(process.pid) {
             return true;
         }
@@ -50,7 +50,7 @@ impl HostHistory {
         known.is_some_and(|it| it.terminated_seconds.is_some() || it.killed_seconds.is_some())
     }
 
-    /// Notes which listed processes `/proc` does not have, on a host of which devices and processes were read anew.
+    /// Notes the listed processes that `/proc` lacks, on a host with newly read devices and processes.
     pub(super) fn follow_gone(
         &mut self,
         snapshot: &Snapshot,
@@ -71,7 +71,7 @@ impl HostHistory {
     }
 }
 
-/// Whether `/proc` does not have a process that the driver lists.
+/// Whether `/proc` lacks a process that the driver lists.
 fn is_missing(process: &Process) -> bool {
     matches!(&process.attribution, Attribution::Unknown { reason } if reason == reason::VANISHED)
 }

@@ -36,10 +36,10 @@ pub(in crate::plan) struct IdleWindow {
     /// Whether the time until the next sample counts as not measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     fails: bool,
-    /// Whether it began anew because nothing was measured for too long, and is not whole since.
+    /// Whether the window began anew after a too long gap, and is not complete yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_interrupted: bool,
-    /// The oldest first.
+    /// The parts of the window, the oldest first.
     buckets: VecDeque<Bucket>,
 }
 
@@ -47,17 +47,17 @@ pub(in crate::plan) struct IdleWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenBucket", into = "(f32, f32, f32, f32)")]
 struct Bucket {
-    /// Seconds that were measured.
+    /// Measured seconds.
     seconds: f32,
     /// Utilization × seconds.
     utilized_seconds: f32,
-    /// Seconds that were not measured while the enforcer looked: the device may have been at work all the time.
+    /// Seconds in which the enforcer ran without a measurement: the device may have worked all that time.
     unmeasured_seconds: f32,
-    /// Seconds in which the enforcer did not look, or the attachment was not there.
+    /// Seconds in which the enforcer did not run, or the attachment was absent.
     unseen_seconds: f32,
 }
 
-/// A bucket as it is written, now and by earlier versions.
+/// A bucket in its file formats: the present one and that of earlier versions.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WrittenBucket {
@@ -93,14 +93,14 @@ impl From<Bucket> for (f32, f32, f32, f32) {
     }
 }
 
-/// How busy an attachment was over a whole window.
+/// The utilization of an attachment over a whole window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::plan) struct Average {
-    /// Over the time that was measured.
+    /// The average over the measured time.
     pub(in crate::plan) measured: f64,
-    /// If it was at work all the time that was not measured.
+    /// The average if the device worked during all the time without a measurement.
     pub(in crate::plan) at_most: f64,
-    /// By how much the window is longer than the time that was measured.
+    /// The part of the window that was not measured.
     pub(in crate::plan) gaps: Duration,
 }
 
@@ -196,24 +196,24 @@ impl IdleWindow {
         })
     }
 
-    /// The attachment is not seen: what follows within the length of the window goes on with it.
+    /// Marks the attachment as not seen. A sample within the length of the window continues the window.
     pub(in crate::plan) const fn wait(&mut self) {
         self.waits = true;
     }
 
-    /// The attachment is there, and how busy it is was not measured.
+    /// Marks the attachment as present without a measurement.
     pub(in crate::plan) const fn fail(&mut self) {
         self.fails = true;
     }
 
-    /// Whether it lacks so much of what was not measured that it is not known whether the average is below this.
+    /// Whether gaps leave open if the average is below this limit.
     pub(in crate::plan) fn lacks(&self, over: Duration, below: f64) -> bool {
         let average = self.average(over);
         self.is_interrupted || average.is_some_and(|it| it.measured < below && it.at_most >= below)
     }
 
-    /// Adds a sample. The time of a gap, or of a clock that was set back, does not count as measured; what follows goes on
-    /// with the window, unless the gap is longer than the window.
+    /// Adds a sample. The time of a gap, or of a clock that was set back, does not count as measured. A later sample
+    /// continues the window, unless the gap is longer than the window.
     pub(in crate::plan) fn observe(
         &mut self,
         sample: Sample,
@@ -277,7 +277,7 @@ impl IdleWindow {
         self.is_interrupted &= length < over;
     }
 
-    /// Adds a gap to the window, if there is one.
+    /// Adds a gap to a window that has begun.
     fn add_gap(&mut self, seconds: f32, failed: bool) {
         let Some(last) = self.buckets.back_mut() else {
             return;
@@ -293,7 +293,7 @@ impl IdleWindow {
         }
     }
 
-    /// The average over the window, if so much was measured.
+    /// The average over the window, once enough time was measured.
     pub(in crate::plan) fn average(&self, over: Duration) -> Option<Average> {
         let seconds = self.seconds();
         let sum = |of: fn(&Bucket) -> f32| self.buckets.iter().map(of).sum::<f32>();
@@ -358,14 +358,14 @@ mod tests {
                 serde_json::from_str::<IdleWindow>(&written).unwrap(),
                 window
             );
-            // It is known again when all of the time since is measured.
+            // The answer is known again once all the time since the gap is measured.
             for i in 1..=60 {
                 let at = 600.0 + failed_seconds + f64::from(i) * 10.0;
                 window.observe(sample(at, 0.0), OVER, 30.0);
             }
             assert_eq!(window.average(OVER).unwrap().at_most, 0.0);
         }
-        // A gap in which the enforcer did not look makes the window longer and no more.
+        // A gap in which the enforcer did not run only makes the window longer.
         let mut window = idle();
         window.observe(sample(900.0, 0.0), OVER, 30.0);
         let average = window.average(OVER).unwrap();

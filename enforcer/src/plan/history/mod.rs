@@ -37,9 +37,8 @@ pub(super) use windows::holding;
 /// The memory of the planning, from the first cycle to the last, also over a restart: [`History::to_json`] and
 /// [`History::parse`].
 ///
-/// A cycle is: [`History::plan`], then [`History::settle`] for each step of that plan that was tried.
-/// Before a plan of which the steps will be carried out, [`History::forget_rehearsal`]: a warning that was only said to
-/// the log is none.
+/// A cycle is: [`History::plan`], then [`History::settle`] for each step of that plan that was tried. A warning that
+/// was only logged does not count: call [`History::forget_rehearsal`] before a plan whose steps are carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
@@ -77,7 +76,7 @@ pub(super) struct ViolationHistory {
     /// For how long it was seen, since the first time or since its round began.
     pub(super) seen: ObservedTime,
     pub(super) reported: bool,
-    /// When it was reported, Unix time; earlier versions did not keep that.
+    /// The time of the report, Unix time; earlier versions did not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reported_seconds: Option<f64>,
     pub(super) warnings_given: usize,
@@ -117,7 +116,7 @@ pub(super) struct ViolationHistory {
 #[serde(deny_unknown_fields)]
 pub(super) struct HostHistory {
     pub(super) read: LastRead,
-    /// Which GPU was at each index.
+    /// The GPU at each index.
     #[serde(default, skip_serializing_if = "Occupants::is_empty")]
     pub(super) occupants: Occupants,
     /// By pid.
@@ -129,7 +128,7 @@ pub(super) struct HostHistory {
     /// By pid.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     contexts: BTreeMap<u32, contexts::ProcessContexts>,
-    /// By pid: listed processes that `/proc` does not have.
+    /// By pid: listed processes that `/proc` lacks.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     gone: BTreeMap<u32, gone::Gone>,
     /// By user and GPU: for how long the user's unknown processes hide what the user makes of it.

@@ -1,4 +1,4 @@
-//! What is remembered of the violations of one rule.
+//! The remembered violations of one rule.
 
 use std::iter::Peekable;
 
@@ -6,10 +6,11 @@ use super::{History, ViolationHistory};
 use crate::config::Rule;
 use crate::plan::{Key, Subject};
 
-/// A violation that is remembered.
+/// A remembered violation.
 pub(super) type Entry<'h> = (&'h Key, &'h ViolationHistory);
 
-/// A walk through the remembered violations of one rule, beside the violations that a plan finds; both are sorted by subject.
+/// A walk through the remembered violations of one rule, in parallel to the violations that a plan finds. Both are
+/// sorted by subject.
 pub(in crate::plan) struct OfRule<'h, I: Iterator<Item = Entry<'h>>> {
     entries: Peekable<I>,
     /// Whether the plan found the next entry.
@@ -19,7 +20,7 @@ pub(in crate::plan) struct OfRule<'h, I: Iterator<Item = Entry<'h>>> {
 }
 
 impl History {
-    /// The remembered violations of a rule; none if the rule of this name forbade something else.
+    /// The remembered violations of a rule; none if the rule of this name had another meaning.
     pub(in crate::plan) fn of_rule<'h>(
         &'h self,
         rule: &Rule,
@@ -31,9 +32,9 @@ impl History {
         }
     }
 
-    /// The same, sorted by subject.
+    /// The same violations, sorted by subject.
     pub(super) fn entries<'h>(&'h self, rule: &Rule) -> impl Iterator<Item = Entry<'h>> + use<'h> {
-        // No subject comes before it.
+        // The first possible subject.
         let first = Subject::Process {
             hostname: String::new(),
             pid: 0,
@@ -51,7 +52,7 @@ impl History {
 }
 
 impl<'h, I: Iterator<Item = Entry<'h>>> OfRule<'h, I> {
-    /// The remembered violation of a subject. Each subject is the same as the last one or comes after it.
+    /// The remembered violation of a subject. The caller asks for subjects in ascending order; it may repeat a subject.
     pub(in crate::plan) fn find(&mut self, subject: &Subject) -> Option<&'h ViolationHistory> {
         while let Some(entry) = self.entries.next_if(|(key, _)| key.subject < *subject) {
             if !std::mem::take(&mut self.is_found) {

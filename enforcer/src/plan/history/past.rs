@@ -38,8 +38,8 @@ impl Deref for Past<'_> {
 }
 
 impl AttachmentHistory {
-    /// When it was detached, as far as a state that shows it and was asked for at this time lets that stand: one that was
-    /// asked for after the detach shows the device attached again. A rehearsed detach changes no state.
+    /// The time of the detach, unless a later state contradicts it. A state that was requested after the detach and
+    /// shows the device shows a new attachment. A rehearsed detach changes no state.
     pub(in crate::plan) fn detached_by(&self, asked_seconds: Option<f64>) -> Option<f64> {
         self.detached_seconds.filter(|detached_seconds| {
             self.rehearsed || asked_seconds.is_none_or(|asked| asked <= *detached_seconds)

@@ -97,7 +97,7 @@ impl History {
         }
     }
 
-    /// The last warning of a violation that is not delivered.
+    /// The last warning of a violation, if it is not delivered.
     pub(crate) fn undelivered(&self, key: &Key, rule: &Rule) -> Option<UndeliveredWarning> {
         let known = self.violation(rule, key)?;
         let why = known.undelivered.clone()?;

@@ -10,11 +10,11 @@ use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
 use crate::plan::rules;
 use crate::plan::selector::{View, Views};
 
-/// Windows by eid and GPU; of attachments that are gone, by user and GPU.
+/// Windows by eid and GPU; windows of ended attachments by user and GPU.
 pub(super) type Windows = BTreeMap<String, ByGpu<IdleWindow>>;
 
 impl HostHistory {
-    /// Notes which GPU is at each index, and forgets the windows of indices at which there is another one now.
+    /// Notes the GPU at each index, and forgets the windows of indices with another GPU.
     pub(super) fn follow_gpus(&mut self, facts: &Facts<'_>, id: HostId) {
         let host = &facts.hosts[id];
         let Some(snapshot) = host.snapshot else {
@@ -63,7 +63,8 @@ impl HostHistory {
         }
     }
 
-    /// The driver of a host tells nothing, whose environments are read: what its attachments do is not measured.
+    /// Notes that the use of a host's attachments is not measured: the host's state is read, and its driver gives no
+    /// answer.
     pub(super) fn fail_idle(&mut self) {
         for gpus in self.idle.values_mut().flat_map(BTreeMap::values_mut) {
             gpus.retain(|_, window| {
@@ -73,8 +74,8 @@ impl HostHistory {
         }
     }
 
-    /// Calls `show` with each attachment of a host that a rule looks at, and with the window that the attachment goes on
-    /// with, without the samples of this cycle.
+    /// Calls `show` with each attachment of a host in the rule's view, and with the window that the attachment
+    /// continues, without the samples of this cycle.
     pub(in crate::plan) fn show_windows(
         &self,
         view: &View<'_, '_>,
@@ -101,7 +102,7 @@ impl HostHistory {
     }
 }
 
-/// The attachments of a host that a rule looks at, each with its window, where that is of the same user.
+/// The attachments of a host in the rule's view, each with its window, if the window belongs to the same user.
 fn own_windows<'w>(
     view: &View<'_, '_>,
     id: HostId,

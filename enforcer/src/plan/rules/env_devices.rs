@@ -1,5 +1,5 @@
-//! Processes on devices that their environment is not attached to, without contexts that a detach left behind and without
-//! entries of the driver's lists that show no use.
+//! Processes on devices that their environment does not hold. Contexts that a detach left behind, and list entries
+//! without use, do not count.
 
 use super::non_env_processes::{is_seen, subject};
 use super::{Finding, process_unit};

@@ -1,6 +1,6 @@
-//! Attached devices that their environment leaves idle: its processes there, if any, used less of it on average over a
-//! window than the rule asks for. What was not measured is not idle: an attachment is idle only if it would be idle had it
-//! been at work all the time that was not measured.
+//! Attached devices that their environment leaves idle: over a window, its processes on average use less of the device
+//! than the rule requires. Time without a measurement counts as full use: an attachment is idle only if its average is
+//! below the limit even so.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Idle {
         let patience = (self.over / PATIENCE).min(view.rule.remember / 2);
         let average = |attachment: &AttachmentFacts, mut window: IdleWindow| {
             window.follow(&holding(view, attachment));
-            // So much of the window that ends now must have been measured.
+            // The window that ends now needs enough measured time.
             let window = window_now(facts, self.over, window, attachment)?;
             let average = window.average(self.over)?;
             let is_idle =
@@ -93,8 +93,8 @@ impl Idle {
     }
 }
 
-/// Attachments that a rule about idle devices looks at, and of which the driver does not measure how busy the environment's
-/// processes keep the device.
+/// Attachments in the view of a rule about idle devices for which the driver does not measure the use by the
+/// environment's processes.
 pub(in crate::plan) fn unmeasured<'a>(
     view: &'a View<'_, '_>,
 ) -> impl Iterator<Item = &'a AttachmentFacts> {
@@ -103,7 +103,7 @@ pub(in crate::plan) fn unmeasured<'a>(
     attachments.filter(|it| is_unmeasured(facts, it))
 }
 
-/// Whether a device is used, and the driver does not measure how busy.
+/// Whether a device is in use, and the driver does not measure the utilization.
 pub(in crate::plan) fn is_unmeasured(facts: &Facts<'_>, attachment: &AttachmentFacts) -> bool {
     let uses_unmeasured = || {
         let mut uses = facts.uses_of(attachment.environment);

@@ -31,11 +31,11 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a rule sees that a process uses a device, and can name it, and its user is known.
+/// Whether a rule sees a process use a device, and the process can be named and its user is known.
 pub(super) fn is_seen(view: &View<'_, '_>, id: ProcessId) -> bool {
     let process = &view.facts.processes[id];
     let mut uses = view.facts.uses[process.uses.clone()].iter();
-    // What no rule may end breaks none: nobody could do anything about it.
+    // A process that no rule may end breaks no rule: its violation could not be ended.
     process.within_reach
         && process.user.is_some_and(|user| view.sees_user(user))
         && view.sees_host(process.host)

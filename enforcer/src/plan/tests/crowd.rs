@@ -65,7 +65,7 @@ fn nobody_crowds_out_himself_and_who_has_no_process_there_is_idle() {
 
 #[test]
 fn a_crowd_stops_the_time_of_a_window_and_a_short_one_forgets_nothing() {
-    // What is not measured for less than a twentieth of the time would not make the device used.
+    // A gap of less than a twentieth of the time does not lift the average over the limit.
     for (crowd_seconds, waits) in [(10, 0), (300, OVER - 10)] {
         let mut daemon = Daemon::new(vec![idle()]);
         let alone = crowd(0.0, "mallory", 0, 0.0);

@@ -148,8 +148,8 @@ impl Daemon {
         plan
     }
 
-    /// Cycles of ten seconds until `seconds` have passed, of a lab that loses what is detached and in which no process ends;
-    /// the steps with the time of each, from the first cycle on.
+    /// Cycles of ten seconds until `seconds` have passed. Detached devices leave the lab; no process ends. Returns the
+    /// steps from the first cycle on, each with its time.
     pub(super) fn run(&mut self, lab: &Lab, seconds: u64) -> Vec<(f64, StepKind)> {
         let end = self.now_seconds + seconds as f64;
         let mut lab = lab.clone();

@@ -99,7 +99,7 @@ fn unknown_uids(lab: &mut Lab) {
     unread(lab, &[10, 20], "unreadable");
 }
 
-/// `/proc` does not have any of the listed processes.
+/// `/proc` lacks all listed processes.
 fn all_vanished(lab: &mut Lab) {
     unread(lab, &[10, 20], "vanished");
 }
@@ -272,7 +272,8 @@ fn what_is_not_known_freezes_every_kind_of_violation_and_is_named() {
                 assert_eq!(deeds, [""; 0], "{what}");
             }
         }
-        // It is known again: each goes on where it was, idleness when it is measured for long enough.
+        // The facts are known again: each violation goes on from its last position, idleness once it is measured for
+        // long enough.
         let mut plan = daemon.cycle(&lab);
         let is_idleness = |it: &Frozen| it.key.rule == "Idle" && it.why.ends_with("for 10m");
         plan.frozen.retain(|it| !is_idleness(it));
@@ -419,7 +420,7 @@ fn a_listed_process_that_has_ended_freezes_for_ten_seconds_and_hides_nothing() {
     let plan = daemon.cycle(&listed);
     assert!(!of_outsider(&plan), "{:?}", plan.frozen);
     assert_eq!(plan.unknown_processes.get("gpu01"), None);
-    // It did not hide that device 0 is idle.
+    // The ended process did not hide the idle device 0.
     let steps = daemon.run(&listed, 900);
     let detached = |(_, step): &(f64, StepKind)| short(step).starts_with("detach e1:0");
     assert!(steps.iter().any(detached), "{steps:?}");
@@ -443,7 +444,7 @@ fn a_signalled_process_that_is_not_there_any_more_has_ended() {
     assert!(steps.iter().any(|(_, step)| short(step) == "terminate 20"));
     let plan = daemon.cycle(&changed(all_vanished));
     assert_eq!(plan.frozen, []);
-    // For as long as the driver lists it.
+    // The driver goes on listing the process.
     daemon.run(&changed(all_vanished), 60);
     let plan = daemon.plan(&changed(all_vanished));
     assert_eq!(plan.unknown_processes_by_user["gpu01"].len(), 1);

@@ -89,17 +89,17 @@ fn a_device_that_is_not_measured_while_it_works_is_not_idle() {
     for (number, change) in changes.iter().enumerate() {
         let mut working = lab(0.0);
         change(&mut working);
-        // It rests for 2 minutes, and works for 4.
+        // The device rests for 2 minutes and works for 4, again and again.
         let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
         for _ in 0..12 {
             assert_eq!(first_action(&mut daemon, &lab(0.0), 120), None, "{number}");
             assert_eq!(first_action(&mut daemon, &working, 240), None, "{number}");
         }
-        // Idle all the time, it is found when it is measured again.
+        // An idle device is found once it is measured again.
         let found = first_action(&mut daemon, &lab(0.0), 900);
         assert!(found.is_some(), "{number}");
     }
-    // The time that was not measured is told.
+    // The finding names the time without a measurement.
     let mut short = lab(0.0);
     unmeasured(&mut short);
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);

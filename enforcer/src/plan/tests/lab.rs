@@ -216,7 +216,7 @@ impl Lab {
         self
     }
 
-    /// The lab after a device was taken from an environment, with all processes.
+    /// The lab without one attachment, with all processes.
     pub(crate) fn detached(mut self, target: &AttachmentTarget) -> Self {
         let index = DeviceIndex::gpu(target.gpu);
         let host = self.host(&target.hostname);
@@ -238,7 +238,7 @@ impl Lab {
     }
 }
 
-/// A violation that is due, of a rule that ends processes.
+/// A due violation of a rule that ends processes.
 pub(crate) fn due_violation(key: Key, username: &str) -> Violation {
     Violation {
         hostname: key.subject.hostname().map(str::to_owned),

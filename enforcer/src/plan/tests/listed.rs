@@ -1,11 +1,11 @@
-//! Entries in the driver's lists of processes that show no use of a device: with 0 bytes of memory and no utilization.
+//! Entries in the driver's lists of processes that show no use of a device: 0 bytes of memory and no utilization.
 
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
 
-/// alice holds device 0 of two. Her process 10 is there, and listed on device 1 as is bob's process 11, which is in no
-/// environment.
+/// alice holds device 0 of two. Her process 10 is on device 0. Device 1 lists process 10 too, and bob's process 11,
+/// which is in no environment.
 fn lab(memory_bytes: Option<u64>, utilization_ratio: Option<f64>) -> Lab {
     let mut lab = Lab::new(1, 2)
         .environment("gpu01", "e1", "alice")
@@ -47,7 +47,7 @@ fn a_process_that_is_listed_on_a_device_without_memory_and_utilization_uses_anot
         assert_eq!(ended(&elsewhere, &shown), ["terminate 10"]);
         assert_eq!(ended(&outside, &shown), ["terminate 11"]);
     }
-    // Of one that is listed so everywhere nothing shows that it uses any.
+    // Process 10 shows no use on any device.
     let mut nowhere = lab(Some(0), Some(0.0));
     nowhere.pid("gpu01", 10).devices.remove(0);
     assert_eq!(

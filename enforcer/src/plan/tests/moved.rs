@@ -1,4 +1,4 @@
-//! GPUs that come to other indices while the machine runs: what was attached by index is at another GPU.
+//! GPUs that change their index while the machine runs: an attachment by index then points to another GPU.
 
 use super::daemon::*;
 use super::lab::*;
@@ -19,7 +19,7 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
-/// alice holds device 1 of three, with 8 GiB, and has a process with 20 GiB.
+/// alice holds device 1 of three, with 20 GiB, and has a process with 20 GiB.
 fn lab(gpu: u32, utilization: f64) -> Lab {
     let mut lab = Lab::new(1, 3)
         .environment("gpu01", "e1", "alice")
@@ -29,7 +29,7 @@ fn lab(gpu: u32, utilization: f64) -> Lab {
     lab
 }
 
-/// GPU 0 was taken out: the GPU that alice attached as 1 is 0.
+/// GPU 0 was taken out: the GPU that alice attached as 1 has index 0 now.
 fn moved(gpu: u32) -> Lab {
     let mut lab = lab(gpu, 0.0);
     lab.hosts[0].devices.pop();
@@ -53,7 +53,7 @@ fn nothing_is_done_about_an_environment_whose_devices_moved_also_after_a_restart
         let json = daemon.history.to_json().unwrap();
         daemon.history = History::parse(&json).unwrap();
     }
-    // All is as before: the time in between does not count.
+    // The GPU is back at its index: the time in between does not count.
     let again = daemon.run(&lab(1, 0.0), 2000);
     let begins = again.iter().map(|(at, _)| *at).next().unwrap();
     assert!(begins >= 4100.0 + 600.0, "{begins}");
@@ -68,7 +68,7 @@ fn no_device_that_moved_is_taken_for_a_limit() {
     let plan = daemon.plan(&moved(0));
     assert_eq!(plan.violations.len(), 1);
     assert_eq!(actions(&plan), [""; 0]);
-    // It is attached anew.
+    // alice attaches device 1 anew.
     let mut anew = moved(0);
     anew.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON + 2095.0);
     assert_eq!(actions(&daemon.plan(&anew)), ["detach e1:1"]);

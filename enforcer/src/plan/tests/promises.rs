@@ -178,7 +178,7 @@ fn promise_05_the_plan_is_independent_of_the_mode() {
     rehearsed.config.mode = Mode::DryRun;
     let mut steps = 0;
     for _ in 0..60 {
-        // A device that is taken is gone in one of the two modes only.
+        // A taken device disappears in one of the two modes only.
         let of = |step: &Step, outcome: Outcome| match step.kind {
             StepKind::Detach(_) => Outcome::Refused {
                 reason: "not yet".to_owned(),

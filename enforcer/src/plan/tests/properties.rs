@@ -51,7 +51,7 @@ struct Seen {
     warned: Vec<f64>,
     /// Processes that it ended: when all that it was for are, others are warned of anew.
     ended: BTreeSet<u32>,
-    /// Whether it took devices; the lab shows them attached still, which is anew.
+    /// Whether the enforcer took devices. The lab still shows them attached, which counts as a new attachment.
     took_devices: bool,
 }
 

@@ -181,15 +181,15 @@ fn who_attaches_again_is_warned_again() {
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
     assert_eq!(told(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
-    // Attached again.
+    // The environment attaches the device again.
     let steps = daemon.run(&lab(-55.0), 60);
     assert_eq!(told(&steps), ["80 warn 1/1", "110 detach a:1"]);
-    // The same with the old record, which says nothing of when it was written.
+    // The old record again, without the time of its writing.
     let steps = daemon.run(&lab(-55.0), 60);
     assert_eq!(told(&steps), ["140 warn 1/1", "170 detach a:1"]);
 }
 
-/// Rules that take the device of a lab in which alice holds one of each host.
+/// Rules that take the device of a lab in which alice holds one device of each host.
 fn detaching_rules() -> Vec<Rule> {
     let scope = Scope::Host;
     let kinds = [
@@ -256,7 +256,7 @@ fn a_state_that_was_read_before_a_device_was_taken_shows_nothing_new() {
             let is_acted = matches!(plan.violations[0].stage, Stage::Acted { .. });
             assert!(is_acted && plan.steps.is_empty(), "{name}: {plan:?}");
         };
-        // The same facts, and then one that was asked for before and came after.
+        // The same facts, and then facts that were requested earlier and arrive late.
         acted(&daemon.plan(&holder()));
         let mut late = holder();
         late.hosts[0].collectors.insert(

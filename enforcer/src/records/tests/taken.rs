@@ -1,8 +1,8 @@
-//! Devices that the enforcer took, and that a record has again.
+//! Devices that the enforcer took and that a record has again.
 
 use super::*;
 
-/// The lab by a state that was read at a time.
+/// The lab, by a state that was read at a given time.
 fn lab_at(attached: bool, read_seconds: f64) -> Vec<HostSnapshot> {
     let mut hosts = lab(attached);
     let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
@@ -36,7 +36,7 @@ fn a_device_that_was_taken_has_to_be_borne_out_again() {
     let taken_seconds = NOON + 10.0;
     records.note_taken("gpu01", "e1", 0, taken_seconds);
     told.confirmed.push(released(taken_seconds));
-    // A state of before shows nothing new.
+    // A state from before the detach shows nothing new.
     assert_eq!(count(&mut records, &mut told, taken_seconds), fine);
     let doubt = "device 0 came to it, and nothing shows that its user did that";
     for look in [20.0, 30.0] {
@@ -58,7 +58,7 @@ fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
     };
     assert!(is_attached(&count(&mut records, true, NOON)));
     records.note_taken("gpu01", "e1", 0, NOON + 10.0);
-    // No confirmation of it could be written.
+    // The confirmation of the detach could not be written.
     let counting = count(&mut records, false, NOON + 20.0);
     assert!(!is_attached(&counting));
     assert_eq!(counting.disputed, []);

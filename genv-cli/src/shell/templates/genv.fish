@@ -15,7 +15,7 @@ function genv --description 'Share the GPUs of a machine'
     command $__genv_program $argv
 end
 
-# The program that this code is of.
+# Finds the program of this code.
 function __genv_find
     if builtin test -x @PROGRAM@
         builtin set --global __genv_program @PROGRAM@
@@ -76,8 +76,8 @@ function __genv_status
     return $argv[1]
 end
 
-# __genv_watch STAMP FOLDER FILE...: before each prompt the files are compared with the stamp, and the folder is put in
-# front of PATH again, unless it is empty. Without arguments: no more.
+# __genv_watch STAMP FOLDER FILE...: from now on each prompt compares the files with the stamp, and puts the folder back in
+# front of PATH, unless FOLDER is empty. Without arguments: stops both.
 function __genv_watch
     if builtin test (builtin count $argv) = 0
         if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
@@ -91,7 +91,7 @@ function __genv_watch
     end
 end
 
-# __genv_without ENTRY ENTRIES...: the others.
+# __genv_without ENTRY ENTRIES...: prints ENTRIES without ENTRY.
 function __genv_without
     for entry in $argv[2..]
         builtin test "$entry" = "$argv[1]"; or builtin echo -- $entry
@@ -109,9 +109,9 @@ function __genv_hook --on-event fish_prompt
             end
         end
     end
-    # It may be over now.
+    # The environment may have ended now.
     if builtin set --query __genv_stamp
-        # Others may have made the prompt anew.
+        # Other code may have defined the prompt anew.
         if builtin functions --query __genv_user_prompt; and not begin
                 builtin functions fish_prompt
                 builtin functions --query _old_fish_prompt; and builtin functions _old_fish_prompt

@@ -21,7 +21,7 @@ function genv {
     \builtin command "$__genv_program" "$@"
 }
 
-# The program that this code is of. A restricted shell may run programs of PATH alone.
+# Finds the program of this code. A restricted shell may only run programs of PATH.
 function __genv_find {
     if [[ $- == *r* ]]; then
         __genv_program=genv
@@ -82,8 +82,8 @@ function __genv_prompt {
     fi
 }
 
-# __genv_watch STAMP FOLDER FILE...: before each prompt the files are compared with the stamp, and the folder is put in
-# front of PATH again, unless it is empty. Without arguments: no more.
+# __genv_watch STAMP FOLDER FILE...: from now on each prompt compares the files with the stamp, and puts the folder back in
+# front of PATH, unless FOLDER is empty. Without arguments: stops both.
 function __genv_watch {
     @zsh@ \builtin emulate -L zsh
     if [[ $# == 0 ]]; then
@@ -100,7 +100,7 @@ function __genv_watch {
     fi
 }
 
-# Runs before each prompt, after what others run there. It starts a program only if a file is newer than the stamp.
+# Runs before each prompt, after all other hooks. It starts a program only if a file is newer than the stamp.
 function __genv_hook {
     \builtin local __genv_last=$? __genv_file __genv_rest
     @zsh@ \builtin emulate -L zsh
@@ -112,7 +112,7 @@ function __genv_hook {
             fi
         done
     fi
-    # It may be over now.
+    # The environment may have ended now.
     if [[ -n ${__genv_stamp-} ]]; then
         if [[ -n ${__genv_prompted-} ]]; then
             __genv_prompt on
@@ -125,7 +125,7 @@ function __genv_hook {
         fi
         __genv_rehook
     fi
-    # What others run next may show the last exit code; with errexit it would end the shell.
+    # The next hook may show the last exit code. With errexit that code would end the shell.
     [[ $- == *e* ]] || \builtin return "$__genv_last"
 }
 
@@ -145,7 +145,7 @@ function __genv_hook {
 @zsh@         \builtin unset precmd_functions
 @zsh@     fi
 @zsh@ }
-@bash@ # PROMPT_COMMAND is a string, or since 5.1 an array, of which each element is run.
+@bash@ # PROMPT_COMMAND is a string, or since 5.1 an array, whose elements bash runs one by one.
 @bash@ # shellcheck disable=SC2128,SC2178
 @bash@ function __genv_hooked {
 @bash@     [[ ${PROMPT_COMMAND[*]-} == *__genv_hook* ]]
@@ -177,7 +177,7 @@ function __genv_hook {
 @bash@         \builtin unset -v PROMPT_COMMAND
 @bash@     elif [[ ${PROMPT_COMMAND-} == *__genv_hook* ]]; then
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND%$'\n'__genv_hook}
-@bash@         # Others may have put theirs behind it.
+@bash@         # Other hooks may stand behind this one.
 @bash@         PROMPT_COMMAND=${PROMPT_COMMAND/__genv_hook/:}
 @bash@     fi
 @bash@ }

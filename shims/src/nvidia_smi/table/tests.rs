@@ -9,7 +9,7 @@ fn shown(output: &[u8], own: &[u32]) -> String {
     testing::filtered(&mut Table::new(devices, testing::own(own)), output)
 }
 
-/// What is reported of the processes that an output leaves out.
+/// The report about the processes that an output leaves out.
 fn left_out(output: &[u8], own: &[u32]) -> Vec<String> {
     let devices = BTreeMap::from([(0, None), (1, None)]);
     let mut table = Table::new(devices, testing::own(own));
@@ -26,7 +26,7 @@ fn what_is_left_out_is_reported_for_each_device_and_not_what_only_draws() {
         "8.0 GiB of device 1 are used by others: 'genv who 1' tells more",
     ];
     assert_eq!(left_out(TABLE_535.as_bytes(), &[]), both);
-    // Of two tables the last one counts.
+    // The last of two tables counts.
     let twice = [TABLE_550, TABLE_550].concat();
     assert_eq!(left_out(twice.as_bytes(), &[]), both);
     let draws = TABLE_550.replace("  M+C+G ", "      G ");

@@ -1,4 +1,4 @@
-//! What genv's part of a prompt costs in each shell.
+//! The cost of genv's part of a prompt in each shell.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use genv_tests::shell::{Shell, installed};
 use super::{Lab, in_turn};
 use crate::table::{Table, median, milliseconds, verdict};
 
-/// Prompts of one shell.
+/// The number of prompts of one shell.
 const PROMPTS: usize = 20;
 const SHELLS: usize = 11;
 const BUDGET: Duration = Duration::from_millis(2);
 
-/// Measures it in shells with an environment, in turn with shells that do the same without it.
+/// Measures the cost: shells with an environment run in turn with shells that run the same lines without it.
 pub(crate) fn table() -> Result<Table> {
     let lab = Lab::new()?;
     let mut table = Table::new(&["genv's part of a prompt", "measured", "budget", "holds"]);
@@ -48,7 +48,7 @@ pub(crate) fn table() -> Result<Table> {
     Ok(table)
 }
 
-/// An interactive shell with an environment, which runs these lines as often as there are prompts.
+/// An interactive shell with an environment, which runs these lines once for each prompt.
 fn shell_with_prompts(lab: &Lab, shell: Shell, lines: &str) -> Command {
     let setup = shell.setup();
     let activate = "genv activate --no-prompt 2>/dev/null";

@@ -82,7 +82,7 @@ pub(super) fn of_a_cycle(snapshot: &Snapshot) -> Result<Vec<(&'static str, f64)>
         done();
         if cycle >= CYCLES_BEFORE {
             let mut parts: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            // What is noted is noted with a plan of its own.
+            // The measured time of noting includes another plan.
             parts[1] -= parts[0];
             for (times, part) in times.iter_mut().zip(parts) {
                 times.push(part);

@@ -95,7 +95,7 @@ pub(super) fn odd_files(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
-/// What is no lock in the place of the state's lock, or nothing.
+/// Replaces the state's lock by a file that cannot be a lock, or removes it.
 pub(super) fn odd_locks(by: &mut Adversary<'_>) -> Result<()> {
     let (path, what) = (by.path("genv.lock"), by.random.below(4));
     as_mallory(|| {
@@ -114,7 +114,7 @@ pub(super) fn odd_locks(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
-/// Full folders in the place of confirmations of other users.
+/// Full folders in the place of other users' confirmations.
 pub(super) fn planted_confirmations(by: &mut Adversary<'_>) -> Result<()> {
     let uids = by.lab.innocents.iter().map(|it| it.uid).chain([0]);
     let paths: Vec<_> = uids

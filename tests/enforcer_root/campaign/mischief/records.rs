@@ -49,7 +49,7 @@ pub(super) fn members_gone(by: &mut Adversary<'_>) -> Result<()> {
     })
 }
 
-/// What commands recorded of the members: processes of another start, boot or pid namespace, or jobs.
+/// False records of the members: processes of another start, boot or pid namespace, or jobs.
 pub(super) fn forged_starts(by: &mut Adversary<'_>) -> Result<()> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let boots = [boot.trim(), "00000000-0000-4000-8000-000000000000"];

@@ -364,7 +364,7 @@ fn what_is_written_can_be_read_again_however_much_was_there() {
         .split_once('[')
         .and_then(|(_, kept)| kept.trim_end().strip_suffix("]\n}"));
     let last = last.unwrap();
-    // In the layout that is written, they take much more than what may be read.
+    // In genv's own layout, these records take much more than the size limit.
     let pids: Vec<String> = (1..2_000).map(|pid| pid.to_string()).collect();
     let pids = pids.join(",");
     let mut large = "{\"envs\": [".to_owned();

@@ -185,7 +185,7 @@ fn members_that_ended_are_removed_and_environments_with_them() {
     assert_eq!(lab.pids(), [environment("a", &[2])]);
 }
 
-/// After every environment of these tests was made.
+/// A start after the creation of every environment of these tests.
 const LATER_TICKS: u64 = 400_000_000_000;
 
 #[test]
