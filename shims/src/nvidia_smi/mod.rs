@@ -100,9 +100,9 @@ fn restricted(
         }
         Mode::Table => {
             let mut table = Table::new(devices, own);
-            let ended = rewritten(real, &restricted, &mut table);
+            let outcome = rewritten(real, &restricted, &mut table)?;
             table.left_out().iter().for_each(|line| say(line));
-            ended
+            Ok(outcome)
         }
         Mode::Untouched | Mode::List | Mode::Query | Mode::Setting => Err(real.exec(&restricted)),
     }
