@@ -148,6 +148,12 @@ impl IdleWindow {
         self.unconfirmed
     }
 
+    /// Whether the average of each part reaches this limit.
+    pub(in crate::plan) fn is_used_throughout(&self, below: f64) -> bool {
+        let mut parts = self.buckets.iter();
+        parts.all(|it| f64::from(it.utilized_seconds) >= below * f64::from(it.seconds))
+    }
+
     /// Whether its last sample is at most so old.
     pub(in crate::plan) fn is_younger(&self, seconds: f64, now_seconds: Option<f64>) -> bool {
         let age = now_seconds.zip(self.sampled_seconds);

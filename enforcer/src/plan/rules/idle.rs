@@ -41,7 +41,14 @@ impl Idle {
                 continue;
             };
             known.show_windows(view, host, |id, window| {
-                if let Some(average) = average(&facts.attachments[id], window.clone()) {
+                let attachment = &facts.attachments[id];
+                // Most devices work all the time: they need no copy of the window.
+                let works = attachment.utilization_ratio >= Some(self.below)
+                    && attachment.unconfirmed == window.is_unconfirmed();
+                if works && window.is_used_throughout(self.below) {
+                    return;
+                }
+                if let Some(average) = average(attachment, window.clone()) {
                     findings.push(self.finding(view, id, average));
                 }
             });
