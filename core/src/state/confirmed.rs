@@ -257,15 +257,8 @@ pub(super) fn write(
         });
     }
     drop_surplus(&mut changes);
-    let content = Content {
-        version: VERSION,
-        changes,
-    };
-    let content = serde_json::to_vec(&content).unwrap_or_default();
     let name = name(own);
-    if content.len() as u64 > MOST_BYTES {
-        return None;
-    }
+    let content = content(changes);
     let replace = || Prepared::new(&OwnFile, directory, &name, &content).and_then(Prepared::commit);
     let errno = replace().err()?;
     // A rename cannot replace a folder, but every user may move the folder away.
@@ -280,6 +273,22 @@ pub(super) fn write(
         owner: folder.map(|it| it.st_uid),
         outcome: moved_to.ok_or(errno),
     })
+}
+
+/// The content of a file with these changes. Long ids leave room for the newest changes alone.
+fn content(mut changes: Vec<Confirmed>) -> Vec<u8> {
+    loop {
+        let older = changes.len().div_ceil(2);
+        let mut content = Content {
+            version: VERSION,
+            changes,
+        };
+        let text = serde_json::to_vec(&content).unwrap_or_default();
+        if text.len() as u64 <= MOST_BYTES || older == 0 {
+            return text;
+        }
+        changes = content.changes.split_off(older);
+    }
 }
 
 /// Drops the oldest changes beyond the limit. In the older half, changes that give a member or a device stay longest:

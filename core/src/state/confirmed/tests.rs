@@ -133,6 +133,22 @@ fn a_file_is_believed_only_if_its_user_alone_wrote_it() {
 }
 
 #[test]
+fn long_ids_leave_the_newest_changes() {
+    let eid = "e".repeat(1000);
+    let change = |at: u32| Confirmed {
+        eid: eid.clone(),
+        at_seconds: f64::from(at),
+        process: None,
+        change: ConfirmedChange::Left { pid: at },
+    };
+    let text = content((0..256).map(change).collect());
+    assert!(text.len() as u64 <= MOST_BYTES);
+    let kept: Content = serde_json::from_slice(&text).unwrap();
+    assert!(kept.changes.len() > 20);
+    assert_eq!(kept.changes.last(), Some(&change(255)));
+}
+
+#[test]
 fn what_is_over_fills_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let directory = File::open(folder.path()).unwrap();
