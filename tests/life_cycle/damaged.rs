@@ -57,18 +57,14 @@ const PLANTS: &[(&str, Damage)] = &[
     ("a folder", |path| {
         planted(path, |path| fs::create_dir(path))
     }),
-    ("a pipe", |path| {
-        planted(path, |path| {
-            Ok(mknodat(
-                CWD,
-                path,
-                FileType::Fifo,
-                Mode::from_raw_mode(0o666),
-                0,
-            )?)
-        })
-    }),
+    ("a pipe", |path| planted(path, make_pipe)),
 ];
+
+/// Makes a pipe at a path.
+pub(crate) fn make_pipe(path: &Path) -> std::io::Result<()> {
+    let mode = Mode::from_raw_mode(0o666);
+    Ok(mknodat(CWD, path, FileType::Fifo, mode, 0)?)
+}
 
 const FILES: [&str; 3] = ["envs.json", "devices.json", "genv-members.json"];
 

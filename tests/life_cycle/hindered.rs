@@ -13,9 +13,9 @@ use genv_tests::lease::lease;
 use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::Running;
 use genv_tests::shell::Account;
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
+use crate::damaged::make_pipe;
 use crate::running::genv;
 
 /// An account on a machine where a command has changed the state once.
@@ -84,15 +84,7 @@ const PLANTS: &[(&str, Plant)] = &[
     ("a full folder", |path| fs::create_dir_all(path.join("x"))),
     ("a link", |path| symlink("/etc/passwd", path)),
     ("a dangling link", |path| symlink("/nonexistent/file", path)),
-    ("a pipe", |path| {
-        Ok(mknodat(
-            CWD,
-            path,
-            FileType::Fifo,
-            Mode::from_raw_mode(0o666),
-            0,
-        )?)
-    }),
+    ("a pipe", make_pipe),
 ];
 
 #[test]

@@ -287,14 +287,9 @@ fn exec_ends_its_environment_with_its_command() -> Result<()> {
     Ok(())
 }
 
-/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
-fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
-    driver(account, &[])?;
-    let script = format!(
-        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
-        Shell::Bash.setup()
-    );
-    let mut shell = bash(account, &script)?;
+/// A shell that runs a script, its stdout and its stderr.
+pub(crate) fn running(account: &Account, script: &str) -> Result<(Running, Lines, Lines)> {
+    let mut shell = bash(account, script)?;
     shell
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -302,6 +297,17 @@ fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Or
     let mut shell = Running::spawn(&mut shell)?;
     let lines = Lines::of(shell.stdout.take().context("a pipe")?);
     let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
+    Ok((shell, lines, complaints))
+}
+
+/// A shell in an environment with a device and a job, its stderr, and the job. It runs `last` when its input ends.
+fn shell_with_a_job(account: &Account, last: &str) -> Result<(Running, Lines, Orphan)> {
+    driver(account, &[])?;
+    let script = format!(
+        "{}\ngenv activate --id e1 --gpus 1\nsleep 1000 > /dev/null 2>&1 < /dev/null & echo $!\nread line\n{last}",
+        Shell::Bash.setup()
+    );
+    let (shell, lines, complaints) = running(account, &script)?;
     let job = Orphan(lines.next_line()?.trim().parse()?);
     until("the job is a program", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", job.0))?;

@@ -2,16 +2,15 @@
 //! ended; and jobs whose devices are not known, since one device is lost.
 
 use std::fs;
-use std::process::Stdio;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::enforcer::is_alive;
-use genv_tests::patience::{Lines, ended, until};
-use genv_tests::process::{Orphan, Running, signal};
+use genv_tests::patience::{ended, until};
+use genv_tests::process::{Orphan, signal};
 use genv_tests::shell::{Account, Shell};
 use rustix::process::Signal;
 
-use crate::jobs::{bash, driver, leave_behind_after, printed};
+use crate::jobs::{driver, leave_behind_after, printed, running};
 
 /// The script of such a job.
 const TITLED: &str =
@@ -51,14 +50,7 @@ fn deactivating_names_it_waits_for_it_and_does_not_end_it() -> Result<()> {
             "{}\ngenv activate --id e1 --gpus 1\n{start}\n{WAIT}\ncat ~/job\nread line\ngenv deactivate {flag}",
             Shell::Bash.setup()
         );
-        let mut shell = bash(&account, &script)?;
-        shell
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut shell = Running::spawn(&mut shell)?;
-        let lines = Lines::of(shell.stdout.take().context("a pipe")?);
-        let complaints = Lines::of(shell.stderr.take().context("a pipe")?);
+        let (mut shell, lines, complaints) = running(&account, &script)?;
         let job = Orphan(lines.next_line()?.trim().parse()?);
         driver(&account, &[job.0])?;
         drop(shell.stdin.take());
