@@ -4,7 +4,7 @@
 //! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
 //! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -230,6 +230,8 @@ impl Table {
                 *width = cell.text.width().max(*width);
             }
         }
+        // A line of stdout would be a write of its own.
+        let mut out = BufWriter::new(out);
         for cells in lines {
             let mut missing = 0;
             for (cell, width) in cells.iter().zip(&widths) {

@@ -6,7 +6,7 @@ use super::clock::Moment;
 use crate::attribute::{LiveEnvironment, listed_members};
 use crate::gpu::GpuSample;
 use crate::linger::{Belonging, belonging, linger_seconds, lingers};
-use crate::proc::{ProcessRead, ProcessTable};
+use crate::proc::{Claim, ProcessRead, ProcessTable};
 use crate::state::{EnvironmentState, State};
 
 /// When a process of an environment last had a context on a device that it holds.
@@ -81,10 +81,11 @@ impl Lingering {
             .collect();
         for device in sample.iter().flat_map(|sample| &sample.devices) {
             let held = state.devices.iter().find(|it| it.index == device.index.gpu);
-            let holders: Vec<&EnvironmentState> = held
+            let holders: HashMap<&str, &EnvironmentState> = held
                 .iter()
                 .flat_map(|held| &held.attachments)
-                .filter_map(|attachment| environments.get(attachment.eid.as_str()).copied())
+                .filter_map(|attachment| environments.get_key_value(attachment.eid.as_str()))
+                .map(|(eid, environment)| (*eid, *environment))
                 .collect();
             if holders.is_empty() {
                 continue;
@@ -94,18 +95,27 @@ impl Lingering {
                     let (live, has_shell) = listed_members(state, it, table);
                     !has_shell && !live.jobs.is_empty()
                 };
-                unclear.extend(holders.iter().filter(may_work).map(|it| it.eid.as_str()));
+                let may_work = holders.values().filter(may_work);
+                unclear.extend(may_work.map(|it| it.eid.as_str()));
             }
             for process in device.processes.iter().flatten() {
                 let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
                     continue;
                 };
-                for holder in &holders {
-                    match belonging(holder, &state.recorded, process.pid, facts, table) {
-                        Belonging::Own => self.touch(holder, now_seconds),
-                        Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
-                        Belonging::Other => {}
-                    }
+                let look = |holder: &&'a EnvironmentState| match belonging(
+                    holder,
+                    &state.recorded,
+                    process.pid,
+                    facts,
+                    table,
+                ) {
+                    Belonging::Own => self.touch(holder, now_seconds),
+                    Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
+                    Belonging::Other => {}
+                };
+                match &facts.claim {
+                    Claim::Named(eid) => holders.get(eid.as_str()).into_iter().for_each(look),
+                    Claim::Absent | Claim::Missing(_) => holders.values().for_each(look),
                 }
             }
         }

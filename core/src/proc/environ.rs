@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 use super::files::{self, Content};
@@ -72,7 +72,9 @@ pub(super) fn read_from_directory<'a>(
         matches!(read, Ok((_, 0, _)) | Err(Errno::NOENT | Errno::SRCH))
     };
     let mut found = read("environ".to_owned());
-    if is_missing(&found) {
+    // The kernel shows two links of `task`, and one for each thread. All threads of the kernel come here.
+    let task = || statat(directory, c"task", AtFlags::empty());
+    if is_missing(&found) && task().is_ok_and(|it| it.st_nlink != 3) {
         let threads = files::threads(directory, c"task").unwrap_or_default();
         let mut others = threads.iter().map(|it| read(format!("task/{it}/environ")));
         let other = others.find(|it| !is_missing(it));

@@ -9,9 +9,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
 
-use super::{Lineage, ProcReader, ProcessRequest, ProcessSource as _, stat};
+use super::{Lineage, ProcReader, ProcessRequest, ProcessSource as _, files, stat};
 
 /// The inode of the machine's namespace: `PROC_PID_INIT_INO` of the kernel's `include/linux/proc_ns.h`.
 pub const INITIAL: u64 = 0xEFFF_FFFC;
@@ -71,18 +72,18 @@ impl Below {
 fn read_below() -> Option<Holders> {
     // If `hidepid` hides other users' processes from this program, process 1 is hidden too.
     fs::metadata("/proc/1").ok()?;
-    let mut found = Vec::new();
+    let (mut found, mut buffer) = (Vec::new(), vec![0; 16 * 1024]);
     for entry in fs::read_dir("/proc").ok()? {
         let name = entry.ok()?.file_name();
         let Some(pid) = name.to_str().and_then(|it| it.parse().ok()) else {
             continue;
         };
-        let status = match fs::read(format!("/proc/{pid}/status")) {
-            Ok(status) => status,
-            Err(error) if has_ended(&error) => continue,
+        let status = match files::read(CWD, format!("/proc/{pid}/status"), &mut buffer) {
+            Ok(status) => status.content,
+            Err(Errno::NOENT | Errno::SRCH) => continue,
             Err(_) => return None,
         };
-        if let Some(inner_pid) = stat::inner_pid(&status) {
+        if let Some(inner_pid) = stat::inner_pid(status) {
             found.push((inner_pid, pid));
         }
     }
@@ -106,9 +107,4 @@ fn read_below() -> Option<Holders> {
         }
     }
     Some(holders)
-}
-
-fn has_ended(error: &std::io::Error) -> bool {
-    let ended = [Errno::NOENT, Errno::SRCH].map(|it| Some(it.raw_os_error()));
-    ended.contains(&error.raw_os_error())
 }

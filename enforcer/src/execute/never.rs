@@ -150,8 +150,8 @@ impl Executable {
         match found {
             Some(file) if (file.dev(), file.ino()) == (self.device, self.inode) => true,
             Some(file) => {
-                let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-                self.deleted && file.dev() == self.device && self.path == real
+                let real = || fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                self.deleted && file.dev() == self.device && self.path == real()
             }
             None => self.deleted && self.path == path,
         }

@@ -1,6 +1,7 @@
 //! What this very process costs, from `/proc/self`.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
@@ -10,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 pub struct OwnProcess {
     /// User and system time: fields 14 and 15 of `/proc/self/stat`.
     pub cpu_seconds: Option<f64>,
-    /// Entries of `/proc/self/fd`.
+    /// Open files, by `/proc/self/fd`.
     pub open_fds: Option<f64>,
     /// Soft limit `RLIMIT_NOFILE`.
     pub max_fds: Option<f64>,
@@ -28,17 +29,16 @@ impl OwnProcess {
     /// Reads it now.
     #[must_use]
     pub fn read() -> Self {
+        // The kernel makes the file anew for each reader, with all interrupts; the start of this process stays the same.
+        static SYSTEM: LazyLock<String> =
+            LazyLock::new(|| fs::read_to_string("/proc/stat").unwrap_or_default());
         let stat = fs::read("/proc/self/stat").unwrap_or_default();
-        let system = fs::read_to_string("/proc/stat").unwrap_or_default();
         Self {
-            // The listing itself holds one descriptor.
-            open_fds: fs::read_dir("/proc/self/fd")
-                .ok()
-                .map(|fds| fds.count().saturating_sub(1) as f64),
+            open_fds: open_fds(),
             max_fds: getrlimit(Resource::Nofile)
                 .current
                 .map(|limit| limit as f64),
-            ..Self::from_stat(&String::from_utf8_lossy(&stat), &system)
+            ..Self::from_stat(&String::from_utf8_lossy(&stat), &SYSTEM)
         }
     }
 
@@ -69,6 +69,18 @@ impl OwnProcess {
     }
 }
 
+/// The number of open files: since Linux 6.2 the size of `/proc/self/fd` (proc_pid_fd(5)), before the number of its entries.
+fn open_fds() -> Option<f64> {
+    const FOLDER: &str = "/proc/self/fd";
+    let size = fs::metadata(FOLDER).ok()?.len();
+    let number = match size {
+        // The listing itself holds one descriptor.
+        0 => (fs::read_dir(FOLDER).ok()?.count() as u64).saturating_sub(1),
+        size => size,
+    };
+    Some(number as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +94,18 @@ mod tests {
             .as_secs_f64();
         assert!(own.cpu_seconds.is_some_and(|seconds| seconds >= 0.0));
         assert!(own.open_fds.is_some_and(|fds| fds >= 3.0));
+        let files: Vec<_> = (0..100)
+            .map(|_| fs::File::open("/dev/null").unwrap())
+            .collect();
+        let more = open_fds()
+            .zip(own.open_fds)
+            .map(|(after, before)| after - before);
+        // Other tests open and close files meanwhile.
+        assert!(
+            more.is_some_and(|more| (50.0..200.0).contains(&more)),
+            "{more:?}"
+        );
+        drop(files);
         assert!(own.max_fds >= own.open_fds);
         assert!(own.resident_memory_bytes.is_some_and(|bytes| bytes > 1e5));
         assert!(own.virtual_memory_bytes >= own.resident_memory_bytes);

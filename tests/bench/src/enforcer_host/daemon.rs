@@ -11,6 +11,7 @@ use genv_core::enforcement::{ENFORCEMENT_FILE, Enforcement};
 use genv_tests::enforcer::Setup;
 use genv_tests::patience::until;
 use genv_tests::process::Running;
+use rustix::param::clock_ticks_per_second;
 
 use super::busy::Busy;
 use super::{CYCLES, CYCLES_BEFORE, INTERVAL};
@@ -88,20 +89,25 @@ impl Daemon {
         })
     }
 
-    /// CPU so far of the threads that collect, and of all others.
+    /// CPU so far of the threads that collect, those that have ended included, and of all others.
     fn cpu_seconds(&self) -> Result<(f64, f64)> {
-        let (mut collecting, mut own) = (0.0, 0.0);
+        let mut own = 0.0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
             let thread = thread?.path();
             let name = fs::read_to_string(thread.join("comm"))?;
-            let used = fs::read_to_string(thread.join("schedstat"))?;
-            let nanoseconds = used.split(' ').next().context("no CPU is told")?;
-            let seconds = nanoseconds.parse::<f64>()? / 1e9;
-            match name.trim_end() {
-                "genv-enforcer" | "cycle" | "groups" | "serve" => own += seconds,
-                _ => collecting += seconds,
+            let used = fs::read_to_string(thread.join("schedstat"));
+            if ["genv-enforcer", "cycle", "groups", "serve"].contains(&name.trim_end()) {
+                let nanoseconds = used?;
+                let nanoseconds = nanoseconds.split(' ').next().context("no CPU is told")?;
+                own += nanoseconds.parse::<f64>()? / 1e9;
             }
         }
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name")?;
+        // utime and stime, fields 14 and 15 of proc_pid_stat(5).
+        let fields = fields.split_ascii_whitespace().skip(11).take(2);
+        let ticks: u64 = fields.map(str::parse::<u64>).sum::<Result<_, _>>()?;
+        let collecting = ticks as f64 / clock_ticks_per_second() as f64 - own;
         ensure!(
             own > 0.0 && collecting > 0.0,
             "no CPU was used: does the kernel count it?"
