@@ -111,7 +111,9 @@ impl Judge<'_, '_> {
         let freshness = view.freshness(finding.host);
         let is_open = |target: &Target| is_open(self.history, self.facts, rule, target);
         let known = known.and_then(|mut known| {
-            if wants_new_round(rule, &known, &targets, is_open) {
+            // Facts that were seen before show nothing that came since.
+            let is_new = freshness == Freshness::New;
+            if is_new && wants_new_round(rule, &known, &targets, is_open) {
                 known
                     .may_resume(rule, now)
                     .then(|| known.to_mut().resume())?;

@@ -127,27 +127,28 @@ impl History {
         known.unknown_seconds = None;
         known.since_seconds = violation.since_seconds;
         let open = |target: &Target| is_open(self, facts, rule, target);
+        let host = violation.hostname.as_deref();
+        let host = host.and_then(|hostname| facts.host(hostname));
+        let is_new = view.freshness(host) == Freshness::New;
         let acted_before = known.acted_seconds.is_some_and(|acted| acted < now);
-        if acted_before && wants_new_round(rule, known, &violation.targets, open) {
+        if is_new && acted_before && wants_new_round(rule, known, &violation.targets, open) {
             if known.may_resume(rule, now) {
                 known.resume();
             } else {
                 known.begin_round(now);
             }
         }
-        let hostname = violation.hostname.as_deref();
-        let host = hostname.and_then(|hostname| facts.host(hostname));
         if let Stage::Held { .. } = violation.stage {
             if hold::resets(rule, now, &input.config.timezone) {
                 known.begin_round(now);
             }
             known.seen.wait();
-        } else if view.freshness(host) == Freshness::New {
+        } else if is_new {
             known.seen.observe(now, facts.longest_gap_seconds(host));
         }
         known.put_off = plan.put_off.contains(key);
         let acts_first = known.acted_seconds.is_none_or(|acted| acted >= now);
-        if violation.stage == Stage::Due && acts_first && view.freshness(host) == Freshness::New {
+        if violation.stage == Stage::Due && acts_first && is_new {
             let open = violation.targets.iter().filter(|target| open(target));
             known.chosen.extend(open.map(Target::identity));
         }
