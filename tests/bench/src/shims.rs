@@ -69,7 +69,9 @@ pub(crate) fn table() -> Result<Table> {
                 .env("GENV_TMPDIR", &state)
                 .env("GENV_ENVIRONMENT_ID", "e0")
                 .env_remove("GENV_BYPASS")
-                .stdout(Stdio::null());
+                .stdout(Stdio::null())
+                // The summary reports use by others.
+                .stderr(Stdio::null());
             let started = Instant::now();
             let status = command
                 .status()
