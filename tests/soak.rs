@@ -166,8 +166,9 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES,
         "memory grew from {early:?} to {late:?}"
     );
+    // The thread that reads the processes lives for a part of each collection.
     ensure!(
-        late.threads <= early.threads,
+        late.threads <= early.threads + 1,
         "threads: from {early:?} to {late:?}"
     );
     ensure!(
