@@ -82,8 +82,8 @@ impl Lab {
 
     fn run(&self, place: &[&str], uid: u32, line: &str) -> Result<String> {
         let output = patience::output(&mut self.command(place, uid, &["sh", "-c", line]))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{line}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{line}: {stderr}");
         Ok(String::from_utf8(output.stdout)?)
     }
 

@@ -89,9 +89,9 @@ impl Machine {
     /// The stdout and stderr of a line of Alice.
     fn printed(&self, line: &str) -> Result<(String, String)> {
         let output = self.output(line)?;
-        let said = String::from_utf8(output.stderr)?;
-        ensure!(output.status.success(), "{line}: {said}");
-        Ok((String::from_utf8(output.stdout)?, said))
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.success(), "{line}: {stderr}");
+        Ok((String::from_utf8(output.stdout)?, stderr))
     }
 
     /// genv 1.x assigns devices whatever processes use them.
@@ -104,13 +104,13 @@ impl Machine {
     /// The stderr of a line of Alice that is refused for lack of devices.
     fn refused(&self, line: &str) -> Result<String> {
         let output = self.output(line)?;
-        let said = String::from_utf8(output.stderr)?;
+        let stderr = String::from_utf8(output.stderr)?;
         ensure!(
             output.status.code() == Some(4),
-            "{line}: {}: {said}",
+            "{line}: {}: {stderr}",
             output.status
         );
-        Ok(said)
+        Ok(stderr)
     }
 }
 
@@ -127,25 +127,25 @@ fn a_device_that_another_users_process_uses_is_not_handed_out() -> Result<()> {
     let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
     assert_eq!(machine.printed(one)?, ("1\n".to_owned(), String::new()));
 
-    let said = machine.refused(BOTH)?;
+    let stderr = machine.refused(BOTH)?;
     ensure!(
-        said.starts_with("genv: cannot attach 2 devices: 1 of 2 can be had. Device 0: ")
-            && said.contains(&whose(&process))
-            && said.ends_with(
+        stderr.starts_with("genv: cannot attach 2 devices: 1 of 2 can be had. Device 0: ")
+            && stderr.contains(&whose(&process))
+            && stderr.ends_with(
                 ") uses it and does not hold it. '--wait' waits until that ends, '--force' takes the device all the same\n"
             ),
-        "{said}"
+        "{stderr}"
     );
     // The warning is the only difference.
     let forced = BOTH.replace("exec", "exec --force");
-    let (printed, said) = machine.printed(&forced)?;
+    let (printed, stderr) = machine.printed(&forced)?;
     ensure!(
-        printed == "0,1\n" && said.contains(&whose(&process)),
-        "{printed} {said}"
+        printed == "0,1\n" && stderr.contains(&whose(&process)),
+        "{printed} {stderr}"
     );
     ensure!(
-        said.starts_with("genv: device 0 is used by process "),
-        "{said}"
+        stderr.starts_with("genv: device 0 is used by process "),
+        "{stderr}"
     );
     machine.hands_both_out_as_genv_1_does()
 }
@@ -165,26 +165,26 @@ fn a_device_by_its_index_is_refused_likewise() -> Result<()> {
         "genv attach --index 0",
         "genv devices attach --eid $GENV_ENVIRONMENT_ID --index 0",
     ] {
-        let (printed, said) = machine.printed(&within(line))?;
+        let (printed, stderr) = machine.printed(&within(line))?;
         ensure!(
             printed == "code 4\n1\n"
-                && said.contains(&whose(&process))
-                && said.starts_with("genv: cannot attach device 0: "),
-            "{line}: {printed} {said}"
+                && stderr.contains(&whose(&process))
+                && stderr.starts_with("genv: cannot attach device 0: "),
+            "{line}: {printed} {stderr}"
         );
-        let (printed, said) = machine.printed(&within(&format!("{line} --force")))?;
+        let (printed, stderr) = machine.printed(&within(&format!("{line} --force")))?;
         ensure!(
-            printed.ends_with("code 0\n0,1\n") && said.contains("which does not hold it"),
-            "{line}: {printed} {said}"
+            printed.ends_with("code 0\n0,1\n") && stderr.contains("which does not hold it"),
+            "{line}: {printed} {stderr}"
         );
     }
     // A shell that starts an environment.
     let activates =
         |flags: &str| format!("bash -c 'eval \"$(genv shell --init)\"; genv activate {flags}'");
-    let said = machine.refused(&activates("--gpus 2"))?;
-    ensure!(said.contains(&whose(&process)), "{said}");
-    let (_, said) = machine.printed(&activates("--gpus 2 --force"))?;
-    ensure!(said.contains("which does not hold it"), "{said}");
+    let stderr = machine.refused(&activates("--gpus 2"))?;
+    ensure!(stderr.contains(&whose(&process)), "{stderr}");
+    let (_, stderr) = machine.printed(&activates("--gpus 2 --force"))?;
+    ensure!(stderr.contains("which does not hold it"), "{stderr}");
     Ok(())
 }
 
@@ -202,10 +202,10 @@ fn what_is_no_computing_process_of_another_user_outside_keeps_nobody_from_a_devi
         ("root's", used_by(&[roots.pid()])),
     ] {
         let machine = Machine::new(&scenario)?;
-        let (printed, said) = machine.printed(BOTH)?;
+        let (printed, stderr) = machine.printed(BOTH)?;
         ensure!(
-            printed == "0,1\n" && said.is_empty(),
-            "{what}: {printed} {said}"
+            printed == "0,1\n" && stderr.is_empty(),
+            "{what}: {printed} {stderr}"
         );
     }
     Ok(())
@@ -251,8 +251,8 @@ fn a_device_of_which_another_user_cleared_the_attachment_is_not_handed_out() -> 
     fs::write(&path, devices.to_string())?;
     let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
     assert_eq!(machine.printed(one)?, ("1\n".to_owned(), String::new()));
-    let said = machine.refused(BOTH)?;
-    ensure!(said.contains(&whose(&inside)), "{said}");
+    let stderr = machine.refused(BOTH)?;
+    ensure!(stderr.contains(&whose(&inside)), "{stderr}");
     Ok(())
 }
 
@@ -261,22 +261,22 @@ fn who_waits_is_told_whom_for() -> Result<()> {
     require_root();
     let process = sleeper_of(BOB, &ANYTHING)?;
     let machine = Machine::new(&used_by(&[process.pid()]))?;
-    let (mut waiting, said) = loop {
+    let (mut waiting, stderr) = loop {
         let mut waiting = machine
             .command(&BOTH.replace("exec", "exec --wait"))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let said = Lines::of(waiting.stderr.take().context("no stderr")?).next_line()?;
-        if !said.contains(TOO_LATE) {
-            break (waiting, said);
+        let stderr = Lines::of(waiting.stderr.take().context("no stderr")?).next_line()?;
+        if !stderr.contains(TOO_LATE) {
+            break (waiting, stderr);
         }
         patience::ended(&mut waiting)?;
     };
     ensure!(
-        said.starts_with("genv: waiting for devices: next in the queue, device 0 waits for ")
-            && said.contains(&whose(&process)),
-        "{said}"
+        stderr.starts_with("genv: waiting for devices: next in the queue, device 0 waits for ")
+            && stderr.contains(&whose(&process)),
+        "{stderr}"
     );
     machine.drives(&used_by(&[]))?;
     let printed = Lines::of(waiting.stdout.take().context("no stdout")?);
@@ -285,10 +285,10 @@ fn who_waits_is_told_whom_for() -> Result<()> {
     // The wait has a limit.
     machine.drives(&used_by(&[process.pid()]))?;
     let output = machine.output(&BOTH.replace("exec", "exec --wait=300ms"))?;
-    let said = String::from_utf8(output.stderr)?;
+    let stderr = String::from_utf8(output.stderr)?;
     ensure!(
-        output.status.code() == Some(6) && said.contains(&whose(&process)),
-        "{said}"
+        output.status.code() == Some(6) && stderr.contains(&whose(&process)),
+        "{stderr}"
     );
     Ok(())
 }
@@ -300,11 +300,11 @@ fn without_a_driver_devices_are_handed_out_with_a_note() -> Result<()> {
     let machine = Machine::new(&used_by(&[process.pid()]))?;
     machine.printed("genv devices")?;
     fs::remove_file(machine.path().join("libnvidia-ml.so.1"))?;
-    let (printed, said) = machine.printed(BOTH)?;
+    let (printed, stderr) = machine.printed(BOTH)?;
     ensure!(
         printed == "0,1\n"
-            && said.starts_with("genv: it is not known whether other users use device 0, 1, which was attached all the same: "),
-        "{printed} {said}"
+            && stderr.starts_with("genv: it is not known whether other users use device 0, 1, which was attached all the same: "),
+        "{printed} {stderr}"
     );
     machine.hands_both_out_as_genv_1_does()
 }
@@ -345,8 +345,8 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
     holds(&machine, &member, 1)?;
     let one = "genv exec --gpus 1 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'";
     // Alice cannot see whether the process is in Bob's environment. But that environment does not hold the device.
-    let said = machine.refused(one)?;
-    ensure!(said.contains(&whose(&process)), "{said}");
+    let stderr = machine.refused(one)?;
+    ensure!(stderr.contains(&whose(&process)), "{stderr}");
 
     let library = machine.path().join("libnvidia-ml.so.1");
     let state = machine.path().join("state");
@@ -374,12 +374,12 @@ fn what_the_enforcer_publishes_decides_who_is_in_the_way() -> Result<()> {
             enforcer.setup().state_directory(),
             usual.join("genv-enforcer"),
         )?;
-        let said = machine.refused(one)?;
-        ensure!(said.contains(&whose(&process)), "{said}");
+        let stderr = machine.refused(one)?;
+        ensure!(stderr.contains(&whose(&process)), "{stderr}");
         // The driver does not answer.
         fs::rename(&library, machine.path().join("away"))?;
-        let said = machine.refused(one)?;
-        ensure!(said.contains(&whose(&process)), "{said}");
+        let stderr = machine.refused(one)?;
+        ensure!(stderr.contains(&whose(&process)), "{stderr}");
         fs::rename(machine.path().join("away"), &library)?;
         // An exempt process keeps no user from a device.
         enforcer

@@ -44,8 +44,8 @@ fn printed(setup: &Setup, uid: u32, line: &str) -> Result<String> {
         .uid(uid)
         .gid(uid);
     let output = patience::output(&mut command)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{line}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{line}: {stderr}");
     Ok(String::from_utf8(output.stdout)?)
 }
 

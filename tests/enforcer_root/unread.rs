@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use genv_tests::enforcer::{Setup, ends, sleeper, sleeper_of, victim};
+use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper, sleeper_of, victim};
 use genv_tests::hanging::Hanging;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::output;
+use genv_tests::process::Sleeper;
 use genv_tests::root::{FIRST_UID, apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 
@@ -26,13 +27,17 @@ fn with_own_mounts(test: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     })
 }
 
+/// A process that the rule ends once it is on a device, a running enforcer, and a process that hangs.
+fn start() -> Result<(Sleeper, Enforcer, Hanging)> {
+    let setup = Setup::new(&used_by(&[]), CONFIG)?;
+    let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
+    Ok((outside, setup.start()?, Hanging::start(&[])?))
+}
+
 #[test]
 fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
     with_own_mounts(|| {
-        let setup = Setup::new(&used_by(&[]), CONFIG)?;
-        let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
-        let enforcer = setup.start()?;
-        let hanging = Hanging::start(&[])?;
+        let (outside, enforcer, hanging) = start()?;
         let began = Instant::now();
         let record = Environment::new("e", victim(), hanging.pid(), &[0]);
         state::write(&enforcer.setup().genv_directory(), 2, &[record])?;
@@ -48,10 +53,7 @@ fn a_record_that_lists_it_stops_no_cycle() -> Result<()> {
 #[test]
 fn on_a_device_it_hides_no_process_of_another() -> Result<()> {
     with_own_mounts(|| {
-        let setup = Setup::new(&used_by(&[]), CONFIG)?;
-        let outside = sleeper_of(FIRST_UID + 2, &ANYTHING)?;
-        let enforcer = setup.start()?;
-        let hanging = Hanging::start(&[])?;
+        let (outside, enforcer, hanging) = start()?;
         let began = Instant::now();
         let both = used_by(&[hanging.pid(), outside.pid()]);
         enforcer.setup().rewrite_scenario(&both)?;

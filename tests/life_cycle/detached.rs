@@ -23,14 +23,14 @@ fn run(account: &Account, words: &[&str]) -> Result<(i32, String, String)> {
 }
 
 fn start(account: &Account, words: &[&str]) -> Result<String> {
-    let (code, printed, said) = run(account, &[&["exec", "--detach"], words].concat())?;
-    ensure!(code == 0 && said.is_empty(), "{code} {said}");
+    let (code, printed, stderr) = run(account, &[&["exec", "--detach"], words].concat())?;
+    ensure!(code == 0 && stderr.is_empty(), "{code} {stderr}");
     Ok(printed.trim().to_owned())
 }
 
 fn jobs(account: &Account) -> Result<Vec<Value>> {
-    let (code, printed, said) = run(account, &["jobs", "--json"])?;
-    ensure!(code == 0, "{said}");
+    let (code, printed, stderr) = run(account, &["jobs", "--json"])?;
+    ensure!(code == 0, "{stderr}");
     Ok(serde_json::from_str(&printed)?)
 }
 
@@ -73,10 +73,10 @@ fn what_cannot_be_started_is_no_job() -> Result<()> {
         (&["--", "nosuchprogram"], 127, "cannot run nosuchprogram"),
         (&["--gpus", "x", "--", "true"], 2, "--gpus"),
     ] {
-        let (ended, printed, said) = run(&account, &[&["exec", "--detach"], words].concat())?;
+        let (ended, printed, stderr) = run(&account, &[&["exec", "--detach"], words].concat())?;
         ensure!(
-            ended == code && printed.is_empty() && said.contains(part),
-            "{words:?}: {ended} {printed} {said}"
+            ended == code && printed.is_empty() && stderr.contains(part),
+            "{words:?}: {ended} {printed} {stderr}"
         );
     }
     ensure!(jobs(&account)?.is_empty());
@@ -86,8 +86,11 @@ fn what_cannot_be_started_is_no_job() -> Result<()> {
             .is_empty()
     );
     for command in ["logs", "wait", "stop"] {
-        let (code, _, said) = run(&account, &[command, "1"])?;
-        ensure!(code == 1 && said.contains("there is no job 1"), "{said}");
+        let (code, _, stderr) = run(&account, &[command, "1"])?;
+        ensure!(
+            code == 1 && stderr.contains("there is no job 1"),
+            "{stderr}"
+        );
     }
     Ok(())
 }
@@ -119,8 +122,8 @@ fn a_job_is_stopped_by_sigterm_and_then_by_sigkill() -> Result<()> {
         })?;
     }
     assert_eq!(run(&account, &["stop", "1"])?.0, 0);
-    let (code, _, said) = run(&account, &["stop", "2", "--timeout", "300ms"])?;
-    ensure!(code == 0 && said.contains("got SIGKILL"), "{said}");
+    let (code, _, stderr) = run(&account, &["stop", "2", "--timeout", "300ms"])?;
+    ensure!(code == 0 && stderr.contains("got SIGKILL"), "{stderr}");
     let codes: Vec<_> = jobs(&account)?
         .iter()
         .map(|job| job["exit_code"].as_u64())
@@ -169,8 +172,8 @@ fn a_job_goes_on_without_the_program_that_waits_for_it() -> Result<()> {
     run(&account, &["stop", "1"])?;
     ensure!(!is_alive(running));
     assert_eq!(jobs(&account)?[0]["state"], "lost");
-    let (code, _, said) = run(&account, &["wait", "1"])?;
-    ensure!(code == 1 && said.contains("nothing saw how"), "{said}");
+    let (code, _, stderr) = run(&account, &["wait", "1"])?;
+    ensure!(code == 1 && stderr.contains("nothing saw how"), "{stderr}");
     let (_, found, _) = run(&account, &["envs", "--no-header"])?;
     ensure!(found.is_empty(), "{found}");
     Ok(())

@@ -96,11 +96,11 @@ fn what_is_no_lock_stops_no_command_and_its_owner_is_named() -> Result<()> {
         fs::remove_file(&lock)?;
         plant(&lock)?;
         let done = output(&mut genv(&account, &exec)?)?;
-        let said = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{what}: {said}");
+        let stderr = String::from_utf8(done.stderr)?;
+        ensure!(done.status.success(), "{what}: {stderr}");
         ensure!(
-            said.contains("genv.lock is no lock") && said.contains("of user "),
-            "{what}: {said}"
+            stderr.contains("genv.lock is no lock") && stderr.contains("of user "),
+            "{what}: {stderr}"
         );
         let found = fs::symlink_metadata(&lock)?;
         ensure!(found.is_file(), "{what}: {found:?}");
@@ -134,9 +134,9 @@ fn who_holds_the_lock_of_the_folder_is_named_to_all_who_wait() -> Result<()> {
     let both = [start()?, start()?];
     for child in both {
         let done = child.wait_with_output()?;
-        let said = String::from_utf8(done.stderr)?;
-        ensure!(done.status.code() == Some(6), "{}: {said}", done.status);
-        ensure!(said.contains(&held), "{said}");
+        let stderr = String::from_utf8(done.stderr)?;
+        ensure!(done.status.code() == Some(6), "{}: {stderr}", done.status);
+        ensure!(stderr.contains(&held), "{stderr}");
     }
     holder.kill()?;
     ensure!(
@@ -157,9 +157,9 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
         fs::remove_file(&file)?;
         plant(&file)?;
         let done = output(&mut genv(&account, &["exec", "--gpus=1", "--", "true"])?)?;
-        let said = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{what}: {said}");
-        let content = fs::read(&file).with_context(|| format!("{what}: {said}"))?;
+        let stderr = String::from_utf8(done.stderr)?;
+        ensure!(done.status.success(), "{what}: {stderr}");
+        let content = fs::read(&file).with_context(|| format!("{what}: {stderr}"))?;
         let content: Value = serde_json::from_slice(&content)?;
         let changes = content["changes"].as_array().context("no changes")?;
         ensure!(
@@ -167,8 +167,8 @@ fn what_stands_in_the_place_of_confirmations_is_put_aside() -> Result<()> {
             "{what}: {content:#}"
         );
         // Only a folder cannot be replaced.
-        let is_named = said.contains("of user ") && said.contains("is kept as");
-        ensure!(is_named == (*what == "a full folder"), "{what}: {said}");
+        let is_named = stderr.contains("of user ") && stderr.contains("is kept as");
+        ensure!(is_named == (*what == "a full folder"), "{what}: {stderr}");
     }
     Ok(())
 }
@@ -192,9 +192,9 @@ fn a_lease_on_a_state_file_stops_no_command_and_its_user_is_named() -> Result<()
     let eid = Lines::of(job.stdout.take().context("no stdout")?).next_line()?;
     let run = |words: &[&str]| -> Result<(String, String)> {
         let done = output(&mut genv(&account, words)?)?;
-        let said = String::from_utf8(done.stderr)?;
-        ensure!(done.status.success(), "{words:?}: {said}");
-        Ok((String::from_utf8(done.stdout)?, said))
+        let stderr = String::from_utf8(done.stderr)?;
+        ensure!(done.status.success(), "{words:?}: {stderr}");
+        Ok((String::from_utf8(done.stdout)?, stderr))
     };
     let exec = ["exec", "--gpus=1", "--", "true"];
     for name in [
@@ -204,20 +204,20 @@ fn a_lease_on_a_state_file_stops_no_command_and_its_user_is_named() -> Result<()
         "genv-members.json",
     ] {
         let _lease = lease(&account.state().join(name))?;
-        let (devices, said) = run(&["devices"]).context(name)?;
+        let (devices, stderr) = run(&["devices"]).context(name)?;
         ensure!(devices.contains(&eid), "{name}: {devices}");
         let is_needed = name == "envs.json" || name == "devices.json";
         ensure!(
-            said.contains("has a lease on it") == is_needed,
-            "{name}: {said}"
+            stderr.contains("has a lease on it") == is_needed,
+            "{name}: {stderr}"
         );
-        let (_, said) = run(&exec).context(name)?;
+        let (_, stderr) = run(&exec).context(name)?;
         ensure!(
-            said.contains("has a lease on it") && said.contains("is kept as"),
-            "{name}: {said}"
+            stderr.contains("has a lease on it") && stderr.contains("is kept as"),
+            "{name}: {stderr}"
         );
-        let (_, said) = run(&exec).context(name)?;
-        ensure!(said.is_empty(), "{name}: {said}");
+        let (_, stderr) = run(&exec).context(name)?;
+        ensure!(stderr.is_empty(), "{name}: {stderr}");
         let (devices, _) = run(&["devices"])?;
         ensure!(devices.contains(&eid), "{name}: {devices}");
     }

@@ -12,7 +12,7 @@ use crate::terminal::{ready, set_up, succeed};
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
 /// The lines of genv in the output of a command.
-fn said(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
+fn printed(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
     let shown = succeed(terminal, line)?;
     // fish prints invisible characters before the line.
     let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
@@ -22,8 +22,8 @@ fn said(terminal: &mut Terminal, line: &str) -> Result<Vec<String>> {
 /// Runs command lines and compares genv's line for each.
 fn tells(terminal: &mut Terminal, story: &[(&str, &str)]) -> Result<()> {
     for (line, expected) in story {
-        let said = said(terminal, line)?;
-        ensure!(said == [*expected], "{terminal:?}: {line}: {said:#?}");
+        let lines = printed(terminal, line)?;
+        ensure!(lines == [*expected], "{terminal:?}: {line}: {lines:#?}");
     }
     Ok(())
 }
@@ -165,12 +165,12 @@ fn nothing_is_said_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
             "genv detach --quiet",
             "genv deactivate -q",
             // Output to a file has no reader at a terminal.
-            "genv activate --gpus 1 2>said; genv attach --count 2 2>>said; genv deactivate 2>>said",
+            "genv activate --gpus 1 2>stderr; genv attach --count 2 2>>stderr; genv deactivate 2>>stderr",
         ] {
-            let said = said(&mut terminal, line)?;
-            ensure!(said.is_empty(), "{shell}: {line}: {said:#?}");
+            let lines = printed(&mut terminal, line)?;
+            ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
         }
-        ensure!(fs::read_to_string(account.home().join("said"))?.is_empty());
+        ensure!(fs::read_to_string(account.home().join("stderr"))?.is_empty());
         // A script from an interactive shell has the terminal as its stderr.
         fs::write(account.home().join("script"), script(shell))?;
         let name = shell.name();

@@ -62,10 +62,10 @@ fn refused_by_name(folder: &Path) -> Result<()> {
     );
     drop((asked, database));
     let refused = refused.wait_with_output()?;
-    let said = String::from_utf8(refused.stderr)?;
-    ensure!(refused.status.code() == Some(1), "{said}");
+    let stderr = String::from_utf8(refused.stderr)?;
+    ensure!(refused.status.code() == Some(1), "{stderr}");
     let expected = format!("of the user alice({ALICE}): that is for them and for root");
-    ensure!(said.contains(&expected), "{said}");
+    ensure!(stderr.contains(&expected), "{stderr}");
     Ok(())
 }
 

@@ -99,7 +99,7 @@ pub enum LockError {
 }
 
 /// The lock file changes at each attempt.
-pub(super) const REPLACED: NoLock = NoLock::Foreign("somebody replaces it again and again");
+pub(super) const REPLACED: NoLock = NoLock::Foreign("another user replaces it again and again");
 
 /// An exclusive lock (flock(2)), released when the value is dropped or the process ends. Programs that
 /// it starts do not inherit it.

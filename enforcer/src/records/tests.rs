@@ -10,14 +10,14 @@ mod taken;
 
 /// A machine where these processes live, what their user confirmed, and what their environment variables name.
 #[derive(Default)]
-struct Told {
+struct FakeWitness {
     living: BTreeMap<u32, u32>,
     confirmed: Vec<Confirmed>,
     named: BTreeMap<u32, Named>,
     uptime_seconds: Option<f64>,
 }
 
-impl Told {
+impl FakeWitness {
     /// A command of the user's did this now.
     fn confirm(&mut self, eid: &str, change: ConfirmedChange) {
         self.confirmed.push(Confirmed {
@@ -38,7 +38,7 @@ impl Told {
     }
 }
 
-impl Witness for Told {
+impl Witness for FakeWitness {
     fn lives(&mut self, member: Member) -> Option<u32> {
         self.living.get(&member.pid).copied()
     }
@@ -89,30 +89,31 @@ fn is_attached(counting: &Counting) -> bool {
 
 #[test]
 fn only_what_was_confirmed_after_it_was_seen_counts() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
     let mut records = Records::default();
-    let mut count =
-        |told: &mut Told, attached| records.count(&lab(attached), Some(("gpu01", told)), NOON);
-    assert!(is_attached(&count(&mut told, true)));
-    told.confirmed = vec![released(NOON - 1.0)];
-    let counting = count(&mut told, false);
+    let mut count = |witness: &mut FakeWitness, attached| {
+        records.count(&lab(attached), Some(("gpu01", witness)), NOON)
+    };
+    assert!(is_attached(&count(&mut witness, true)));
+    witness.confirmed = vec![released(NOON - 1.0)];
+    let counting = count(&mut witness, false);
     assert!(
         is_attached(&counting),
         "a confirmation of before is of another attachment"
     );
     assert_eq!(counting.disputed[0].why, "device 0 was taken from it");
     assert_eq!(counting.numbers["gpu01"], 1);
-    told.confirmed.push(released(NOON + 1.0));
-    let counting = count(&mut told, false);
+    witness.confirmed.push(released(NOON + 1.0));
+    let counting = count(&mut witness, false);
     assert!(!is_attached(&counting));
     assert_eq!(counting.disputed, []);
 }
 
 #[test]
 fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
     let mut records = Records::default();
     let mut count = |lists_devices: bool, memory_bytes: u64| {
         let mut hosts = lab(true);
@@ -123,7 +124,7 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
             snapshot.processes.clear();
         }
         records
-            .count(&hosts, Some(("gpu01", &mut told)), NOON)
+            .count(&hosts, Some(("gpu01", &mut witness)), NOON)
             .disputed
     };
     assert_eq!(count(false, 2), []);
@@ -163,15 +164,15 @@ fn an_age_is_the_smallest_that_is_borne_out() {
 
 #[test]
 fn a_clock_that_is_turned_makes_no_environment_older() {
-    let mut told = Told::default();
+    let mut witness = FakeWitness::default();
     let mut records = Records::default();
     for (seconds, clock_seconds) in [(0.0, 0.0), (1.0, 8.0 * 86_400.0), (2.0, -86_400.0)] {
-        told.uptime_seconds = Some(100.0 + seconds);
+        witness.uptime_seconds = Some(100.0 + seconds);
         let now = NOON + clock_seconds;
         let mut hosts = lab(true);
         let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
         snapshot.timestamp_seconds = now;
-        let counting = records.count(&hosts, Some(("gpu01", &mut told)), now);
+        let counting = records.count(&hosts, Some(("gpu01", &mut witness)), now);
         let snapshot = counting.hosts[0].snapshot.as_deref();
         let snapshot = snapshot.or(hosts[0].snapshot.as_deref()).unwrap();
         let created = snapshot.environments[0].created_timestamp_seconds.unwrap();
@@ -225,21 +226,21 @@ fn two_environments(pid: u32, are_there: bool) -> Vec<HostSnapshot> {
 
 #[test]
 fn a_process_of_a_removed_record_counts_in_no_other_of_its_user() {
-    let mut told = Told::default();
-    told.living.extend([7, 8].map(|pid| (pid, uid("alice"))));
+    let mut witness = FakeWitness::default();
+    witness.living.extend([7, 8].map(|pid| (pid, uid("alice"))));
     let mut records = Records::default();
-    let mut count = |told: &mut Told, pid, are_there| {
+    let mut count = |witness: &mut FakeWitness, pid, are_there| {
         let hosts = two_environments(pid, are_there);
-        place(&records.count(&hosts, Some(("gpu01", told)), NOON))
+        place(&records.count(&hosts, Some(("gpu01", witness)), NOON))
     };
     for are_there in [true, false, true] {
-        assert_eq!(count(&mut told, 100, are_there), "e2", "{are_there}");
+        assert_eq!(count(&mut witness, 100, are_there), "e2", "{are_there}");
     }
     // One that is started meanwhile goes by what it names, and by the files as soon as they are there again.
-    told.name(101, "e2", &[0]);
-    assert_eq!(count(&mut told, 101, false), "e2");
-    assert_eq!(count(&mut told, 102, false), "e1");
-    assert_eq!(count(&mut told, 102, true), "e2");
+    witness.name(101, "e2", &[0]);
+    assert_eq!(count(&mut witness, 101, false), "e2");
+    assert_eq!(count(&mut witness, 102, false), "e1");
+    assert_eq!(count(&mut witness, 102, true), "e2");
 }
 
 fn eids(counting: &Counting) -> Vec<&str> {
@@ -248,10 +249,10 @@ fn eids(counting: &Counting) -> Vec<&str> {
     environments.map(|it| it.eid.as_str()).collect()
 }
 
-fn first_seen(told: &mut Told, hosts: &[HostSnapshot]) -> Records {
-    told.living.insert(7, uid("alice"));
+fn first_seen(witness: &mut FakeWitness, hosts: &[HostSnapshot]) -> Records {
+    witness.living.insert(7, uid("alice"));
     let mut records = Records::default();
-    records.count(hosts, Some(("gpu01", told)), NOON);
+    records.count(hosts, Some(("gpu01", witness)), NOON);
     // As after a restart.
     serde_json::from_value(serde_json::to_value(&records).unwrap()).unwrap()
 }
@@ -261,11 +262,11 @@ fn a_later_record_takes_no_living_member_from_the_first() {
     let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("forged", &[1])];
     let renamed: [(&str, &[u32]); 1] = [("forged", &[])];
     for later in [&both[..], &renamed[..]] {
-        let mut told = Told::default();
-        let mut records = first_seen(&mut told, &files(Some("e1"), &both[..1]));
+        let mut witness = FakeWitness::default();
+        let mut records = first_seen(&mut witness, &files(Some("e1"), &both[..1]));
         for _ in 0..2 {
             let now = files(Some("forged"), later);
-            let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+            let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
             assert_eq!(place(&counting), "e1", "{later:?}");
             // The limits of its user see it, and may take back what it holds.
             assert_eq!(eids(&counting), ["e1", "forged"], "{later:?}");
@@ -290,16 +291,20 @@ fn a_later_record_takes_no_living_member_from_the_first() {
 #[test]
 fn a_process_that_is_seen_first_in_a_later_record_of_a_known_member_is_unknown() {
     let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("forged", &[1])];
-    let mut told = Told::default();
+    let mut witness = FakeWitness::default();
     let mut without = files(None, &both[..1]);
     let snapshot = without[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
     snapshot.processes.clear();
-    let mut records = first_seen(&mut told, &without);
+    let mut records = first_seen(&mut witness, &without);
     let now = files(Some("forged"), &both);
-    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(place(&counting), "unknown");
     // Where its user's first record has it again, it is there.
-    let counting = records.count(&files(Some("e1"), &both), Some(("gpu01", &mut told)), NOON);
+    let counting = records.count(
+        &files(Some("e1"), &both),
+        Some(("gpu01", &mut witness)),
+        NOON,
+    );
     assert_eq!(place(&counting), "e1");
 }
 
@@ -307,17 +312,17 @@ fn a_process_that_is_seen_first_in_a_later_record_of_a_known_member_is_unknown()
 fn a_member_that_its_user_moves_is_in_the_other_environment() {
     let moved: [(&str, &[u32]); 1] = [("e2", &[0])];
     for change in [ConfirmedChange::Ended, ConfirmedChange::Left { pid: 7 }] {
-        let mut told = Told::default();
-        let mut records = first_seen(&mut told, &files(Some("e1"), &[("e1", &[0])]));
-        told.confirmed = vec![Confirmed {
+        let mut witness = FakeWitness::default();
+        let mut records = first_seen(&mut witness, &files(Some("e1"), &[("e1", &[0])]));
+        witness.confirmed = vec![Confirmed {
             process: None,
             eid: "e1".to_owned(),
             at_seconds: NOON + 1.0,
             change,
         }];
-        told.confirm("e2", ConfirmedChange::Joined { pid: 7 });
+        witness.confirm("e2", ConfirmedChange::Joined { pid: 7 });
         let now = files(Some("e2"), &moved);
-        let counting = records.count(&now, Some(("gpu01", &mut told)), NOON + 2.0);
+        let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON + 2.0);
         assert_eq!(place(&counting), "e2");
         assert_eq!(eids(&counting), ["e2"]);
         assert_eq!(counting.disputed, []);
@@ -347,56 +352,56 @@ fn unconfirmed(counting: &Counting) -> Vec<(&'static str, u32)> {
 
 #[test]
 fn a_process_outside_enters_an_environment_that_has_its_devices_if_its_user_joined_it() {
-    let mut told = Told::default();
-    let mut records = first_seen(&mut told, &files(None, &[]));
-    let mut count = |told: &mut Told, devices: &[u32]| {
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(None, &[]));
+    let mut count = |witness: &mut FakeWitness, devices: &[u32]| {
         let now = files(Some("later"), &[("later", devices)]);
-        place(&records.count(&now, Some(("gpu01", told)), NOON))
+        place(&records.count(&now, Some(("gpu01", witness)), NOON))
     };
-    assert_eq!(count(&mut told, &[1]), "outside");
-    assert_eq!(count(&mut told, &[0, 1]), "unknown");
-    told.confirm("later", ConfirmedChange::Joined { pid: 7 });
-    assert_eq!(count(&mut told, &[1]), "outside");
-    assert_eq!(count(&mut told, &[0, 1]), "later");
+    assert_eq!(count(&mut witness, &[1]), "outside");
+    assert_eq!(count(&mut witness, &[0, 1]), "unknown");
+    witness.confirm("later", ConfirmedChange::Joined { pid: 7 });
+    assert_eq!(count(&mut witness, &[1]), "outside");
+    assert_eq!(count(&mut witness, &[0, 1]), "later");
 }
 
 #[test]
 fn a_device_that_came_later_is_its_users_by_a_command_or_by_a_process_that_sees_it() {
     let before: [(&str, &[u32]); 1] = [("e1", &[0])];
     let after: [(&str, &[u32]); 1] = [("e1", &[0, 1])];
-    let mut told = Told::default();
-    let seen = first_seen(&mut told, &files(Some("e1"), &before));
+    let mut witness = FakeWitness::default();
+    let seen = first_seen(&mut witness, &files(Some("e1"), &before));
     let now = files(Some("e1"), &after);
-    let count = |told: &mut Told| {
+    let count = |witness: &mut FakeWitness| {
         let mut records = seen.clone();
-        let mut counting = records.count(&now, Some(("gpu01", told)), NOON);
+        let mut counting = records.count(&now, Some(("gpu01", witness)), NOON);
         // It stays so.
         for _ in 0..2 {
-            let again = records.count(&now, Some(("gpu01", told)), NOON);
+            let again = records.count(&now, Some(("gpu01", witness)), NOON);
             assert_eq!(again.unconfirmed, counting.unconfirmed);
             counting = again;
         }
         counting
     };
-    let counting = count(&mut told);
+    let counting = count(&mut witness);
     assert_eq!(unconfirmed(&counting), [("e1", 1)]);
     let why = "device 1 came to it, and nothing shows that its user did that";
     assert_eq!(counting.disputed[0].why, why);
     assert!(is_attached(&counting), "it helps");
     // Another device, another environment.
-    told.confirm("e1", ConfirmedChange::Attached { gpu: 0 });
-    told.confirm("e2", ConfirmedChange::Attached { gpu: 1 });
-    told.name(100, "e1", &[0]);
-    assert_eq!(unconfirmed(&count(&mut told)), [("e1", 1)]);
-    told.name(100, "e1", &[0, 1]);
-    let counting = count(&mut told);
+    witness.confirm("e1", ConfirmedChange::Attached { gpu: 0 });
+    witness.confirm("e2", ConfirmedChange::Attached { gpu: 1 });
+    witness.name(100, "e1", &[0]);
+    assert_eq!(unconfirmed(&count(&mut witness)), [("e1", 1)]);
+    witness.name(100, "e1", &[0, 1]);
+    let counting = count(&mut witness);
     assert_eq!(
         (unconfirmed(&counting), counting.disputed.len()),
         (vec![], 0)
     );
-    told.named.clear();
-    told.confirm("e1", ConfirmedChange::Attached { gpu: 1 });
-    let counting = count(&mut told);
+    witness.named.clear();
+    witness.confirm("e1", ConfirmedChange::Attached { gpu: 1 });
+    let counting = count(&mut witness);
     assert_eq!(
         (unconfirmed(&counting), counting.disputed.len()),
         (vec![], 0)
@@ -410,9 +415,9 @@ fn a_later_record_is_its_users_by_a_command_or_by_a_process_that_names_it() {
     let snapshot = nothing[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
     snapshot.processes.clear();
     let now = files(Some("later"), &new);
-    let is_users = |told: &mut Told| {
-        let mut records = first_seen(told, &nothing);
-        let counting = records.count(&now, Some(("gpu01", told)), NOON);
+    let is_users = |witness: &mut FakeWitness| {
+        let mut records = first_seen(witness, &nothing);
+        let counting = records.count(&now, Some(("gpu01", witness)), NOON);
         match (&unconfirmed(&counting)[..], place(&counting).as_str()) {
             ([], "later") => true,
             ([("later", 0)], "unknown") => {
@@ -423,35 +428,35 @@ fn a_later_record_is_its_users_by_a_command_or_by_a_process_that_names_it() {
             other => panic!("{other:?}"),
         }
     };
-    let mut told = Told::default();
-    assert!(!is_users(&mut told));
-    told.confirm("later", ConfirmedChange::Joined { pid: 8 });
-    assert!(!is_users(&mut told), "another process joined it");
-    told.confirm("later", ConfirmedChange::Joined { pid: 7 });
-    assert!(is_users(&mut told));
+    let mut witness = FakeWitness::default();
+    assert!(!is_users(&mut witness));
+    witness.confirm("later", ConfirmedChange::Joined { pid: 8 });
+    assert!(!is_users(&mut witness), "another process joined it");
+    witness.confirm("later", ConfirmedChange::Joined { pid: 7 });
+    assert!(is_users(&mut witness));
     for named in [7, 100] {
-        let mut told = Told::default();
-        told.name(named, "another", &[]);
-        assert!(!is_users(&mut told));
-        told.name(named, "later", &[]);
+        let mut witness = FakeWitness::default();
+        witness.name(named, "another", &[]);
+        assert!(!is_users(&mut witness));
+        witness.name(named, "later", &[]);
         // The member that names it shows whose it is; the process is in it by its own word or by that member.
-        assert!(is_users(&mut told), "{named}");
+        assert!(is_users(&mut witness), "{named}");
         // What its user ended is not begun again by what still names it.
-        told.confirm("later", ConfirmedChange::Ended);
-        assert!(!is_users(&mut told));
+        witness.confirm("later", ConfirmedChange::Ended);
+        assert!(!is_users(&mut witness));
     }
 }
 
 #[test]
 fn who_joins_a_second_environment_is_in_both() {
     let both: [(&str, &[u32]); 2] = [("e1", &[0]), ("e2", &[1])];
-    let mut told = Told::default();
-    let mut records = first_seen(&mut told, &files(Some("e1"), &both[..1]));
+    let mut witness = FakeWitness::default();
+    let mut records = first_seen(&mut witness, &files(Some("e1"), &both[..1]));
     let now = files(Some("e1"), &both);
-    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(unconfirmed(&counting), [("e2", 1)]);
-    told.confirm("e2", ConfirmedChange::Joined { pid: 7 });
-    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    witness.confirm("e2", ConfirmedChange::Joined { pid: 7 });
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert_eq!(
         (unconfirmed(&counting), counting.disputed.len()),
         (vec![], 0)
@@ -462,11 +467,11 @@ fn who_joins_a_second_environment_is_in_both() {
 #[test]
 fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bears_it_out() {
     let seen: [(&str, &[u32]); 1] = [("e1", &[0])];
-    let mut told = Told::default();
+    let mut witness = FakeWitness::default();
     let mut without = files(None, &seen);
     let snapshot = without[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
     snapshot.processes.clear();
-    let records = first_seen(&mut told, &without);
+    let records = first_seen(&mut witness, &without);
     let mut now = files(Some("e1"), &seen);
     let snapshot = now[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
     Arc::make_mut(&mut snapshot.environments[0])
@@ -475,17 +480,17 @@ fn a_member_that_came_later_makes_its_new_processes_unknown_until_something_bear
             pid: 9,
             start_time_ticks: 90,
         });
-    told.living.insert(9, uid("alice"));
-    let at = |told: &mut Told| {
-        let counting = records.clone().count(&now, Some(("gpu01", told)), NOON);
+    witness.living.insert(9, uid("alice"));
+    let at = |witness: &mut FakeWitness| {
+        let counting = records.clone().count(&now, Some(("gpu01", witness)), NOON);
         (place(&counting), counting.disputed.len())
     };
-    assert_eq!(at(&mut told), ("unknown".to_owned(), 1));
-    told.name(100, "e1", &[]);
-    assert_eq!(at(&mut told), ("e1".to_owned(), 1));
-    told.named.clear();
-    told.confirm("e1", ConfirmedChange::Joined { pid: 9 });
-    assert_eq!(at(&mut told), ("e1".to_owned(), 0));
+    assert_eq!(at(&mut witness), ("unknown".to_owned(), 1));
+    witness.name(100, "e1", &[]);
+    assert_eq!(at(&mut witness), ("e1".to_owned(), 1));
+    witness.named.clear();
+    witness.confirm("e1", ConfirmedChange::Joined { pid: 9 });
+    assert_eq!(at(&mut witness), ("e1".to_owned(), 0));
 }
 
 #[test]

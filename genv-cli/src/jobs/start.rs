@@ -60,13 +60,13 @@ impl Detached {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start a job: cannot run genv once more")?;
-        let mut said = Vec::new();
+        let mut answer = Vec::new();
         if let Some(mut stdout) = child.stdout.take() {
             stdout
-                .read_to_end(&mut said)
+                .read_to_end(&mut answer)
                 .context("cannot start a job")?;
         }
-        if said != STARTED {
+        if answer != STARTED {
             let status = child.wait().context("cannot start a job")?;
             handed_on(exit_code(status))?;
             return Err(anyhow!(

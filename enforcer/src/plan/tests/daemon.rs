@@ -168,6 +168,12 @@ impl Daemon {
     }
 }
 
+/// Steps with their times: `60 report`.
+pub(super) fn lines(steps: &[(f64, StepKind)]) -> Vec<String> {
+    let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
+    steps.iter().map(line).collect()
+}
+
 /// Steps in short: `terminate 4242`, `detach e1:0 (4242)`, `warn 1/2`.
 pub(super) fn short(kind: &StepKind) -> String {
     match kind {

@@ -44,11 +44,6 @@ fn damage(lab: &mut Lab) {
     lab.hosts[0].collectors.insert("state".to_owned(), status);
 }
 
-fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
-    let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
-    steps.iter().map(line).collect()
-}
-
 #[test]
 fn who_is_unknown_now_and_then_is_ended_all_the_same_and_not_sooner() {
     let mut daemon = Daemon::new(vec![outside(0)]);
@@ -64,7 +59,7 @@ fn who_is_unknown_now_and_then_is_ended_all_the_same_and_not_sooner() {
     }
     // 30 s of each minute are seen.
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         ["90 report", "90 warn 1/1", "210 terminate 10"]
     );
     // Whoever stays unknown is neither ended nor forgotten.
@@ -72,7 +67,7 @@ fn who_is_unknown_now_and_then_is_ended_all_the_same_and_not_sooner() {
     daemon.run(&with("bob", 10), 100);
     assert_eq!(daemon.run(&hidden("bob", 10), 7200), []);
     let steps = daemon.run(&with("bob", 10), 100);
-    assert_eq!(told(&steps), ["7330 terminate 10"]);
+    assert_eq!(lines(&steps), ["7330 terminate 10"]);
     // It ended: nothing is unknown.
     let mut daemon = Daemon::new(vec![outside(0)]);
     daemon.run(&with("bob", 10), 100);
@@ -139,11 +134,11 @@ fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
         let lab = if cycle % 3 == 2 { &damaged } else { &lab(true) };
         steps.extend(daemon.run(lab, 10));
     }
-    let told = told(&steps);
-    assert!(told.contains(&"60 detach e2:3".to_owned()), "{told:?}");
+    let lines = lines(&steps);
+    assert!(lines.contains(&"60 detach e2:3".to_owned()), "{lines:?}");
     assert!(
-        told.iter().any(|step| step.ends_with("detach e1:1")),
-        "{told:?}"
+        lines.iter().any(|step| step.ends_with("detach e1:1")),
+        "{lines:?}"
     );
     // bob gave one back while a record of alice's is damaged: his violation is over.
     let mut daemon = Daemon::new(vec![rule]);
@@ -163,7 +158,7 @@ fn another_process_goes_on_where_the_last_one_was_and_after_the_time_of_the_rule
         steps.extend(daemon.run(&Lab::new(1, 2), pause));
         steps.extend(daemon.run(&with("bob", 11), 40));
         steps.extend(daemon.run(&with("bob", 12), 200));
-        told(&steps)
+        lines(&steps)
     };
     // Of the 60 s after the warning, 30 were seen of the first; what a cycle sees first adds nothing.
     assert_eq!(
@@ -196,7 +191,7 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
     let carol = with("bob", 11).process("gpu01", 12, "carol", None, &[(0, GIB)]);
     let steps = daemon.run(&carol, 300);
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         [
             "110 report",
             "140 terminate 11",
@@ -211,7 +206,7 @@ fn who_starts_the_next_process_before_the_last_one_ends_goes_on_too_and_nobody_e
     let mut elsewhere = with("bob", 11);
     elsewhere.pid("gpu01", 11).devices[0].index = DeviceIndex::gpu(1);
     let steps = daemon.run(&elsewhere, 100);
-    assert_eq!(told(&steps), ["160 report", "160 warn 1/1"]);
+    assert_eq!(lines(&steps), ["160 report", "160 warn 1/1"]);
 }
 
 /// Devices that alice, who may have two of eight, holds on average if she takes all of them again one cycle after they were

@@ -28,17 +28,12 @@ fn uses(processes: &[(u32, u64)]) -> Lab {
     })
 }
 
-fn told(steps: &[(f64, StepKind)]) -> Vec<String> {
-    let line = |(at, kind): &(f64, StepKind)| format!("{at} {}", short(kind));
-    steps.iter().map(line).collect()
-}
-
 #[test]
 fn a_process_that_does_not_go_is_told_once_and_nobody_else_goes_for_it() {
     let lab = uses(&[(10, 8), (11, 6)]);
     let mut daemon = Daemon::new(vec![memory_rule(Action::Terminate)]);
     assert_eq!(
-        told(&daemon.run(&lab, 1000)),
+        lines(&daemon.run(&lab, 1000)),
         ["20 report", "20 warn 1/1", "50 terminate 11"]
     );
     let plan = daemon.plan(&lab);
@@ -58,7 +53,7 @@ fn what_comes_after_the_action_is_warned_of_anew() {
     daemon.run(&uses(&[(10, 8), (11, 6)]), 100);
     // 11 does not go, and 12 comes.
     let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
-    assert_eq!(told(&steps), ["120 warn 1/1", "150 terminate 12"]);
+    assert_eq!(lines(&steps), ["120 warn 1/1", "150 terminate 12"]);
 }
 
 #[test]
@@ -66,12 +61,12 @@ fn while_a_kill_waits_for_its_grace_nobody_new_is_ended_with_it() {
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
     let steps = daemon.run(&uses(&[(10, 8), (11, 6)]), 80);
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         ["20 report", "20 warn 1/1", "50 terminate 11"]
     );
     let steps = daemon.run(&uses(&[(10, 8), (11, 6), (12, 7)]), 1000);
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         [
             "110 kill 11",
             "140 warn 1/1",
@@ -87,7 +82,7 @@ fn promise_18_one_sigkill_and_no_loop() {
     let mut daemon = Daemon::new(vec![memory_rule(Action::Kill)]);
     let steps = daemon.run(&lab, 2 * 3600);
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         ["20 report", "20 warn 1/1", "50 terminate 10", "110 kill 10"]
     );
     let stage = daemon.plan(&lab).violations[0].stage.clone();
@@ -155,10 +150,10 @@ fn what_was_postponed_is_done_later_without_a_new_warning() {
         steps.extend(plan.steps.into_iter().map(|step| (at, step.kind)));
         daemon.now_seconds += 10.0;
     }
-    let told = told(&steps);
-    assert_eq!(told[..3], ["20 report", "20 warn 1/1", "50 terminate 11"]);
-    assert!(told[3..].iter().all(|step| step.ends_with("terminate 10")));
-    assert_eq!(told.last().unwrap(), "100 terminate 10");
+    let lines = lines(&steps);
+    assert_eq!(lines[..3], ["20 report", "20 warn 1/1", "50 terminate 11"]);
+    assert!(lines[3..].iter().all(|step| step.ends_with("terminate 10")));
+    assert_eq!(lines.last().unwrap(), "100 terminate 10");
 }
 
 #[test]
@@ -180,13 +175,13 @@ fn who_attaches_again_is_warned_again() {
     };
     let mut daemon = Daemon::new(vec![rule]);
     let steps = daemon.run(&lab(100.0), 60);
-    assert_eq!(told(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
+    assert_eq!(lines(&steps), ["20 report", "20 warn 1/1", "50 detach a:1"]);
     // The environment attaches the device again.
     let steps = daemon.run(&lab(-55.0), 60);
-    assert_eq!(told(&steps), ["80 warn 1/1", "110 detach a:1"]);
+    assert_eq!(lines(&steps), ["80 warn 1/1", "110 detach a:1"]);
     // The old record again, without the time of its writing.
     let steps = daemon.run(&lab(-55.0), 60);
-    assert_eq!(told(&steps), ["140 warn 1/1", "170 detach a:1"]);
+    assert_eq!(lines(&steps), ["140 warn 1/1", "170 detach a:1"]);
 }
 
 /// Rules that take the device of a lab in which alice holds one device of each host.
@@ -236,7 +231,7 @@ fn a_device_whose_old_record_is_restored_is_taken_again_by_the_next_look() {
         let every_look: Vec<_> = every_look
             .map(|(at, deed)| format!("{at} {deed}"))
             .collect();
-        assert_eq!(told(rest), every_look, "{name}");
+        assert_eq!(lines(rest), every_look, "{name}");
         assert!(rest.len() > 2, "{name}: {rest:?}");
     }
 }
@@ -298,7 +293,7 @@ fn a_violation_that_is_gone_is_forgotten() {
     daemon.run(&uses(&[(10, 9)]), 10);
     let steps = daemon.run(&uses(&[(10, 20)]), 1000);
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         ["70 report", "70 warn 1/1", "100 terminate 10"]
     );
     daemon.run(&uses(&[]), 10);
@@ -345,7 +340,7 @@ fn what_was_only_rehearsed_counts_for_nothing_once_it_is_done() {
     }
     // Seen anew from 1000 on.
     assert_eq!(
-        told(&steps),
+        lines(&steps),
         ["1020 warn 1/1", "1050 terminate 10", "1110 kill 10"]
     );
 }

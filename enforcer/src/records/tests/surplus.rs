@@ -37,21 +37,21 @@ fn beside(lab: &Lab, memory_bytes: u64, has_process: bool) -> Vec<HostSnapshot> 
 #[test]
 fn what_others_write_takes_no_place_from_what_a_user_makes() {
     for (users, each) in [(1, 256), (1, 300), (41, 200)] {
-        let mut told = Told::default();
-        told.living.insert(7, uid("alice"));
-        told.name(100, "own", &[0]);
+        let mut witness = FakeWitness::default();
+        witness.living.insert(7, uid("alice"));
+        witness.name(100, "own", &[0]);
         let mut records = Records::default();
-        let mut count = |hosts: &[HostSnapshot], told: &mut Told| {
-            records.count(hosts, Some(("gpu01", told)), NOON)
+        let mut count = |hosts: &[HostSnapshot], witness: &mut FakeWitness| {
+            records.count(hosts, Some(("gpu01", witness)), NOON)
         };
-        count(&Lab::new(1, 2).at(NOON), &mut told);
+        count(&Lab::new(1, 2).at(NOON), &mut witness);
         let lab = forged(users, each);
         for _ in 0..2 {
-            let counting = count(&lab.at(NOON), &mut told);
+            let counting = count(&lab.at(NOON), &mut witness);
             assert_eq!(counting.too_many, [], "nobody is named for these");
         }
-        count(&beside(&lab, 8, true), &mut told);
-        let counting = count(&beside(&lab, 1, true), &mut told);
+        count(&beside(&lab, 8, true), &mut witness);
+        let counting = count(&beside(&lab, 1, true), &mut witness);
         assert_eq!(place(&counting), "own");
         let dispute = counting.disputed.iter().find(|it| it.eid == "own");
         let why = dispute.map(|it| it.why.as_str());
@@ -67,27 +67,31 @@ fn what_others_write_takes_no_place_from_what_a_user_makes() {
 
 #[test]
 fn a_command_of_the_user_bears_out_a_record_among_many() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
-    told.confirm("own", ConfirmedChange::Joined { pid: 7 });
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
+    witness.confirm("own", ConfirmedChange::Joined { pid: 7 });
     let mut records = Records::default();
-    records.count(&Lab::new(1, 2).at(NOON), Some(("gpu01", &mut told)), NOON);
+    records.count(
+        &Lab::new(1, 2).at(NOON),
+        Some(("gpu01", &mut witness)),
+        NOON,
+    );
     let lab = forged(1, 300);
-    records.count(&lab.at(NOON), Some(("gpu01", &mut told)), NOON);
+    records.count(&lab.at(NOON), Some(("gpu01", &mut witness)), NOON);
     let now = beside(&lab, 8, false);
-    let counting = records.count(&now, Some(("gpu01", &mut told)), NOON);
+    let counting = records.count(&now, Some(("gpu01", &mut witness)), NOON);
     assert!(eids(&counting).contains(&"own"));
     assert_eq!(unconfirmed(&counting), []);
 }
 
 #[test]
 fn a_user_is_named_for_too_many_records_that_the_user_bears_out() {
-    let mut told = Told::default();
+    let mut witness = FakeWitness::default();
     let mut records = Records::default();
     for _ in 0..3 {
         // What was there before this program is believed.
         let hosts = forged(1, 300).at(NOON);
-        let counting = records.count(&hosts, Some(("gpu01", &mut told)), NOON);
+        let counting = records.count(&hosts, Some(("gpu01", &mut witness)), NOON);
         let named: Vec<u64> = counting.too_many.iter().map(|it| it.records).collect();
         assert_eq!((named, eids(&counting).len()), (vec![300], MOST_OF_A_USER));
     }

@@ -20,41 +20,41 @@ fn attached(at_seconds: f64) -> Confirmed {
 
 #[test]
 fn a_device_that_was_taken_has_to_be_borne_out_again() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
-    told.confirmed = vec![attached(NOON - 60.0)];
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
+    witness.confirmed = vec![attached(NOON - 60.0)];
     let mut records = Records::default();
-    let count = |records: &mut Records, told: &mut Told, read_seconds| {
+    let count = |records: &mut Records, witness: &mut FakeWitness, read_seconds| {
         let hosts = lab_at(true, read_seconds);
-        let counting = records.count(&hosts, Some(("gpu01", told)), read_seconds);
+        let counting = records.count(&hosts, Some(("gpu01", witness)), read_seconds);
         let why = counting.disputed.into_iter().map(|it| it.why);
         let is_unconfirmed = counting.unconfirmed.of("gpu01", "e1").is_some();
         (why.collect::<Vec<_>>(), is_unconfirmed)
     };
     let fine = (Vec::new(), false);
-    assert_eq!(count(&mut records, &mut told, NOON), fine);
+    assert_eq!(count(&mut records, &mut witness, NOON), fine);
     let taken_seconds = NOON + 10.0;
     records.note_taken("gpu01", "e1", 0, taken_seconds);
-    told.confirmed.push(released(taken_seconds));
+    witness.confirmed.push(released(taken_seconds));
     // A state from before the detach shows nothing new.
-    assert_eq!(count(&mut records, &mut told, taken_seconds), fine);
+    assert_eq!(count(&mut records, &mut witness, taken_seconds), fine);
     let doubt = "device 0 came to it, and nothing shows that its user did that";
     for look in [20.0, 30.0] {
-        let restored = count(&mut records, &mut told, NOON + look);
+        let restored = count(&mut records, &mut witness, NOON + look);
         assert_eq!(restored, (vec![doubt.to_owned()], true), "{look}");
     }
-    told.confirmed.push(attached(NOON + 35.0));
-    assert_eq!(count(&mut records, &mut told, NOON + 40.0), fine);
+    witness.confirmed.push(attached(NOON + 35.0));
+    assert_eq!(count(&mut records, &mut witness, NOON + 40.0), fine);
 }
 
 #[test]
 fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
     let mut records = Records::default();
     let mut count = |records: &mut Records, attached, read_seconds| {
         let hosts = lab_at(attached, read_seconds);
-        records.count(&hosts, Some(("gpu01", &mut told)), read_seconds)
+        records.count(&hosts, Some(("gpu01", &mut witness)), read_seconds)
     };
     assert!(is_attached(&count(&mut records, true, NOON)));
     records.note_taken("gpu01", "e1", 0, NOON + 10.0);
@@ -66,23 +66,23 @@ fn a_device_that_was_taken_is_not_held_while_a_process_still_uses_it() {
 
 #[test]
 fn what_a_user_gave_back_stays_given_back_where_an_older_confirmation_is_put_in_place() {
-    let mut told = Told::default();
-    told.living.insert(7, uid("alice"));
+    let mut witness = FakeWitness::default();
+    witness.living.insert(7, uid("alice"));
     let older = vec![attached(NOON - 60.0)];
-    told.confirmed.clone_from(&older);
+    witness.confirmed.clone_from(&older);
     let mut records = Records::default();
-    let mut count = |told: &mut Told, attached, read_seconds| {
+    let mut count = |witness: &mut FakeWitness, attached, read_seconds| {
         let hosts = lab_at(attached, read_seconds);
-        let counting = records.count(&hosts, Some(("gpu01", told)), read_seconds);
+        let counting = records.count(&hosts, Some(("gpu01", witness)), read_seconds);
         let is_unconfirmed = counting.unconfirmed.of("gpu01", "e1").is_some();
         records = serde_json::from_str(&serde_json::to_string(&records).unwrap()).unwrap();
         (is_attached(&counting), is_unconfirmed)
     };
-    assert_eq!(count(&mut told, true, NOON), (true, false));
-    told.confirmed = vec![released(NOON + 10.0)];
-    assert_eq!(count(&mut told, false, NOON + 20.0), (false, false));
-    told.confirmed = older;
-    assert_eq!(count(&mut told, true, NOON + 30.0), (true, true));
-    told.confirmed.push(attached(NOON + 35.0));
-    assert_eq!(count(&mut told, true, NOON + 40.0), (true, false));
+    assert_eq!(count(&mut witness, true, NOON), (true, false));
+    witness.confirmed = vec![released(NOON + 10.0)];
+    assert_eq!(count(&mut witness, false, NOON + 20.0), (false, false));
+    witness.confirmed = older;
+    assert_eq!(count(&mut witness, true, NOON + 30.0), (true, true));
+    witness.confirmed.push(attached(NOON + 35.0));
+    assert_eq!(count(&mut witness, true, NOON + 40.0), (true, false));
 }
