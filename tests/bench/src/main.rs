@@ -33,6 +33,7 @@ fn main() -> Result<()> {
             writeln!(out, "{}", enforcer_host::table()?)?;
             write_all(&mut out, &remote::tables()?)?;
         }
+        ["budgets"] => writeln!(out, "{}", budgets::table()?)?,
         ["commands"] => {
             writeln!(out, "{}", commands::table()?)?;
             writeln!(out, "{}", commands::prompts()?)?;
@@ -55,7 +56,7 @@ fn main() -> Result<()> {
             writeln!(out, "{}", serde_json::to_string(&task.measure()?)?)?;
         }
         other => bail!(
-            "unknown arguments {other:?}: give none, 'commands', 'shims', 'enforcer', 'remote', 'pair', 'pair commands' or 'pair remote'"
+            "unknown arguments {other:?}: give none, 'budgets', 'commands', 'shims', 'enforcer', 'remote', 'pair', 'pair commands' or 'pair remote'"
         ),
     }
     Ok(())
