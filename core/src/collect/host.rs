@@ -185,13 +185,12 @@ impl Host {
 }
 
 fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> ProcessQuestion {
-    let mut processes: Vec<u32> = gpu
-        .iter()
-        .flat_map(|held| &held.value.devices)
-        .flat_map(|device| device.processes.iter().flatten())
-        .map(|process| process.pid)
-        .collect();
-    processes.sort_unstable();
+    let devices = gpu.iter().flat_map(|held| &held.value.devices);
+    let listed = devices.flat_map(|device| &device.processes);
+    let mut processes = Vec::with_capacity(listed.clone().map(Vec::len).sum());
+    processes.extend(listed.flatten().map(|process| process.pid));
+    // This sort makes use of lists that are sorted by themselves.
+    processes.sort();
     processes.dedup();
     let environments = || state.iter().flat_map(|held| &held.value.environments);
     ProcessQuestion {

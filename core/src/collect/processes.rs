@@ -21,7 +21,8 @@ pub(super) fn processes<'a>(
     let most = devices.clone().flat_map(|device| &device.processes);
     let mut rows = Vec::with_capacity(most.map(Vec::len).sum());
     rows.extend(devices.flat_map(listed));
-    rows.sort_unstable_by_key(|(pid, index, _)| (*pid, *index));
+    // This sort makes use of lists that are sorted by themselves.
+    rows.sort_by_key(|(pid, index, _)| (*pid, *index));
     rows.dedup_by_key(|(pid, index, _)| (*pid, *index));
 
     rows.chunk_by(|(a, ..), (b, ..)| a == b)

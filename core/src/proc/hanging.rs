@@ -2,16 +2,16 @@
 //!
 //! The kernel reads the environ and the command line of a process from the memory of that process, under the lock of
 //! that memory. A process can hold this lock as long as its user likes: one of its pages, or a mapping under way, waits
-//! for a file system of that user (FUSE). So each reader runs on its own thread. The caller waits [`PATIENCE`] for a
-//! read, then leaves the thread behind, and does not read that process again until the thread returns. Content that was
-//! not read is not known.
+//! for a file system of that user (FUSE). So a thread of its own reads. The caller waits [`PATIENCE`] for a read, then
+//! leaves the thread behind, and does not read that process again until the thread returns. Content that was not read
+//! is not known. A thread whose reads all ended may read again for the same caller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -45,6 +45,16 @@ pub(super) struct Hanging {
     /// The processes, each with its real user.
     processes: Mutex<BTreeMap<Process, Option<u32>>>,
 }
+
+/// A thread that runs one job after another, and ends when this value is dropped and its last job has ended. It has the
+/// user and the namespaces of the thread that started it.
+#[derive(Debug)]
+pub(super) struct Worker {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// The processes of the running kernel, one value for this whole program.
 static LIVE: LazyLock<Arc<Hanging>> = LazyLock::new(|| Arc::new(Hanging::of(Path::new("/proc"))));
@@ -85,9 +95,11 @@ impl Hanging {
         }
     }
 
-    /// Runs `work` on its own thread, which reads by a [`Watch`]. Returns nothing if a read hangs or the thread fails.
+    /// Runs `work` on another thread, which reads by a [`Watch`]. Returns nothing if a read hangs or no thread starts.
+    /// `idle` is the thread of the last work, if that work ended.
     pub(super) fn watched<T: Send + 'static>(
         self: &Arc<Self>,
+        idle: &mut Option<Worker>,
         gives_up: bool,
         work: impl FnOnce(&Arc<Watch>) -> T + Send + 'static,
     ) -> Option<T> {
@@ -96,21 +108,23 @@ impl Hanging {
             reads: Mutex::default(),
             gives_up,
         });
+        // No read is possible without a thread.
+        let worker = idle.take().or_else(|| Worker::start().ok())?;
         let (sender, receiver) = sync_channel(1);
         let its_watch = Arc::clone(&watch);
-        let thread = thread::Builder::new().name("environs".to_owned());
-        let thread = thread.spawn(move || sender.send(work(&its_watch)));
-        let Ok(thread) = thread else {
-            // No read is possible without a thread.
-            return None;
-        };
+        let job: Job = Box::new(move || drop(sender.send(work(&its_watch))));
+        // A worker that cannot take the job drops it, and its sender.
+        drop(worker.jobs.send(job));
         loop {
             match receiver.recv_timeout(LOOK) {
-                Ok(done) => return Some(done),
+                Ok(done) => {
+                    *idle = Some(worker);
+                    return Some(done);
+                }
                 Err(RecvTimeoutError::Timeout) if watch.hangs() => return None,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => match thread.join() {
-                    Ok(_) => return None,
+                Err(RecvTimeoutError::Disconnected) => match worker.thread.join() {
+                    Ok(()) => return None,
                     Err(panic) => std::panic::resume_unwind(panic),
                 },
             }
@@ -142,6 +156,17 @@ impl Hanging {
     fn user(&self, pid: u32) -> Option<u32> {
         let content = std::fs::read(self.root.join(format!("{pid}/status"))).ok()?;
         stat::uids(&content).map(|uids| uids.real)
+    }
+}
+
+impl Worker {
+    fn start() -> io::Result<Self> {
+        let (sender, jobs) = channel::<Job>();
+        let thread = thread::Builder::new().name("environs".to_owned());
+        Ok(Self {
+            jobs: sender,
+            thread: thread.spawn(move || jobs.into_iter().for_each(|job| job()))?,
+        })
     }
 }
 
@@ -193,9 +218,11 @@ pub(crate) fn read_in_time<T: Send + 'static>(
 ) -> HashMap<u32, T> {
     let results = Arc::new(Mutex::new(HashMap::new()));
     let read = Arc::new(read);
+    let mut worker = None;
     for attempt in 0..=MOST_AT_ONCE {
         let (all, into, read) = (pids.clone(), Arc::clone(&results), Arc::clone(&read));
-        let done = Hanging::live().watched(attempt == MOST_AT_ONCE, move |watch| {
+        let gives_up = attempt == MOST_AT_ONCE;
+        let done = Hanging::live().watched(&mut worker, gives_up, move |watch| {
             let mut buffer = buffer();
             for pid in all {
                 if let Some(_guard) = watch.begin(pid) {

@@ -13,13 +13,17 @@ use super::{Lineage, ProcessTable, stat};
 ///
 /// The kernel gives the directory of a process an inode of its own, so that the same number in the
 /// next cycle means the same process: looking costs a seventh of reading `stat`. A start time never
-/// changes, and a parent only when it ends; so while both inodes stay, so does the parent.
+/// changes, and a parent only when it ends; so while both inodes stay, so does the parent. A parent that nobody has
+/// waited for keeps its inode: then the child's `stat` shows the change, which is read in one of
+/// [`CYCLES_BETWEEN_STATS`] cycles.
 #[derive(Debug)]
 pub(super) struct Lineages {
     live: bool,
     remembered: HashMap<u32, Remembered>,
-    /// What was read from `stat` in this cycle.
-    anew: HashSet<u32>,
+    /// The processes whose `stat` was read in this cycle.
+    read: HashSet<u32>,
+    /// Those of them that the last cycle did not see. A pid is among them if another process has it now.
+    new: HashSet<u32>,
     /// Whose ancestors were followed in this cycle: each once, so that even a loop ends.
     followed: HashSet<u32>,
     cycle: u32,
@@ -41,7 +45,8 @@ impl Lineages {
         Self {
             live,
             remembered: HashMap::new(),
-            anew: HashSet::new(),
+            read: HashSet::new(),
+            new: HashSet::new(),
             followed: HashSet::new(),
             cycle: 0,
             path: String::new(),
@@ -58,17 +63,24 @@ impl Lineages {
         ended: bool,
         table: &mut ProcessTable,
     ) {
-        self.anew.insert(pid);
-        if self.live {
-            let known = Remembered {
-                inode,
-                start_time_ticks: lineage.start_time_ticks,
-                parent: lineage.parent,
-                ended,
-            };
-            self.remembered.insert(pid, known);
-        }
+        let known = self.live.then_some(Remembered {
+            inode,
+            start_time_ticks: lineage.start_time_ticks,
+            parent: lineage.parent,
+            ended,
+        });
+        self.remember(pid, known);
         insert(table, pid, lineage, ended);
+    }
+
+    /// Remembers what `stat` says of a process in this cycle, if an inode tells that process from later ones.
+    fn remember(&mut self, pid: u32, known: Option<Remembered>) {
+        self.read.insert(pid);
+        let before = known.and_then(|known| self.remembered.insert(pid, known));
+        let process = |it: Remembered| (it.inode, it.start_time_ticks);
+        if before.is_none() || before.map(process) != known.map(process) {
+            self.new.insert(pid);
+        }
     }
 
     /// The lineage of a process whose directory was found so, if it is the one that is remembered.
@@ -86,8 +98,8 @@ impl Lineages {
         {
             self.add(root, parent, table);
             let known = table.lineage.contains_key(&parent);
-            let stayed = known && !self.anew.contains(&parent);
-            if !stayed && !self.anew.contains(&child) {
+            let stayed = known && !self.new.contains(&parent);
+            if !stayed && !self.read.contains(&child) {
                 // The parent that was remembered may have ended, and the child have another one.
                 self.remembered.remove(&child);
                 table.lineage.remove(&child);
@@ -118,7 +130,8 @@ impl Lineages {
     pub(super) fn end_cycle(&mut self, table: &ProcessTable) {
         self.remembered
             .retain(|pid, _| table.lineage.contains_key(pid));
-        self.anew.clear();
+        self.read.clear();
+        self.new.clear();
         self.followed.clear();
         self.cycle = self.cycle.wrapping_add(1);
     }
@@ -146,15 +159,14 @@ impl Lineages {
             .map_err(|errno| absence(self.live, pid, errno))?;
         let (start_time_ticks, parent) = (stat.start_time_ticks, stat.parent);
         let ended = stat.has_ended();
-        self.anew.insert(pid);
+        let known = found.map(|found| Remembered {
+            inode: found.st_ino,
+            start_time_ticks,
+            parent,
+            ended,
+        });
+        self.remember(pid, known);
         let uid = if let Some(found) = found {
-            let known = Remembered {
-                inode: found.st_ino,
-                start_time_ticks,
-                parent,
-                ended,
-            };
-            self.remembered.insert(pid, known);
             Some(found.st_uid)
         } else {
             self.path.truncate(directory);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::hanging::{Hanging, MOST_AT_ONCE};
+use super::hanging::{Hanging, MOST_AT_ONCE, Worker};
 use super::reader::{DirectReader, PROC};
 use super::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 
@@ -14,6 +14,8 @@ pub struct ProcReader {
     root: PathBuf,
     /// `None` after a reader was left behind with its thread.
     direct: Option<DirectReader>,
+    /// The thread of the last read.
+    worker: Option<Worker>,
     hanging: Arc<Hanging>,
 }
 
@@ -41,6 +43,7 @@ impl ProcReader {
     fn reading(root: PathBuf, hanging: Arc<Hanging>) -> Self {
         Self {
             direct: None,
+            worker: None,
             root,
             hanging,
         }
@@ -64,11 +67,14 @@ impl ProcessSource for ProcReader {
             let direct = self.direct.take();
             let mut direct = direct.unwrap_or_else(|| DirectReader::with_root(&self.root));
             let request = request.clone();
-            let read = self.hanging.watched(attempt == MOST_AT_ONCE, move |watch| {
-                direct.follow(watch);
-                let table = direct.read(&request);
-                (direct, table)
-            });
+            let gives_up = attempt == MOST_AT_ONCE;
+            let read = self
+                .hanging
+                .watched(&mut self.worker, gives_up, move |watch| {
+                    direct.follow(watch);
+                    let table = direct.read(&request);
+                    (direct, table)
+                });
             if let Some((direct, table)) = read {
                 self.direct = Some(direct);
                 return table;

@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 
 use tempfile::TempDir;
 
@@ -324,6 +324,43 @@ fn the_running_kernel_tells_this_process_and_its_ancestors() {
         assert!(age_seconds >= 0.0, "started {age_seconds} seconds ago");
         assert!(last.is_none_or(|last| last == facts.clone()));
         last = Some(facts.clone());
+    }
+}
+
+#[test]
+fn a_process_whose_parent_ended_is_shown_below_another_parent() {
+    // A parent that nobody waits for keeps its directory: then the child's `stat` shows the change.
+    for (waited_for, reads) in [(true, 1), (false, CYCLES_BETWEEN_STATS)] {
+        // The child ends with its input, also where this test fails.
+        let script = "exec 3<&0; cat <&3 >/dev/null & echo $!; wait";
+        let mut parent = std::process::Command::new("sh")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = parent.stdin.take();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(parent.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let child: u32 = line.trim().parse().unwrap();
+        let mut reader = DirectReader::with_root(PROC);
+        let mut shown = || reader.read(&request(&[child], &[])).lineage[&child].parent;
+        for _ in 0..=CYCLES_BETWEEN_STATS {
+            assert_eq!(shown(), parent.id());
+        }
+        parent.kill().unwrap();
+        if waited_for {
+            parent.wait().unwrap();
+        }
+        let stat = || fs::read(format!("/proc/{child}/stat")).unwrap();
+        while stat::Stat::parse(&stat()).unwrap().parent == parent.id() {
+            std::thread::yield_now();
+        }
+        let last = (0..reads).map(|_| shown()).last().unwrap();
+        assert_ne!(last, parent.id(), "waited for: {waited_for}");
+        drop(input);
+        parent.wait().unwrap();
     }
 }
 
