@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::ago::whole_units;
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey, tell};
 use crate::output::harmless;
@@ -125,6 +126,12 @@ impl Place<'_> {
             let outcome = machine.update(|state| self.attempt(state, heeded.as_ref(), attempt));
             let refusal = match outcome? {
                 Outcome::Done(value, more) => {
+                    if let Some(waiting) = self.waited.take() {
+                        drop(waiting);
+                        let waited = i64::try_from(asked_at.elapsed().as_secs());
+                        let waited = whole_units(waited.unwrap_or(i64::MAX));
+                        tell(&format!("it is your turn, after {waited} in the queue"));
+                    }
                     if let Some(survey) = &survey {
                         note(survey, &more);
                     }
@@ -205,8 +212,9 @@ impl Place<'_> {
         if self.asking.wait.wait.is_none() {
             return Err(refusal);
         }
+        let requested = state.requested();
         *state = before;
-        Ok(Outcome::Waits(state.enqueue(self.pid), refusal))
+        Ok(Outcome::Waits(state.enqueue(self.pid, requested), refusal))
     }
 
     /// Leaves the queue, if it can: whoever ends is passed by anyway.

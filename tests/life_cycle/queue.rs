@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::patience::{Lines, ended, output, until};
@@ -77,6 +77,70 @@ fn queue(account: &Account) -> Result<(Job, Job, Job)> {
     let small = Job::start(account, &["--gpus=1", "--wait"])?;
     ensure!(small.said.next_line()? == SECOND);
     Ok((holder, large, small))
+}
+
+#[test]
+fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
+    let account = Account::new()?;
+    let list = |words: &[&str]| -> Result<String> {
+        let done = output(&mut genv(&account, words)?)?;
+        ensure!(done.status.success(), "{done:?}");
+        Ok(String::from_utf8(done.stdout)?)
+    };
+    ensure!(list(&["queue"])? == "No process waits for devices.\n");
+    let empty: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
+    ensure!(empty == json!({"waiting": []}), "{empty:#}");
+    let (holder, large, small) = queue(&account)?;
+    let index = Job::start(&account, &["--gpus=1", "--gpu-memory=4g", "--wait"])?;
+    ensure!(index.said.next_line()?.contains("2 before you"));
+    let shown = list(&["queue"])?;
+    let lines: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|it| it.split_whitespace().collect())
+        .collect();
+    ensure!(
+        lines[0] == ["PLACE", "USER", "PROCESS", "DEVICES", "MEMORY", "WAITS"],
+        "{shown}"
+    );
+    let user = genv_core::proc::username(rustix::process::getuid().as_raw());
+    for (place, (job, devices, memory)) in [
+        (&large, "4", "all"),
+        (&small, "1", "all"),
+        (&index, "1", "3.7"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let pid = job.child.id().to_string();
+        let expected = [&(place + 1).to_string(), &user, &pid, devices, memory];
+        ensure!(lines[place + 1][..5] == expected, "{shown}");
+        ensure!(shown.contains(" second"), "{shown}");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let json: Value = serde_json::from_str(&list(&["queue", "--json"])?)?;
+    let first = &json["waiting"][0];
+    ensure!(
+        first["pid"] == large.child.id() && first["gpus"] == 4 && first["username"] == user,
+        "{json:#}"
+    );
+    ensure!(
+        first["gpu_memory_bytes"].is_null()
+            && json["waiting"][2]["gpu_memory_bytes"] == 4_000_000_000_u64,
+        "{json:#}"
+    );
+    let since = first["since_timestamp_seconds"]
+        .as_u64()
+        .context("no time")?;
+    ensure!((now - 60..=now).contains(&since), "{since} at {now}");
+    // An attached environment shows the queue in its status too.
+    holder.ends()?;
+    large.runs()?;
+    let turn = large.said.next_line()?;
+    ensure!(
+        turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"),
+        "{turn}"
+    );
+    Ok(())
 }
 
 fn queue_is_empty(account: &Account) -> Result<bool> {

@@ -142,7 +142,7 @@ impl Loaded {
     pub(super) fn edit(
         &self,
         table: &ProcessTable,
-        waiting: &HashMap<u32, u32>,
+        waiting: &HashMap<u32, Waiting>,
         visible: Visible,
         now_seconds: f64,
     ) -> EditableState {
@@ -163,6 +163,7 @@ impl Loaded {
             jobs: jobs.collect(),
             known: self.state.recorded.known.clone(),
             devices_known: false,
+            requested: None,
             now_seconds,
         };
         editable.attach_visible();

@@ -11,7 +11,7 @@ use super::jobs::reads_environs_of;
 use super::known::{Known, KnownEnvironments};
 use super::liveness::end_environments;
 use super::members::{LostMember, ProcessId};
-use super::waiting::{MOST_OF_ONE_USER, Waiting};
+use super::waiting::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::MemoryAmount;
 
@@ -33,6 +33,8 @@ pub struct EditableState {
     pub(super) known: KnownEnvironments,
     /// Whether the machine was looked at, even if it has no device.
     pub(super) devices_known: bool,
+    /// The last request of this change.
+    pub(super) requested: Option<RequestedDevices>,
     pub(super) now_seconds: f64,
 }
 
@@ -260,9 +262,10 @@ impl EditableState {
     /// its devices. Those that it keeps get that amount too.
     ///
     /// # Errors
-    /// It does not exist, or there are not enough devices; nothing was changed.
+    /// It does not exist, or there are not enough devices; nothing was changed but [`EditableState::requested`].
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
         let memory = self.configuration(eid)?.gpu_memory;
+        self.requested = Some(RequestedDevices::new(request.selection, memory));
         self.bare.remove(eid);
         let chosen = allocate::choose(&self.devices, eid, memory, request)?;
         let renewed: BTreeSet<u32> = match request.selection {
@@ -344,15 +347,28 @@ impl EditableState {
     /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of
     /// processes before it. An ended process leaves the queue. A user has a limited number of places; a process
     /// without a place comes behind all others.
-    pub fn enqueue(&mut self, pid: u32) -> usize {
+    pub fn enqueue(&mut self, pid: u32, request: Option<RequestedDevices>) -> usize {
         let uid = geteuid().as_raw();
         let is_own = |waiting: &&Waiting| waiting.uid == uid;
-        if self.queue_position(pid).is_none()
-            && self.queue.iter().filter(is_own).count() < MOST_OF_ONE_USER
-        {
-            self.queue.push(Waiting { pid, uid });
+        match self.queue_position(pid) {
+            Some(position) => self.queue[position].request = request,
+            None if self.queue.iter().filter(is_own).count() < MOST_OF_ONE_USER => {
+                self.queue.push(Waiting {
+                    pid,
+                    uid,
+                    request,
+                    since_timestamp_seconds: None,
+                });
+            }
+            None => {}
         }
         self.queue_position(pid).unwrap_or(self.queue.len())
+    }
+
+    /// The devices that the last [`EditableState::attach`] of this change asked for.
+    #[must_use]
+    pub const fn requested(&self) -> Option<RequestedDevices> {
+        self.requested
     }
 
     /// How many are before a process in the queue.

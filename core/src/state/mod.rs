@@ -45,7 +45,7 @@ pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
 pub use store::{StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
-pub use waiting::Waiting;
+pub use waiting::{RequestedDevices, Waiting};
 pub use watched::{is_on_network, watched_files};
 
 use std::collections::{BTreeMap, HashMap};

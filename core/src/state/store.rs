@@ -97,8 +97,8 @@ struct Machine {
     contexts: Box<dyn FnMut() -> Option<Contexts> + Send>,
     clock: Box<dyn Fn() -> SystemTime + Send>,
     linger_seconds: f64,
-    /// The user of a process that truly waits.
-    user_who_waits: fn(BorrowedFd<'_>, u32) -> Option<u32>,
+    /// Finds a process that truly waits.
+    find_waiting: fn(BorrowedFd<'_>, u32) -> Option<Waiting>,
 }
 
 impl std::fmt::Debug for Machine {
@@ -126,7 +126,7 @@ impl StateStore {
                 contexts: Box::new(|| None),
                 clock: Box::new(SystemTime::now),
                 linger_seconds: linger_seconds(),
-                user_who_waits: waiting::user,
+                find_waiting: waiting::waiting,
             },
             disk: Box::new(RealDisk),
             notices: Vec::new(),
@@ -143,8 +143,11 @@ impl StateStore {
     }
 
     #[cfg(test)]
-    pub(super) fn users_who_wait(mut self, user: fn(BorrowedFd<'_>, u32) -> Option<u32>) -> Self {
-        self.machine.user_who_waits = user;
+    pub(super) fn finding_waiting(
+        mut self,
+        find: fn(BorrowedFd<'_>, u32) -> Option<Waiting>,
+    ) -> Self {
+        self.machine.find_waiting = find;
         self
     }
 
@@ -414,9 +417,9 @@ impl StateStore {
         let Ok(directory) = directory::open(&self.path) else {
             return Vec::new();
         };
-        let users = self.machine.users_who_wait(directory.as_fd(), queue);
-        let table = self.machine.look(users.keys().copied().collect());
-        waiting::in_order(queue, &users, &table)
+        let places = self.machine.places(directory.as_fd(), queue);
+        let table = self.machine.look(places.keys().copied().collect());
+        waiting::in_order(queue, &places, &table)
     }
 
     /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.
@@ -483,7 +486,7 @@ impl StateStore {
             waiting::remove_leftovers(self.disk.as_ref(), directory);
             let mut loaded = Loaded::read(directory, &self.path)?;
             let queue = &loaded.state.recorded.queue;
-            let waiting = self.machine.users_who_wait(directory, queue);
+            let waiting = self.machine.places(directory, queue);
             let pids: Vec<u32> = waiting.keys().copied().collect();
             let table = self.machine.members(&loaded.state, &pids);
             self.machine
@@ -529,8 +532,8 @@ impl StateStore {
 /// The answers that were collected before the state was locked, and the waiting processes.
 #[derive(Default)]
 struct Asked {
-    /// The user of each waiting process.
-    waiting: HashMap<u32, u32>,
+    /// The processes that truly wait, by pid.
+    waiting: HashMap<u32, Waiting>,
     ended: EndedKernels,
     fates: Fates,
     restored: Vec<Restored>,
@@ -538,15 +541,11 @@ struct Asked {
 }
 
 impl Machine {
-    /// The processes of a queue that truly wait, each with its user.
-    fn users_who_wait(
-        &mut self,
-        directory: BorrowedFd<'_>,
-        queue: &[ProcessId],
-    ) -> HashMap<u32, u32> {
-        let (processes, user) = (&mut self.processes, self.user_who_waits);
+    /// The processes of a queue that truly wait, by pid.
+    fn places(&mut self, directory: BorrowedFd<'_>, queue: &[ProcessId]) -> HashMap<u32, Waiting> {
+        let (processes, find) = (&mut self.processes, self.find_waiting);
         let able = queue.iter().filter(|it| processes.can_act(it.pid));
-        able.filter_map(|it| Some((it.pid, user(directory, it.pid)?)))
+        able.filter_map(|it| Some((it.pid, find(directory, it.pid)?)))
             .collect()
     }
 

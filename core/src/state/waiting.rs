@@ -2,10 +2,12 @@
 //!
 //! The queue is in a file that every user may write. An entry counts only while its process holds a lock (fcntl(2)) on
 //! its own file, `genv-waiting-PID`, which no other user may write: the kernel shows the holder of the lock and the
-//! owner of the file.
+//! owner of the file. The file contains the request of the process ([`RequestedDevices`]).
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, openat,
@@ -13,12 +15,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
+use serde::{Deserialize, Serialize};
 
+use super::allocate::Selection;
 use super::atomic::{Disk, RealDisk, is_leftover};
 use super::commit::FILES;
 use super::confirmed;
 use super::corrupt;
 use super::members::ProcessId;
+use crate::model::MemoryAmount;
 use crate::proc::ProcessTable;
 
 /// The number of places of one user in the queue.
@@ -27,6 +32,9 @@ pub(super) const MOST_OF_ONE_USER: usize = 8;
 /// The number of directory entries that are searched for leftovers of killed commands: every user may fill the
 /// directory.
 const MOST_LISTED: usize = 1000;
+
+/// The length of the file of a waiting process; a longer file has no request. Its user may write anything into it.
+const MOST_REQUEST_BYTES: u64 = 1024;
 
 const PREFIX: &str = "genv-waiting-";
 
@@ -37,11 +45,43 @@ pub struct Waiting {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
+    /// Its request; absent if its file has none, as with earlier versions of this program.
+    pub request: Option<RequestedDevices>,
+    /// The last change of its file, Unix time in seconds: when it began to wait.
+    pub since_timestamp_seconds: Option<i64>,
+}
+
+/// The devices that a process waits for, as its user states them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedDevices {
+    /// The number of devices in all; absent if one particular device is requested.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// The index of one particular device.
+    #[serde(default)]
+    pub index: Option<u32>,
+    /// The memory of each device, bytes; absent if all of it is requested.
+    #[serde(default)]
+    pub gpu_memory_bytes: Option<u64>,
+}
+
+impl RequestedDevices {
+    pub(super) fn new(selection: Selection, memory: Option<MemoryAmount>) -> Self {
+        let (gpus, index) = match selection {
+            Selection::Count(gpus) => (Some(gpus), None),
+            Selection::Index(index) => (None, Some(index)),
+        };
+        Self {
+            gpus,
+            index,
+            gpu_memory_bytes: memory.map(MemoryAmount::bytes),
+        }
+    }
 }
 
 /// The place of this process in the queue. Other processes see it as long as the value lives.
 #[derive(Debug)]
-pub(super) struct Place(OwnedFd);
+pub(super) struct Place(File);
 
 impl Place {
     /// Takes the place of this process if the queue has the process, and gives the place up otherwise. The caller holds
@@ -53,28 +93,36 @@ impl Place {
     ) -> Option<Self> {
         let own = std::process::id();
         let name = name(own);
-        if !queue.iter().any(|it| it.pid == own) {
+        let Some(own) = queue.iter().find(|it| it.pid == own) else {
             if place.is_some() {
                 let _ = unlinkat(directory, &name, AtFlags::empty());
             }
             return None;
-        }
+        };
         place
             .filter(|it| it.is_in_place(directory, &name))
             .or_else(|| {
                 // Without the file, other processes overtake this one.
-                Self::take(directory, &name).ok()
+                Self::take(directory, &name, own.request).ok()
             })
     }
 
-    fn take(directory: BorrowedFd<'_>, name: &str) -> Result<Self, Errno> {
+    fn take(
+        directory: BorrowedFd<'_>,
+        name: &str,
+        request: Option<RequestedDevices>,
+    ) -> Result<Self, Errno> {
         match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(_) => drop(corrupt::move_aside(&RealDisk, directory, name)?),
         }
-        let file = RealDisk.create(directory, name)?;
+        let mut file = File::from(RealDisk.create(directory, name)?);
         fchmod(&file, Mode::from_raw_mode(0o644))?;
         fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        if let Some(content) = request.and_then(|it| serde_json::to_vec(&it).ok()) {
+            // A place counts without a request too, as on a full disk.
+            let _ = file.write_all(&content);
+        }
         Ok(Self(file))
     }
 
@@ -86,11 +134,16 @@ impl Place {
     }
 }
 
-/// The user of a process that truly waits; nothing without proof.
-pub(super) fn user(directory: BorrowedFd<'_>, pid: u32) -> Option<u32> {
+/// A process that truly waits; nothing without proof.
+pub(super) fn waiting(directory: BorrowedFd<'_>, pid: u32) -> Option<Waiting> {
     // A process does not see its own locks.
     if pid == std::process::id() {
-        return Some(geteuid().as_raw());
+        return Some(Waiting {
+            pid,
+            uid: geteuid().as_raw(),
+            request: None,
+            since_timestamp_seconds: None,
+        });
     }
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -102,13 +155,26 @@ pub(super) fn user(directory: BorrowedFd<'_>, pid: u32) -> Option<u32> {
     let lock = fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()??;
     let holder = lock.pid.map(|it| it.as_raw_nonzero().get().cast_unsigned());
     let holds = lock.typ == FlockType::WriteLock && holder == Some(pid);
-    (is_own && holds).then_some(stat.st_uid)
+    (is_own && holds).then(|| Waiting {
+        pid,
+        uid: stat.st_uid,
+        request: request(file.into()),
+        since_timestamp_seconds: Some(stat.st_mtime),
+    })
 }
 
-/// The processes of a queue that truly wait, by `users`, and still have their pids.
+fn request(file: File) -> Option<RequestedDevices> {
+    let mut content = Vec::new();
+    file.take(MOST_REQUEST_BYTES)
+        .read_to_end(&mut content)
+        .ok()?;
+    serde_json::from_slice(&content).ok()
+}
+
+/// The processes of a queue that truly wait, by `places`, and still have their pids.
 pub(super) fn in_order(
     queue: &[ProcessId],
-    users: &HashMap<u32, u32>,
+    places: &HashMap<u32, Waiting>,
     table: &ProcessTable,
 ) -> Vec<Waiting> {
     let mut of_user: HashMap<u32, usize> = HashMap::new();
@@ -120,14 +186,14 @@ pub(super) fn in_order(
             |found| found.start_time_ticks == process.start_time_ticks,
         );
         let is_first = waiting.iter().all(|it| it.pid != process.pid);
-        let Some(&uid) = users.get(&process.pid).filter(|_| is_it && is_first) else {
+        let place = places.get(&process.pid);
+        let Some(&place) = place.filter(|_| is_it && is_first) else {
             continue;
         };
-        let places = of_user.entry(uid).or_default();
-        if *places < MOST_OF_ONE_USER {
-            *places += 1;
-            let pid = process.pid;
-            waiting.push(Waiting { pid, uid });
+        let count = of_user.entry(place.uid).or_default();
+        if *count < MOST_OF_ONE_USER {
+            *count += 1;
+            waiting.push(place);
         }
     }
     waiting
@@ -148,7 +214,7 @@ pub(super) fn remove_leftovers(disk: &dyn Disk, directory: BorrowedFd<'_>) {
         };
         let waits_no_more = || {
             let pid = file.strip_prefix(PREFIX).and_then(|pid| pid.parse().ok());
-            pid.is_some_and(|pid| user(directory, pid).is_none())
+            pid.is_some_and(|pid| waiting(directory, pid).is_none())
         };
         let is_new =
             FILES.iter().any(|name| is_leftover(file, name)) || confirmed::is_leftover(file);

@@ -112,7 +112,7 @@ impl Free {
             devices,
             waiting: waiting
                 .iter()
-                .map(|&Waiting { pid, uid }| WaitingProcess { pid, uid })
+                .map(|&Waiting { pid, uid, .. }| WaitingProcess { pid, uid })
                 .collect(),
             gpus_unknown,
         };

@@ -19,6 +19,7 @@ mod man;
 mod monitor;
 mod older;
 mod query;
+mod queue;
 mod remote;
 mod remote_serve;
 mod shell;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Envs(envs::Envs),
     Devices(devices::Devices),
     Free(free::Free),
+    Queue(queue::Queue),
     Who(who::Who),
     Why(why::Why),
     Doctor(doctor::Doctor),
@@ -111,6 +113,7 @@ impl Command {
             Self::Envs(command) => command.run(),
             Self::Devices(command) => command.run(),
             Self::Free(command) => command.run(),
+            Self::Queue(command) => command.run(),
             Self::Who(command) => command.run(),
             Self::Why(command) => command.run(),
             Self::Doctor(command) => command.run(),

@@ -1,6 +1,7 @@
 //! `genv status`
 
 use std::env;
+use std::fmt::Write as _;
 
 use clap::Args;
 use genv_core::state::{EnvironmentState, State};
@@ -9,6 +10,7 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
 use crate::own_environment;
+use crate::queue::who_waits;
 use crate::shell::visible;
 
 /// Tell which environment this shell is in, and which devices it has.
@@ -21,8 +23,14 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let claimed = own_environment::claimed();
+        let mut queue = None;
         let state = match &claimed {
-            Some(eid) => Machine::here()?.state_of(eid)?,
+            Some(eid) => {
+                let mut machine = Machine::here()?;
+                let state = machine.state_of(eid)?;
+                queue = Some(machine.waiting(&state)).filter(|it| !it.is_empty());
+                state
+            }
             None => State::default(),
         };
         let found = state
@@ -32,7 +40,15 @@ impl Status {
         if self.json.json {
             return Ok(print_json(&object(&state, found))?);
         }
-        Ok(print(text(&state, claimed.as_deref(), found).as_bytes())?)
+        let mut text = text(&state, claimed.as_deref(), found);
+        if let Some(waiting) = queue {
+            let _ = writeln!(
+                text,
+                "Queue     {}: 'genv queue' lists them",
+                who_waits(&waiting)
+            );
+        }
+        Ok(print(text.as_bytes())?)
     }
 }
 

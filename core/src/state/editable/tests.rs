@@ -13,6 +13,7 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         jobs: HashSet::new(),
         known: KnownEnvironments::new(),
         devices_known: false,
+        requested: None,
         now_seconds: 1000.5,
     };
     let devices = (0..).zip(mebibytes.iter().map(|mebibytes| Some(*mebibytes)));
@@ -144,16 +145,16 @@ fn resetting_ends_environments_or_forgets_devices() {
 #[test]
 fn the_queue_is_first_come_first_served() {
     let mut state = machine(&[]);
-    assert_eq!(state.enqueue(7), 0);
-    assert_eq!(state.enqueue(8), 1);
-    assert_eq!(state.enqueue(7), 0);
+    assert_eq!(state.enqueue(7, None), 0);
+    assert_eq!(state.enqueue(8, None), 1);
+    assert_eq!(state.enqueue(7, None), 0);
     state.leave_queue(7);
     assert_eq!(state.queue_position(8), Some(0));
     assert_eq!((state.queue_position(7), state.queue().len()), (None, 1));
     // A user has a limited number of places.
     for pid in 100..200 {
-        state.enqueue(pid);
+        state.enqueue(pid, None);
     }
     assert_eq!(state.queue().len(), MOST_OF_ONE_USER);
-    assert_eq!(state.enqueue(300), MOST_OF_ONE_USER);
+    assert_eq!(state.enqueue(300, None), MOST_OF_ONE_USER);
 }

@@ -30,7 +30,7 @@ fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
     let folder = TempDir::new().unwrap();
     let directory = File::open(folder.path()).unwrap();
     let path = |name: &str| folder.path().join(name);
-    let user = |pid| user(directory.as_fd(), pid);
+    let user = |pid| waiting(directory.as_fd(), pid).map(|it| it.uid);
     let mut waits = locker(&path("file"), 0o644);
     let pid = waits.id();
     assert_eq!((user(1), user(pid)), (None, None), "there is no file");
@@ -51,6 +51,29 @@ fn a_process_waits_only_with_a_lock_of_its_own_on_a_file_of_its_user() {
     assert_eq!(user(pid), None, "it has ended");
     remove_leftovers(&RealDisk, directory.as_fd());
     assert!(!path(&name(pid)).exists());
+}
+
+#[test]
+fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("file");
+    let read = |content: &str| {
+        fs::write(&path, content).unwrap();
+        request(File::open(&path).unwrap())
+    };
+    let memory = MemoryAmount::from_person("4g").unwrap();
+    for request in [
+        RequestedDevices::new(Selection::Count(2), Some(memory)),
+        RequestedDevices::new(Selection::Index(3), None),
+    ] {
+        let content = serde_json::to_string(&request).unwrap();
+        assert_eq!(read(&content), Some(request));
+    }
+    assert_eq!(read("{}"), Some(RequestedDevices::default()));
+    let long = format!("{{\"gpus\": 1, \"x\": \"{}\"}}", "x".repeat(2000));
+    for damaged in ["", "x", "{\"gpus\": -1}", "{\"gpus\": 1e99}", &long] {
+        assert_eq!(read(damaged), None, "{damaged}");
+    }
 }
 
 #[test]

@@ -192,9 +192,9 @@ fn a_file_that_grew_too_large_loses_nothing() {
 fn what_is_whole_of_recorded_members_and_of_the_queue_is_kept() {
     let folder = TempDir::new().unwrap();
     let (store, _) = two_environments(&folder);
-    let mut store = store.users_who_wait(|_, _| Some(0));
+    let mut store = store.finding_waiting(|_, pid| Some(waiting(pid)));
     store
-        .update(|state| Ok::<_, TestError>(state.enqueue(1)))
+        .update(|state| Ok::<_, TestError>(state.enqueue(1, None)))
         .unwrap();
     let path = folder.path().join("genv-members.json");
     let whole = fs::read_to_string(&path).unwrap();

@@ -78,7 +78,7 @@ fn lab() -> Lab {
     let folder = TempDir::new().unwrap();
     let processes = Processes::default();
     let store = StateStore::new(folder.path()).processes(processes.clone());
-    let store = store.users_who_wait(|_, _| Some(0));
+    let store = store.finding_waiting(|_, pid| Some(waiting(pid)));
     Lab {
         folder,
         processes,
@@ -96,7 +96,7 @@ impl Lab {
     }
 
     fn enqueue(&mut self, pid: u32) -> usize {
-        let enqueue = |state: &mut EditableState| Ok::<_, StoreError>(state.enqueue(pid));
+        let enqueue = |state: &mut EditableState| Ok::<_, StoreError>(state.enqueue(pid, None));
         self.store.update(enqueue).unwrap()
     }
 

@@ -21,6 +21,16 @@ enum TestError {
     Change(#[from] ChangeError),
 }
 
+/// The place of a process of root in the queue.
+fn waiting(pid: u32) -> Waiting {
+    Waiting {
+        pid,
+        uid: 0,
+        request: None,
+        since_timestamp_seconds: None,
+    }
+}
+
 fn me() -> MemberId {
     MemberId::Process(std::process::id())
 }
