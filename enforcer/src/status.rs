@@ -221,7 +221,7 @@ fn frozen_text(violation: &FrozenViolation, now_seconds: f64, zone: &TimeZone) -
     };
     format!(
         "{} broke rule {}{}: {}\n  Since    {}\n  Frozen   since {}: {}\n  Next     nothing, until this is known; then the violation goes on or is over\n",
-        name.unwrap_or_else(|| "A user".to_owned()),
+        name.as_deref().unwrap_or("A user"),
         words::name(&violation.rule),
         host.map(|host| format!(" on {host}")).unwrap_or_default(),
         violation.subject,

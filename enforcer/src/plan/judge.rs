@@ -93,10 +93,10 @@ impl Judge<'_, '_> {
         };
 
         let relief = self.reach.relief(rule, &finding.units, finding.excess);
-        let pieces = relief.clone().unwrap_or_default();
+        let pieces = relief.as_deref().unwrap_or_default();
         let targets: Vec<Target> = pieces
             .iter()
-            .filter_map(|piece| self.reach.target(rule, *piece, &pieces))
+            .filter_map(|piece| self.reach.target(rule, *piece, pieces))
             .collect();
 
         let known = known.filter(|known| known.counts_for(unconfirmed));
@@ -146,14 +146,14 @@ impl Judge<'_, '_> {
                     reported,
                     is_new: freshness == Freshness::New,
                 };
-                self.climb(&at, relief.is_some().then_some(&pieces[..]), &finding.units)
+                self.climb(&at, relief.as_deref(), &finding.units)
             }
         };
         let advice = match unconfirmed {
             true => NOTHING_TO_DO,
             false => &finding.advice,
         };
-        let remedy = self.reach.remedy(advice, &pieces, finding.host);
+        let remedy = self.reach.remedy(advice, pieces, finding.host);
         self.plan.violations.push(Violation {
             username: user.name.to_owned(),
             uid: user.uid,
@@ -431,12 +431,8 @@ fn missing(view: &View<'_, '_>, host: Option<HostId>) -> Option<String> {
     if host.is_some() || view.missing_hosts.is_empty() {
         return None;
     }
-    let named: Vec<String> = view
-        .missing_hosts
-        .iter()
-        .take(MOST_NAMED)
-        .map(|hostname| words::name(hostname))
-        .collect();
+    let named = view.missing_hosts.iter().take(MOST_NAMED);
+    let named: Vec<_> = named.map(|hostname| words::name(hostname)).collect();
     let more = view.missing_hosts.len() - named.len();
     let more = if more > 0 {
         format!(" and {more} more")

@@ -49,18 +49,20 @@ pub(super) struct LimitTable<'a> {
 
 impl<'a> LimitTable<'a> {
     pub(super) fn new(limits: &'a Limits<u64>, facts: &Facts<'a>) -> Self {
-        let places = facts.hosts.iter().map(|host| {
-            let mut overrides = limits.overrides.iter();
-            let own = overrides.position(|(hosts, _)| hosts.0.contains(host.hostname));
-            own.map_or(0, |position| position + 1)
-        });
+        let mut places = vec![0; facts.hosts.len()];
+        // The first of several overrides wins.
+        for (position, (hosts, _)) in limits.overrides.iter().enumerate().rev() {
+            let own = places.iter_mut().zip(facts.are_in(hosts));
+            own.filter(|(_, is_in)| *is_in)
+                .for_each(|(place, _)| *place = position + 1);
+        }
         let own = limits.overrides.iter().map(|(_, limit)| Some(limit));
         let applied = std::iter::once(None).chain(own).map(|own| {
             let users = facts.users.iter();
             users.map(|user| applied(&limits.base, own, user)).collect()
         });
         Self {
-            places: places.collect(),
+            places,
             applied: applied.collect(),
         }
     }

@@ -1,6 +1,7 @@
 //! What can be taken to end a violation, and what nobody may touch.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
 use super::history::{AttachmentHistory, Past, ProcessHistory};
@@ -115,14 +116,20 @@ impl<'j, 'a> Reach<'j, 'a> {
 
     pub(super) fn process_history(&self, id: ProcessId) -> Option<&ProcessHistory> {
         let facts = &self.facts.processes[id];
-        let process = facts.process;
         let host = self.past.host(facts.host)?;
-        host.process(process.pid, process.start_time_ticks?)
+        // Most hosts have none, and need no look at the process.
+        if host.processes.is_empty() {
+            return None;
+        }
+        host.process(facts.process.pid, facts.process.start_time_ticks?)
     }
 
     fn attachment_history(&self, attachment: &AttachmentFacts) -> Option<&AttachmentHistory> {
-        let environment = self.facts.environments[attachment.environment].environment;
         let host = self.past.host(attachment.host)?;
+        if host.attachments.is_empty() {
+            return None;
+        }
+        let environment = self.facts.environments[attachment.environment].environment;
         host.attachment(
             &environment.eid,
             attachment.gpu,
@@ -241,7 +248,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             None => format!(" on {}", words::name(facts.hosts[id].hostname)),
         };
         // Commands for the same place form one shell line.
-        let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+        let mut lines: Vec<(String, String)> = Vec::new();
         for piece in pieces.iter().take(MOST_NAMED) {
             let (place, command) = match piece {
                 Piece::Process(id) => {
@@ -258,23 +265,20 @@ impl<'j, 'a> Reach<'j, 'a> {
                 }
             };
             match lines.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, commands)) => commands.push(command),
-                None => lines.push((place, vec![command])),
+                Some((_, commands)) => commands.extend(["; ", &command]),
+                None => lines.push((place, command)),
             }
         }
-        let commands: Vec<String> = lines
-            .iter()
-            .map(|(place, commands)| format!("{place} '{}'", commands.join("; ")))
-            .collect();
-        let more = pieces.len().saturating_sub(MOST_NAMED);
-        let more = if more > 0 {
-            format!(", and {more} more")
-        } else {
-            String::new()
-        };
-        match commands.as_slice() {
-            [] => advice.to_owned(),
-            commands => format!("{advice}: {}{more}", commands.join(", ")),
+        let mut remedy = advice.to_owned();
+        // Writing to a string does not fail.
+        for (number, (place, commands)) in lines.iter().enumerate() {
+            let before = if number == 0 { ": " } else { ", " };
+            let _ = write!(remedy, "{before}{place} '{commands}'");
         }
+        let more = pieces.len().saturating_sub(MOST_NAMED);
+        if more > 0 {
+            let _ = write!(remedy, ", and {more} more");
+        }
+        remedy
     }
 }

@@ -19,6 +19,12 @@ pub(super) struct Candidate {
 /// Those that are going already cost nothing. Of the rest it is as few as possible, and of all such sets the one with the
 /// newest, then the second newest, and so on; of two as new as each other, the later in the list is the newer.
 pub(super) fn choose(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>> {
+    // Most violations consist of one candidate.
+    if let [only] = candidates
+        && excess > 0
+    {
+        return (only.weight >= excess).then(|| vec![0]);
+    }
     let newest_first = |going: bool| {
         let mut positions: Vec<usize> = (0..candidates.len())
             .filter(|&position| candidates[position].going == going)

@@ -45,8 +45,10 @@ impl<'f, 'a> View<'f, 'a> {
         let selector = &rule.selector;
         let mut missing_hosts = Vec::new();
         let mut newest = Freshness::Missing;
-        let hosts = facts.hosts.iter().map(|host| {
-            let matches = matches_host(selector, host.hostname);
+        let listed = selector.hosts.as_ref().map(|hosts| facts.are_in(hosts));
+        let except = facts.are_in(&selector.except_hosts);
+        let hosts = facts.hosts.iter().enumerate().map(|(id, host)| {
+            let matches = listed.as_ref().is_none_or(|listed| listed[id]) && !except[id];
             let freshness = host.freshness.for_rule(needs_processes);
             let missing = freshness == Freshness::Missing;
             if matches {
@@ -159,12 +161,6 @@ const fn needs_processes(kind: &RuleKind) -> bool {
         kind,
         RuleKind::MaxDevicesPerUser { .. } | RuleKind::MaxHostsPerUser { .. }
     )
-}
-
-fn matches_host(selector: &Selector, hostname: &str) -> bool {
-    let listed = selector.hosts.as_ref();
-    listed.is_none_or(|hosts| hosts.0.contains(hostname))
-        && (selector.except_hosts.0.is_empty() || !selector.except_hosts.0.contains(hostname))
 }
 
 fn matches_user(selector: &Selector, user: &UserFacts<'_>) -> bool {

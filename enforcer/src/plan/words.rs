@@ -3,7 +3,9 @@
 //! What users chose (names of environments and commands) is made harmless here, once, so that no log, terminal or
 //! status can be broken by it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use genv_core::text::{harmless, shortened};
 
@@ -28,31 +30,44 @@ pub(crate) fn memory(bytes: u64) -> String {
         MIB.. => (MIB, "MiB"),
         _ => return count(bytes, "byte"),
     };
-    let text = format!("{:.1}", bytes as f64 / unit as f64);
-    format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
+    format!("{} {name}", rounded(bytes as f64 / unit as f64))
 }
 
 /// `5%`, `2.5%`.
 pub(crate) fn percent(ratio: f64) -> String {
-    let text = format!("{:.1}", ratio * 100.0);
-    format!("{}%", text.strip_suffix(".0").unwrap_or(&text))
+    let mut text = rounded(ratio * 100.0);
+    text.push('%');
+    text
+}
+
+/// `5`, `2.5`.
+fn rounded(number: f64) -> String {
+    let mut text = format!("{number:.1}");
+    if text.ends_with(".0") {
+        text.truncate(text.len() - 2);
+    }
+    text
 }
 
 /// `7d`, `7d 2h`, `90s`: the two largest units.
 pub(crate) fn duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let mut rest = seconds;
-    let mut words = Vec::new();
+    let mut text = String::new();
+    let mut named = 0;
     for (unit, name) in UNITS {
-        if rest >= unit && words.len() < 2 {
-            words.push(format!("{}{name}", rest / unit));
+        if rest >= unit && named < 2 {
+            let between = if named == 0 { "" } else { " " };
+            // Writing to a string does not fail.
+            let _ = write!(text, "{between}{}{name}", rest / unit);
             rest %= unit;
+            named += 1;
         }
     }
-    if words.is_empty() {
-        return "0s".to_owned();
+    if named == 0 {
+        text.push_str("0s");
     }
-    words.join(" ")
+    text
 }
 
 /// `device 1`, `devices 1 and 2`; a GPU once.
@@ -60,11 +75,13 @@ pub(crate) fn devices(gpus: impl IntoIterator<Item = u32>) -> String {
     let mut gpus: Vec<u32> = gpus.into_iter().collect();
     gpus.sort_unstable();
     gpus.dedup();
-    let names: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    match names.split_last() {
+    match gpus.split_last() {
         None => "no device".to_owned(),
         Some((only, [])) => format!("device {only}"),
-        Some((last, others)) => format!("devices {} and {last}", others.join(", ")),
+        Some((last, others)) => {
+            let others: Vec<String> = others.iter().map(u32::to_string).collect();
+            format!("devices {} and {last}", others.join(", "))
+        }
     }
 }
 
@@ -90,12 +107,12 @@ pub(crate) fn process_target(target: &ProcessTarget) -> String {
 const SHOWN_CHARACTERS: usize = 60;
 
 /// A name that somebody chose: on one line, without control characters, and not without end.
-pub(crate) fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> Cow<'_, str> {
     // Nearly all names are short and plain.
     if text.len() <= SHOWN_CHARACTERS && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return text.to_owned();
+        return Cow::Borrowed(text);
     }
-    shortened(&harmless(text), SHOWN_CHARACTERS)
+    Cow::Owned(shortened(&harmless(text), SHOWN_CHARACTERS))
 }
 
 /// What breaks a rule, without its user and host: `environment e1 on device 0`.

@@ -41,7 +41,7 @@ impl Line {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut line: Self = serde_json::from_slice(bytes).ok()?;
         for name in [&mut line.rule, &mut line.hostname, &mut line.username] {
-            *name = words::name(name);
+            *name = words::name(name).into_owned();
         }
         line.why = text(&line.why);
         Some(line)

@@ -123,8 +123,8 @@ fn table(report: &Report) -> String {
     let cells = |rule: &str, user: &str, counts: [String; 4]| {
         let [would, done, refused, failed] = counts;
         [
-            words::name(rule),
-            words::name(user),
+            words::name(rule).into_owned(),
+            words::name(user).into_owned(),
             would,
             done,
             refused,

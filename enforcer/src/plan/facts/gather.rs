@@ -1,8 +1,9 @@
 //! The facts are gathered from the input.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::{HashMap, HashMapExt as _};
 use genv_core::attribute;
 use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
 
@@ -311,8 +312,10 @@ impl<'a> Facts<'a> {
         let mut by_environment: Vec<_> = all
             .filter(|&position| of(position).environment.is_some())
             .collect();
-        by_environment
-            .sort_by_cached_key(|&position| (of(position).environment, uses[position].gpu));
+        // Processes are listed by host, and so are environments.
+        for of_host in by_environment.chunk_by_mut(|&a, &b| of(a).host == of(b).host) {
+            of_host.sort_by_key(|&position| (of(position).environment, uses[position].gpu));
+        }
         let mut first = 0;
         for group in by_environment.chunk_by(|&a, &b| of(a).environment == of(b).environment) {
             let end = first + group.len();

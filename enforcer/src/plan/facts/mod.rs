@@ -5,13 +5,15 @@ mod gather;
 mod utilization;
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use genv_core::model::{DeviceIndex, Environment, Process, Snapshot};
+use foldhash::HashMap;
+use genv_core::model::{Device, DeviceIndex, Environment, Process, Snapshot};
 
 use super::freshness::HostFreshness;
 use super::unknown::UnknownUses;
+use crate::config::HostSet;
 
 /// Positions in the lists of [`Facts`].
 pub(super) type HostId = usize;
@@ -64,28 +66,26 @@ pub(super) struct HostFacts<'a> {
 }
 
 impl HostFacts<'_> {
+    /// A GPU by its index.
+    pub(super) fn device(&self, gpu: u32) -> Option<&Device> {
+        let is_it = |device: &&Device| device.index == DeviceIndex::gpu(gpu);
+        let devices = &self.snapshot?.devices;
+        // The indices mostly are the positions.
+        let at_position = devices.get(gpu as usize).filter(is_it);
+        at_position.or_else(|| devices.iter().find(is_it))
+    }
+
     /// What a GPU tells of its own utilization; 0 if it tells none.
     fn utilization_of(&self, gpu: u32) -> f64 {
-        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
-        let mut devices = devices.iter();
-        let device = devices.find(|it| it.index == DeviceIndex::gpu(gpu));
+        let device = self.device(gpu);
         let ratio = device.and_then(|device| device.measurements.utilization_ratio);
         ratio.filter(|ratio| ratio.is_finite()).unwrap_or_default()
     }
 
     /// The UUID of a GPU, if the GPU reports one.
     pub(super) fn uuid_of(&self, gpu: u32) -> Option<&str> {
-        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
-        let device = devices
-            .iter()
-            .find(|it| it.index == DeviceIndex::gpu(gpu))?;
-        Some(device.uuid.as_str()).filter(|uuid| !uuid.is_empty())
-    }
-
-    /// Whether the host has a GPU by this index.
-    pub(super) fn lists_gpu(&self, gpu: u32) -> bool {
-        let devices = self.snapshot.map_or(&[][..], |it| &it.devices);
-        devices.iter().any(|it| it.index == DeviceIndex::gpu(gpu))
+        let uuid = self.device(gpu)?.uuid.as_str();
+        Some(uuid).filter(|uuid| !uuid.is_empty())
     }
 
     /// Whether a record of the state is damaged, so that what is not there may exist all the same.
@@ -222,6 +222,20 @@ impl<'a> Facts<'a> {
     /// A host by its name.
     pub(super) fn host(&self, hostname: &str) -> Option<HostId> {
         self.host_ids.get(hostname).copied()
+    }
+
+    /// Whether each host is in a set.
+    pub(super) fn are_in(&self, set: &HostSet) -> Vec<bool> {
+        // A search in a set of names takes longer than one for a host, but the set may have many more names.
+        let is_distinct = self.host_ids.len() == self.hosts.len();
+        if is_distinct && set.0.len() < self.hosts.len() {
+            let mut are_in = vec![false; self.hosts.len()];
+            let ids = set.0.iter().filter_map(|name| self.host(name));
+            ids.for_each(|id| are_in[id] = true);
+            return are_in;
+        }
+        let hosts = self.hosts.iter();
+        hosts.map(|host| set.0.contains(host.hostname)).collect()
     }
 
     /// A user by name.

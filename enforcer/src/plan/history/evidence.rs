@@ -336,7 +336,7 @@ impl Evidence<'_, '_> {
     fn unmeasured(&self) -> Option<String> {
         let host = self.host();
         let mut gpus = self.known.about.gpus.iter();
-        let gpu = gpus.find(|&&gpu| host.lists_gpu(gpu) && !host.measures_processes(gpu))?;
+        let gpu = gpus.find(|&&gpu| host.device(gpu).is_some() && !host.measures_processes(gpu))?;
         Some(format!(
             "the driver does not tell the processes on device {gpu}"
         ))

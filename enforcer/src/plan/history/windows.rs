@@ -6,7 +6,7 @@ use super::evidence::groups_are_unknown;
 use super::idle::Holding;
 use super::{ByGpu, HostHistory, IdleWindow};
 use crate::config::RuleKind;
-use crate::plan::facts::{AttachmentFacts, AttachmentId, Facts, HostId};
+use crate::plan::facts::{AttachmentFacts, AttachmentId, EnvironmentFacts, Facts, HostId};
 use crate::plan::rules;
 use crate::plan::selector::{View, Views};
 
@@ -109,21 +109,34 @@ fn own_windows<'w>(
     windows: &'w Windows,
 ) -> Vec<(AttachmentId, Option<&'w IdleWindow>)> {
     let facts = view.facts;
-    let own = |id: AttachmentId| {
-        let attachment = &facts.attachments[id];
-        let window = windows.get(eid(facts, attachment))?.get(attachment.gpu)?;
-        let username = facts.users[attachment.user].name;
-        window.is_of(username).then_some(window)
-    };
-    seen(view, id).map(|id| (id, own(id))).collect()
+    let mut own = Vec::with_capacity(windows.len());
+    // Environments are sorted as the windows are, and mostly each has one.
+    let mut next = windows.iter().peekable();
+    for environment in &facts.environments[facts.hosts[id].environments.clone()] {
+        let mut seen = seen(view, environment).peekable();
+        if seen.peek().is_none() {
+            continue;
+        }
+        let eid = &environment.environment.eid;
+        let gpus = next.next_if(|(it, _)| *it == eid).map(|(_, gpus)| gpus);
+        let gpus = gpus.or_else(|| windows.get(eid));
+        let username = facts.users[environment.user].name;
+        let window = |id: AttachmentId| {
+            let window = gpus?.get(facts.attachments[id].gpu)?;
+            window.is_of(username).then_some(window)
+        };
+        own.extend(seen.map(|id| (id, window(id))));
+    }
+    own
 }
 
-/// The attachments of a host that a rule looks at.
-fn seen(view: &View<'_, '_>, id: HostId) -> impl Iterator<Item = AttachmentId> {
-    let facts = view.facts;
-    let environments = &facts.environments[facts.hosts[id].environments.clone()];
-    let attachments = environments.iter().flat_map(|it| it.attachments.clone());
-    attachments.filter(|id| view.sees_attachment(&facts.attachments[*id]))
+/// The attachments of an environment that a rule looks at.
+fn seen(
+    view: &View<'_, '_>,
+    environment: &EnvironmentFacts<'_>,
+) -> impl Iterator<Item = AttachmentId> {
+    let attachments = environment.attachments.clone();
+    attachments.filter(|id| view.sees_attachment(&view.facts.attachments[*id]))
 }
 
 /// Has each attachment go on with its own window; one that was made since, with that of the same user's attachment to the
@@ -140,16 +153,20 @@ fn go_on(
     let remembers = !view.rule.remember.is_zero();
     let mut held: Vec<(&str, u32)> = Vec::new();
     let mut made = Vec::new();
-    for id in seen(view, id) {
-        let attachment = &facts.attachments[id];
-        let username = facts.users[attachment.user].name;
-        let own = window_of(facts, windows, attachment);
-        if let Some(window) = own.filter(|window| window.is_of(username)) {
-            window.follow(&holding(view, attachment));
-            look(attachment, window);
-            held.push((eid(facts, attachment), attachment.gpu));
-        } else {
-            made.push(attachment);
+    for environment in &facts.environments[facts.hosts[id].environments.clone()] {
+        let eid = environment.environment.eid.as_str();
+        let username = facts.users[environment.user].name;
+        let mut gpus = windows.get_mut(eid);
+        for id in seen(view, environment) {
+            let attachment = &facts.attachments[id];
+            let own = gpus.as_mut().and_then(|it| it.get_mut(attachment.gpu));
+            if let Some(window) = own.filter(|window| window.is_of(username)) {
+                window.follow(&holding(view, attachment));
+                look(attachment, window);
+                held.push((eid, attachment.gpu));
+            } else {
+                made.push(attachment);
+            }
         }
     }
     held.sort_unstable();
@@ -251,14 +268,4 @@ fn forget_old(view: &View<'_, '_>, id: HostId, left: &mut Windows) {
 
 fn eid<'a>(facts: &Facts<'a>, attachment: &AttachmentFacts) -> &'a str {
     &facts.environments[attachment.environment].environment.eid
-}
-
-fn window_of<'w>(
-    facts: &Facts<'_>,
-    windows: &'w mut Windows,
-    attachment: &AttachmentFacts,
-) -> Option<&'w mut IdleWindow> {
-    windows
-        .get_mut(eid(facts, attachment))?
-        .get_mut(attachment.gpu)
 }
