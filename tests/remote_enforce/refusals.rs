@@ -50,7 +50,7 @@ impl Host {
                 found: "found".to_owned(),
                 allowed: "allowed".to_owned(),
                 remedy: "remedy".to_owned(),
-                targets: vec![Target::Process(target)],
+                targets: vec![Target::Process(target.into())],
             }],
         })
     }
@@ -113,7 +113,7 @@ impl Host {
 fn with_target(intents: &Intents, change: impl FnOnce(&mut ProcessTarget)) -> Intents {
     let mut intents = intents.clone();
     if let StepKind::Terminate(target) = &intents.steps[0].step.kind {
-        let mut target = target.clone();
+        let mut target = (**target).clone();
         change(&mut target);
         intents.steps[0].step = terminate(&target);
     }

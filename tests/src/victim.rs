@@ -126,7 +126,7 @@ pub fn terminate(target: &ProcessTarget) -> Step {
             rule: "non-env-processes".to_owned(),
             subject,
         },
-        kind: StepKind::Terminate(target.clone()),
+        kind: StepKind::Terminate(target.clone().into()),
     }
 }
 

@@ -51,7 +51,7 @@ fn step() -> Step {
                 start_time_ticks: 70,
             },
         },
-        kind: StepKind::Terminate(target()),
+        kind: StepKind::Terminate(target().into()),
     }
 }
 
@@ -67,7 +67,7 @@ fn violation() -> Violation {
         found: String::new(),
         allowed: String::new(),
         remedy: String::new(),
-        targets: vec![Target::Process(target())],
+        targets: vec![Target::Process(target().into())],
         unconfirmed: false,
     }
 }
@@ -172,7 +172,7 @@ fn what_a_host_refuses_for_now_is_asked_again_after_a_minute_and_other_things_be
         [(Outcome::Refused { again: true, .. }, true)]
     ));
     let mut other = step();
-    other.kind = StepKind::Kill(target());
+    other.kind = StepKind::Kill(target().into());
     assert!(!asking.may_ask("gpu01", &step()) && asking.may_ask("gpu01", &other));
     assert_eq!(asking.unable().count(), 0);
     for (_, refused) in asking.refused.iter_mut() {
@@ -259,7 +259,7 @@ fn detach(usernames: &[&str]) -> Step {
         gpu: 0,
         uuid: None,
         attached_seconds: None,
-        processes: processes.collect(),
+        processes: processes.map(Arc::new).collect(),
         unconfirmed: false,
     };
     Step {

@@ -219,7 +219,7 @@ fn ends(chosen: &Target, target: &ProcessTarget) -> bool {
     };
     match chosen {
         Target::Process(process) => same(process),
-        Target::Attachment(attachment) => attachment.processes.iter().any(same),
+        Target::Attachment(attachment) => attachment.processes.iter().any(|it| same(it)),
     }
 }
 

@@ -189,7 +189,7 @@ impl Cycle {
                     self.executor.answered(&asked, &outcome, is_known);
                     match (&step.kind, &outcome) {
                         (StepKind::Kill(target), Outcome::Done) => {
-                            asking.killed(target.clone(), asked);
+                            asking.killed((**target).clone(), asked);
                         }
                         (StepKind::Detach(target), Outcome::Done) => asking.took(target.clone()),
                         _ => {}

@@ -224,6 +224,8 @@ const fn sentence(outcome: &Outcome) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::plan::{ProcessTarget, Subject};
 
@@ -236,7 +238,7 @@ mod tests {
         let rule = "outside".to_owned();
         Step {
             key: Key { rule, subject },
-            kind: StepKind::Terminate(ProcessTarget {
+            kind: StepKind::Terminate(Arc::new(ProcessTarget {
                 hostname: "gpu01".to_owned(),
                 pid,
                 start_time_ticks: 7,
@@ -245,7 +247,7 @@ mod tests {
                 comm: None,
                 eid: None,
                 container_id: None,
-            }),
+            })),
         }
     }
 

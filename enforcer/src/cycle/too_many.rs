@@ -187,6 +187,8 @@ pub(super) fn bound_deeds(plan: &mut Plan) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::plan::ProcessTarget;
 
@@ -211,7 +213,7 @@ mod tests {
             let violation = process(pid, username);
             plan.steps.push(Step {
                 key: violation.key.clone(),
-                kind: StepKind::Terminate(ProcessTarget {
+                kind: StepKind::Terminate(Arc::new(ProcessTarget {
                     hostname: "gpu01".to_owned(),
                     pid,
                     start_time_ticks: 1,
@@ -220,7 +222,7 @@ mod tests {
                     comm: None,
                     eid: None,
                     container_id: None,
-                }),
+                })),
             });
             plan.violations.push(violation);
         }

@@ -1,6 +1,7 @@
 //! Processes that end with a device which was taken, and that the pace put off. Each is verified when its turn comes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub(super) struct Left {
     why: String,
     /// The device that was taken.
     gpu: u32,
-    process: ProcessTarget,
+    process: Arc<ProcessTarget>,
     /// When the device was taken, Unix time.
     since_seconds: f64,
 }
@@ -50,13 +51,13 @@ pub(super) fn load(directory: &RuntimeDirectory, file: &str) -> Result<Vec<Left>
 
 impl Executor {
     pub(super) fn is_left(&self, process: &ProcessTarget) -> bool {
-        self.left.iter().any(|left| left.process == *process)
+        self.left.iter().any(|left| *left.process == *process)
     }
 
     /// Ends the processes of a device that was taken, as fast as the pace allows; the rest when its turn comes.
     pub(super) fn end_with_device(
         &mut self,
-        processes: &[ProcessTarget],
+        processes: &[Arc<ProcessTarget>],
         gpu: u32,
         cause: &Cause<'_>,
     ) {

@@ -140,7 +140,7 @@ impl Executor {
             let outcome = self.locked(|executor| {
                 executor.signal(Action::Terminate, &target, Some(&gpus), &cause)
             });
-            let target = Target::Process(target);
+            let target = Target::Process(target.into());
             deeds.push(Deed { target, outcome });
         }
         for target in attachments {
@@ -182,7 +182,7 @@ impl Executor {
             rule: RULE,
             why: WHY,
         };
-        let named = Target::Process(target);
+        let named = Target::Process(target.into());
         let outcome = self.locked(|executor| {
             let mut record = executor.record(Action::Terminate, &named, &cause);
             record.uid = None;

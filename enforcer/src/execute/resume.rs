@@ -1,5 +1,7 @@
 //! What an earlier program left when it was ended in the middle of something.
 
+use std::sync::Arc;
+
 use genv_core::text::harmless;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +58,7 @@ pub(crate) struct Became {
     /// How it went; nothing if it was not begun, may be tried again, or is not known.
     pub outcome: Option<Outcome>,
     /// Processes that were to end with a device that was taken, or may have been, and that nobody came to.
-    pub left: Vec<ProcessTarget>,
+    pub left: Vec<Arc<ProcessTarget>>,
 }
 
 impl Executor {

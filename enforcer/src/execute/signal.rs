@@ -42,7 +42,7 @@ impl Executor {
         cause: &Cause<'_>,
     ) -> Outcome {
         if let Err(outcome) = self.pace(&target.username) {
-            let named = Target::Process(target.clone());
+            let named = Target::Process(target.clone().into());
             let record = self.record(action, &named, cause);
             self.conclude(record, named, &outcome);
             return outcome;
@@ -58,7 +58,7 @@ impl Executor {
         gpus: Option<&BTreeSet<u32>>,
         cause: &Cause<'_>,
     ) -> Outcome {
-        let named = Target::Process(target.clone());
+        let named = Target::Process(target.clone().into());
         let mut record = self.record(action, &named, cause);
         let outcome = match self.verify(action, target, gpus) {
             Ok(Verified::Sent) => Outcome::Done,

@@ -192,6 +192,8 @@ fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::plan::tests::lab::due_violation;
     use crate::plan::{AttachmentTarget, ProcessTarget, Step, Subject};
@@ -239,7 +241,7 @@ mod tests {
         });
         Plan {
             steps: users
-                .map(|(user, pid)| step(StepKind::Terminate(process(&user, pid)), pid))
+                .map(|(user, pid)| step(StepKind::Terminate(process(&user, pid).into()), pid))
                 .collect(),
             ..Plan::default()
         }
@@ -269,7 +271,9 @@ mod tests {
             gpu: 0,
             uuid: None,
             attached_seconds: None,
-            processes: vec![process("bob", 1), process("carol", 2), process("carol", 3)],
+            processes: [process("bob", 1), process("carol", 2), process("carol", 3)]
+                .map(Arc::new)
+                .into(),
             unconfirmed: false,
         };
         let hits = |target: &AttachmentTarget| {

@@ -21,6 +21,7 @@ pub(crate) mod unknown;
 pub(crate) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use genv_core::model::{DeviceIndex, HostSnapshot};
 use serde::{Deserialize, Serialize};
@@ -241,7 +242,7 @@ pub enum Stage {
 #[serde(tag = "target", rename_all = "snake_case")]
 pub enum Target {
     /// A process ends.
-    Process(ProcessTarget),
+    Process(Arc<ProcessTarget>),
     /// An environment loses a device.
     Attachment(AttachmentTarget),
 }
@@ -296,7 +297,7 @@ pub struct AttachmentTarget {
     /// since is another one.
     pub attached_seconds: Option<i64>,
     /// The environment's processes on it that end with it, or none if they may stay.
-    pub processes: Vec<ProcessTarget>,
+    pub processes: Vec<Arc<ProcessTarget>>,
     /// Whether nothing shows that its user made the attachment: no user loses anything by the detach.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
@@ -347,9 +348,9 @@ pub enum StepKind {
     /// Take a device from an environment, and end what the target says.
     Detach(AttachmentTarget),
     /// SIGTERM.
-    Terminate(ProcessTarget),
+    Terminate(Arc<ProcessTarget>),
     /// SIGKILL, after SIGTERM and the grace.
-    Kill(ProcessTarget),
+    Kill(Arc<ProcessTarget>),
 }
 
 /// How a step went.

@@ -1,7 +1,9 @@
 //! What can be taken to end a violation, and what nobody may touch.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::facts::{AttachmentFacts, AttachmentId, Facts, HostId, ProcessId};
 use super::history::{AttachmentHistory, Past, ProcessHistory};
@@ -21,20 +23,19 @@ pub(super) struct Reach<'j, 'a> {
     pub(super) ending: BTreeSet<ProcessId>,
     /// What the plan detaches already.
     pub(super) detaching: BTreeSet<AttachmentId>,
+    /// The targets that were made of processes. Several violations may end the same process.
+    targets: Vec<OnceCell<Arc<ProcessTarget>>>,
 }
 
 impl<'j, 'a> Reach<'j, 'a> {
-    pub(super) const fn new(
-        input: &'j Input<'a>,
-        past: &'j Past<'j>,
-        facts: &'j Facts<'a>,
-    ) -> Self {
+    pub(super) fn new(input: &'j Input<'a>, past: &'j Past<'j>, facts: &'j Facts<'a>) -> Self {
         Self {
             input,
             past,
             facts,
             ending: BTreeSet::new(),
             detaching: BTreeSet::new(),
+            targets: vec![OnceCell::new(); facts.processes.len()],
         }
     }
 
@@ -183,10 +184,13 @@ impl<'j, 'a> Reach<'j, 'a> {
         }
     }
 
-    pub(super) fn process_target(&self, id: ProcessId) -> Option<ProcessTarget> {
+    pub(super) fn process_target(&self, id: ProcessId) -> Option<Arc<ProcessTarget>> {
+        if let Some(made) = self.targets[id].get() {
+            return Some(Arc::clone(made));
+        }
         let facts = &self.facts.processes[id];
         let process = facts.process;
-        Some(ProcessTarget {
+        let target = ProcessTarget {
             hostname: self.facts.hosts[facts.host].hostname.to_owned(),
             pid: process.pid,
             start_time_ticks: process.start_time_ticks?,
@@ -195,7 +199,10 @@ impl<'j, 'a> Reach<'j, 'a> {
             comm: process.comm.clone(),
             eid: process.attribution.eid().map(ToOwned::to_owned),
             container_id: process.container_id.clone(),
-        })
+        };
+        Some(Arc::clone(
+            self.targets[id].get_or_init(|| Arc::new(target)),
+        ))
     }
 
     pub(super) fn attachment_target(

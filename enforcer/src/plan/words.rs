@@ -171,7 +171,7 @@ pub(crate) fn target(target: &Target) -> String {
             match &target.processes[..] {
                 [] => taken,
                 processes => {
-                    let named = listed(processes.iter().map(process_target), ", ");
+                    let named = listed(processes.iter().map(|it| process_target(it)), ", ");
                     format!("{taken}, with {named}")
                 }
             }

@@ -136,7 +136,7 @@ pub(super) fn happened(
         }
         Target::Process(target) => {
             let fact = fact
-                .with("user", target.username)
+                .with("user", &target.username)
                 .with("host", &target.hostname);
             with_process(fact, hosts, &target.hostname, target.pid)
         }

@@ -178,7 +178,7 @@ mod tests {
             found: "process 4711 uses device 0 outside any environment".to_owned(),
             allowed: "processes in an environment".to_owned(),
             remedy: "start it in an environment: genv activate".to_owned(),
-            targets: vec![Target::Process(target(comm))],
+            targets: vec![Target::Process(target(comm).into())],
             ..due_violation(key, "alice")
         }
     }
@@ -221,7 +221,7 @@ mod tests {
         ");
         let text = notice(&violation("x"), &warning(None), 0.0, &TimeZone::UTC).unwrap();
         assert!(text.contains("Nothing is done about it"), "{text}");
-        let ended = StepKind::Terminate(target("x"));
+        let ended = StepKind::Terminate(target("x").into());
         let text = notice(&violation("x"), &ended, 0.0, &TimeZone::UTC).unwrap();
         assert!(
             text.contains("was told to end: process 4711 (x)."),

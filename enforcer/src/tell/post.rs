@@ -379,6 +379,7 @@ fn rules_first<'a>(
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
+    use std::sync::Arc;
 
     use genv_core::enforcement::READ_SOCKET;
 
@@ -407,7 +408,7 @@ mod tests {
         };
         Violation {
             uid: Some(uid),
-            targets: vec![Target::Process(ProcessTarget {
+            targets: vec![Target::Process(Arc::new(ProcessTarget {
                 hostname,
                 pid,
                 start_time_ticks: 1,
@@ -416,7 +417,7 @@ mod tests {
                 comm: None,
                 eid: None,
                 container_id: container_id.map(str::to_owned),
-            })],
+            }))],
             ..due_violation(key, "alice")
         }
     }

@@ -1,6 +1,7 @@
 //! What a host agrees to by its own plan, and what it does not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
@@ -121,7 +122,7 @@ fn device(username: &str, eid: &str, gpu: u32, processes: &[u32]) -> AttachmentT
         gpu,
         uuid: None,
         attached_seconds: None,
-        processes: processes.collect(),
+        processes: processes.map(Arc::new).collect(),
         unconfirmed: false,
     }
 }
@@ -183,7 +184,7 @@ fn lab() -> Lab {
 #[test]
 fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
     let case = Case::new(lab(), OUTSIDE);
-    let terminate = |target: ProcessTarget| StepKind::Terminate(target);
+    let terminate = |target: ProcessTarget| StepKind::Terminate(target.into());
     case.agrees(&outside("alice", 10, terminate(process("alice", 10))));
     case.agrees(&outside("alice", 10, warn()));
 
@@ -220,8 +221,8 @@ fn what_breaks_the_rule_here_too_is_done_and_nothing_else() {
 #[test]
 fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
     let target = process("alice", 10);
-    let terminate = outside("alice", 10, StepKind::Terminate(target.clone()));
-    let kill = outside("alice", 10, StepKind::Kill(target));
+    let terminate = outside("alice", 10, StepKind::Terminate(target.clone().into()));
+    let kill = outside("alice", 10, StepKind::Kill(target.into()));
     let mut other_rule = terminate.clone();
     other_rule.step.key.rule = "made-up".to_owned();
 
@@ -242,7 +243,11 @@ fn a_step_that_its_rule_does_not_take_is_refused_for_good() {
 
 #[test]
 fn what_administrators_told_this_host_holds_by_its_own_clock() {
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10)));
+    let right = outside(
+        "alice",
+        10,
+        StepKind::Terminate(process("alice", 10).into()),
+    );
     let mut case = Case::new(lab(), OUTSIDE);
     case.control.waivers = vec![GivenWaiver {
         user: "alice".to_owned(),
@@ -252,7 +257,11 @@ fn what_administrators_told_this_host_holds_by_its_own_clock() {
         given_seconds: now_seconds(),
     }];
     case.refuses(&right, "that host leaves it alone: waived until", true);
-    case.agrees(&outside("bob", 12, StepKind::Terminate(process("bob", 12))));
+    case.agrees(&outside(
+        "bob",
+        12,
+        StepKind::Terminate(process("bob", 12).into()),
+    ));
     case.control = Control {
         paused_until_seconds: Some(now_seconds() + 3600.0),
         ..Control::default()
@@ -264,11 +273,15 @@ fn what_administrators_told_this_host_holds_by_its_own_clock() {
 fn the_groups_of_this_host_count_and_who_is_unknown_here_is_left_alone() {
     let rule =
         "{kind: non-env-processes, action: terminate, warn: [], match: {groups: [students]}}";
-    let right = outside("alice", 10, StepKind::Terminate(process("alice", 10)));
+    let right = outside(
+        "alice",
+        10,
+        StepKind::Terminate(process("alice", 10).into()),
+    );
     let mut case = Case::new(lab(), rule);
     case.groups = [("alice", "students"), ("bob", "staff")].into();
     case.agrees(&right);
-    let of_bob = outside("bob", 12, StepKind::Terminate(process("bob", 12)));
+    let of_bob = outside("bob", 12, StepKind::Terminate(process("bob", 12).into()));
     case.refuses(&of_bob, "does not show", true);
 
     // Whatever group it is that she is in, three devices are too many.
@@ -306,7 +319,7 @@ fn of_devices_those_are_taken_that_this_host_would_take_with_what_it_would_end()
     assert_eq!(case.of(detach(&with_others)), Ok(expected));
     case.agrees(&detach(&device("alice", "1", 2, &[])));
     let ends = |pid| {
-        let kind = StepKind::Terminate(process("alice", pid));
+        let kind = StepKind::Terminate(process("alice", pid).into());
         user("max-devices-per-user", "alice", Some("gpu01"), kind)
     };
     case.agrees(&ends(22));
@@ -410,8 +423,8 @@ fn much_memory() -> Lab {
 fn what_was_told_to_end_is_what_is_killed_though_something_else_is_newer() {
     let rule = "{kind: max-memory-per-user, limit: 10gi, per: total, action: kill, warn: []}";
     let case = Case::new(much_memory(), rule);
-    let step = |kind: fn(ProcessTarget) -> StepKind, pid| {
-        let kind = kind(process("bob", pid));
+    let step = |kind: fn(Arc<ProcessTarget>) -> StepKind, pid| {
+        let kind = kind(process("bob", pid).into());
         user("max-memory-per-user", "bob", Some("gpu01"), kind)
     };
     case.agrees(&step(StepKind::Terminate, 11));
@@ -424,14 +437,14 @@ fn each_of_several_that_have_to_end_is_agreed_to() {
     let rule = "{kind: max-memory-per-user, limit: 1gi, per: total, action: terminate, warn: []}";
     let case = Case::new(much_memory(), rule);
     for pid in [10, 11] {
-        let kind = StepKind::Terminate(process("bob", pid));
+        let kind = StepKind::Terminate(process("bob", pid).into());
         case.agrees(&user("max-memory-per-user", "bob", Some("gpu01"), kind));
     }
     // On all hosts it may be too much, whatever is on this one.
     let rule = "{kind: max-memory-per-user, limit: 100gi, per: total, scope: all-hosts, action: terminate, warn: []}";
     let case = Case::new(much_memory(), rule);
     for pid in [10, 11] {
-        let kind = StepKind::Terminate(process("bob", pid));
+        let kind = StepKind::Terminate(process("bob", pid).into());
         case.agrees(&user("max-memory-per-user", "bob", None, kind));
     }
 }

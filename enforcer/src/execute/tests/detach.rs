@@ -26,7 +26,7 @@ fn used_by(stage: &Stage, member: &Victim, victims: &[Victim]) -> AttachmentTarg
     let uid = member.target().uid;
     stage.environment("E", uid, member.pid());
     AttachmentTarget {
-        processes: victims.iter().map(Victim::inside).collect(),
+        processes: victims.iter().map(|it| it.inside().into()).collect(),
         ..attachment(stage, uid)
     }
 }
@@ -43,7 +43,7 @@ fn detaching_takes_the_device_and_ends_the_processes_on_it() {
     let uid = victim.target().uid;
     stage.environment("E", uid, member.pid());
     let target = AttachmentTarget {
-        processes: vec![victim.inside()],
+        processes: vec![victim.inside().into()],
         ..attachment(&stage, uid)
     };
     let mut dry = stage.executor();

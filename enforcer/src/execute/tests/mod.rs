@@ -155,11 +155,11 @@ fn step(kind: StepKind) -> Step {
 }
 
 fn terminate(target: &ProcessTarget) -> Step {
-    step(StepKind::Terminate(target.clone()))
+    step(StepKind::Terminate(target.clone().into()))
 }
 
 fn kill(target: &ProcessTarget) -> Step {
-    step(StepKind::Kill(target.clone()))
+    step(StepKind::Kill(target.clone().into()))
 }
 
 fn policy() -> Policy {

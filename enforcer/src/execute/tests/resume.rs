@@ -87,7 +87,7 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
         gpu: 0,
         uuid: None,
         attached_seconds: None,
-        processes: vec![target(&first), target(&second)],
+        processes: vec![target(&first).into(), target(&second).into()],
         unconfirmed: false,
     }));
     let mut executor = stage.executor();
@@ -135,7 +135,7 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     // Its own last line comes too late.
     let mut record = executor.record(
         Action::Kill,
-        &Target::Process(target.clone()),
+        &Target::Process(target.clone().into()),
         &Cause {
             rule: "rule",
             why: "why",
@@ -144,7 +144,7 @@ fn how_something_went_is_written_before_anything_else_is_intended() {
     executor.intend(&mut record).unwrap();
     fs::rename(path("audit.jsonl"), path("kept")).unwrap();
     fs::create_dir(path("audit.jsonl")).unwrap();
-    executor.conclude(record, Target::Process(target), &Outcome::Done);
+    executor.conclude(record, Target::Process(target.into()), &Outcome::Done);
     fs::remove_dir(path("audit.jsonl")).unwrap();
     fs::rename(path("kept"), path("audit.jsonl")).unwrap();
     let other = Victim::new();

@@ -2,6 +2,8 @@
 
 use genv_core::model::Attribution;
 
+use std::sync::Arc;
+
 use super::daemon::*;
 use super::lab::*;
 use crate::config::*;
@@ -258,7 +260,7 @@ fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
     for kind in kinds {
         let daemon = Daemon::new(vec![rule(kind, Action::Terminate)]);
         let plan = daemon.plan(&lab);
-        let targets: Vec<ProcessTarget> = plan
+        let targets: Vec<Arc<ProcessTarget>> = plan
             .violations
             .iter()
             .flat_map(|violation| &violation.targets)

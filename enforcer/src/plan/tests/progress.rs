@@ -404,7 +404,7 @@ proptest! {
                             warned[who.unwrap()].get_or_insert(seen[who.unwrap()]);
                         }
                         StepKind::Terminate(target) => {
-                            prop_assert_eq!(target.username, username);
+                            prop_assert_eq!(&target.username, username);
                             let at = warned[who.unwrap()];
                             prop_assert!(at.is_some_and(|at| seen[who.unwrap()] - at >= 60.0));
                         }

@@ -1,6 +1,7 @@
 //! What holds for any lab, any rules and any history.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use genv_core::model::Attribution;
 use proptest::prelude::*;
@@ -37,7 +38,7 @@ fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
     }
 }
 
-fn processes(target: &Target) -> &[ProcessTarget] {
+fn processes(target: &Target) -> &[Arc<ProcessTarget>] {
     match target {
         Target::Process(target) => std::slice::from_ref(target),
         Target::Attachment(target) => &target.processes,
@@ -236,7 +237,7 @@ fn within_reach(lab: &Lab, username: &str) -> Vec<Target> {
             })
         })
     });
-    targets.map(Target::Process).collect()
+    targets.map(|it| Target::Process(it.into())).collect()
 }
 
 /// After a few cycles in which nothing was done, so that idle devices are known.
