@@ -1,11 +1,13 @@
 //! Use of devices that are not held. Users' commands do not assign a device with such use.
 
+use std::cell::LazyCell;
+
 use genv_core::model::{Attribution, HostSnapshot, Process, Snapshot};
 use genv_core::outside::{OutsideUse, computes};
 
 use super::Cycle;
 use crate::config::Never;
-use crate::execute::program_out_of_reach;
+use crate::execute::ProtectedPrograms;
 
 impl Cycle {
     /// The processes that use devices of this machine without an environment that holds them, by the same files that
@@ -21,12 +23,20 @@ impl Cycle {
 
 fn uses(snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
     let processes = snapshot.processes.iter();
-    let uses = processes.flat_map(|it| uses_of(it, snapshot, never));
-    uses.collect()
+    let programs = LazyCell::new(|| ProtectedPrograms::of(never));
+    let is_exempt = |it: &OutsideUse| {
+        never.users.contains(&it.username)
+            || never.users.contains(&format!("uid:{}", it.uid))
+            || programs.out_of_reach(it.pid).is_some()
+    };
+    // Looking at the program takes longer than all else.
+    let uses = processes.map(|it| uses_of(it, snapshot));
+    let uses = uses.filter(|uses| uses.first().is_some_and(|it| !is_exempt(it)));
+    uses.flatten().collect()
 }
 
 /// The use of each GPU that a process computes on, and that no environment of the process holds.
-fn uses_of(process: &Process, snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
+fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
     let uid = process.uid.filter(|uid| *uid != 0);
     let (Some(uid), Some(username), Some(start_time_ticks)) =
         (uid, &process.username, process.start_time_ticks)
@@ -68,15 +78,6 @@ fn uses_of(process: &Process, snapshot: &Snapshot, never: &Never) -> Vec<Outside
                 started_timestamp_seconds: None,
             }),
         }
-    }
-    let is_exempt = || {
-        never.users.contains(username)
-            || never.users.contains(&format!("uid:{uid}"))
-            || program_out_of_reach(process.pid, never).is_some()
-    };
-    // Looking at the program takes longer than all else.
-    if !uses.is_empty() && is_exempt() {
-        uses.clear();
     }
     uses
 }

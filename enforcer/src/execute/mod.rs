@@ -40,7 +40,7 @@ pub use evidence::{AskGpuUse, AskGpuUuid, Evidence, GpuUse, gpu_use};
 use left::Left;
 use lines::Lines;
 pub(crate) use lines::MOST_LINES_OF_A_USER;
-pub(crate) use never::program_out_of_reach;
+pub(crate) use never::ProtectedPrograms;
 pub(crate) use pace::paced;
 use pace::{CyclePace, TakenBack};
 pub(crate) use resume::Mark;

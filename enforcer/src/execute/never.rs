@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -74,7 +74,7 @@ pub(super) fn within_reach(pid: u32, witnessed: &Witnessed, never: &Never) -> Re
     if may_hide_its_program(pid) {
         return Err(later("it cannot be read which program it runs".to_owned()));
     }
-    match program_out_of_reach(pid, never) {
+    match ProtectedPrograms::of(never).out_of_reach(pid) {
         Some(why) => Err(refused(&why)),
         None => Ok(()),
     }
@@ -89,22 +89,49 @@ fn may_hide_its_program(pid: u32) -> bool {
     is_forbidden || Executable::of(pid).is_none() && trusted::of(pid).is_none_or(|trust| trust.user)
 }
 
-/// Why the program that a process runs, as far as that can be read, is out of reach of every rule. It is so only where
-/// its user is trusted with what runs by its name.
-pub(crate) fn program_out_of_reach(pid: u32, never: &Never) -> Option<String> {
-    let path = protected_path(pid, never)?;
-    let trust = trusted::of(pid)?;
-    let is_protected = |parent| protected_path(parent, never).is_some();
-    let counts = trust.user || trust.roots_child_of.is_some_and(is_protected);
-    counts.then(|| format!("it runs {}, which is never ended", path.display()))
+/// The programs that are never ended, as their files are now.
+#[derive(Debug)]
+pub(crate) struct ProtectedPrograms(Vec<Program>);
+
+/// A program, with the file that has its path. Only a file that root owns counts: a user's mount namespace can give any
+/// path to their own.
+#[derive(Debug)]
+struct Program {
+    path: PathBuf,
+    file: Option<Metadata>,
 }
 
-/// Which of the protected programs a process runs, as far as that can be read.
-fn protected_path(pid: u32, never: &Never) -> Option<PathBuf> {
-    let executable = Executable::of(pid)?;
-    let configured = never.executables.iter().cloned();
-    let mut protected = configured.chain(SSH_SERVERS.iter().map(PathBuf::from));
-    protected.find(|path| executable.is(path))
+impl Program {
+    fn at(path: PathBuf) -> Self {
+        let file = fs::metadata(&path).ok().filter(|file| file.uid() == 0);
+        Self { path, file }
+    }
+}
+
+impl ProtectedPrograms {
+    pub(crate) fn of(never: &Never) -> Self {
+        let configured = never.executables.iter().cloned();
+        let paths = configured.chain(SSH_SERVERS.iter().map(PathBuf::from));
+        Self(paths.map(Program::at).collect())
+    }
+
+    /// Why the program that a process runs, as far as that can be read, is out of reach of every rule. It is so only
+    /// where its user is trusted with what runs by its name.
+    pub(crate) fn out_of_reach(&self, pid: u32) -> Option<String> {
+        let path = self.path_of(pid)?;
+        let trust = trusted::of(pid)?;
+        let is_protected = |parent| self.path_of(parent).is_some();
+        let counts = trust.user || trust.roots_child_of.is_some_and(is_protected);
+        counts.then(|| format!("it runs {}, which is never ended", path.display()))
+    }
+
+    /// Which of the programs a process runs, as far as that can be read.
+    fn path_of(&self, pid: u32) -> Option<&Path> {
+        let executable = Executable::of(pid)?;
+        let mut programs = self.0.iter();
+        let runs = programs.find(|program| executable.is(program));
+        runs.map(|program| program.path.as_path())
+    }
 }
 
 /// Why a user is out of reach.
@@ -140,20 +167,19 @@ impl Executable {
         })
     }
 
-    /// Whether it is the program that has this path now or, having been replaced by an update, had it. Only files that root
-    /// owns count: a user's mount namespace can give any path to their own.
-    fn is(&self, path: &Path) -> bool {
+    /// Whether it is the program that has this path now or, having been replaced by an update, had it.
+    fn is(&self, program: &Program) -> bool {
         if self.owner != 0 {
             return false;
         }
-        let found = fs::metadata(path).ok().filter(|file| file.uid() == 0);
-        match found {
+        let path = &program.path;
+        match &program.file {
             Some(file) if (file.dev(), file.ino()) == (self.device, self.inode) => true,
             Some(file) => {
-                let real = || fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                let real = || fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 self.deleted && file.dev() == self.device && self.path == real()
             }
-            None => self.deleted && self.path == path,
+            None => self.deleted && self.path == *path,
         }
     }
 }
@@ -234,18 +260,18 @@ mod tests {
     #[test]
     fn promise_06_a_program_is_known_by_its_file_and_not_by_its_name() {
         let sleep = executable("/bin/sleep");
-        assert!(sleep.is(Path::new("/bin/sleep")));
-        assert!(!sleep.is(Path::new("/bin/sh")));
+        assert!(sleep.is(&Program::at("/bin/sleep".into())));
+        assert!(!sleep.is(&Program::at("/bin/sh".into())));
         let named_alike = Executable {
             inode: sleep.inode + 1,
             ..sleep.clone()
         };
-        assert!(!named_alike.is(Path::new("/bin/sleep")));
+        assert!(!named_alike.is(&Program::at("/bin/sleep".into())));
         let own = Executable {
             owner: 1000,
             ..sleep.clone()
         };
-        assert!(!own.is(Path::new("/bin/sleep")));
+        assert!(!own.is(&Program::at("/bin/sleep".into())));
     }
 
     #[test]
@@ -255,16 +281,16 @@ mod tests {
             inode: 1,
             ..executable("/bin/sleep")
         };
-        assert!(updated.is(Path::new("/bin/sleep")));
+        assert!(updated.is(&Program::at("/bin/sleep".into())));
         let elsewhere = Executable {
             device: updated.device + 1,
             ..updated.clone()
         };
-        assert!(!elsewhere.is(Path::new("/bin/sleep")));
+        assert!(!elsewhere.is(&Program::at("/bin/sleep".into())));
         let removed = Executable {
             path: "/usr/lib/xorg/Removed".into(),
             ..updated
         };
-        assert!(removed.is(Path::new("/usr/lib/xorg/Removed")));
+        assert!(removed.is(&Program::at("/usr/lib/xorg/Removed".into())));
     }
 }

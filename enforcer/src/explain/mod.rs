@@ -161,7 +161,7 @@ fn answer(
         let enforcer = status.as_ref().filter(|it| it.pid == pid);
         found.out_of_reach = enforcer
             .map(|_| "it is the enforcer".to_owned())
-            .or_else(|| execute::program_out_of_reach(pid, &config.never));
+            .or_else(|| execute::ProtectedPrograms::of(&config.never).out_of_reach(pid));
     }
     let verdict = Verdict::of(&found);
     let mut answer = Answer::new(pid, own, verdict, status.as_ref(), notes);
