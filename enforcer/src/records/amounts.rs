@@ -1,6 +1,6 @@
 //! How much its user has of a record: devices, memory and time, the most of what was seen and what is confirmed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, Snapshot};
 
@@ -29,8 +29,8 @@ pub(super) fn held(
     seen_seconds: f64,
 ) -> BTreeMap<u32, Held> {
     let attached = environment.devices.iter().filter(|device| device.attached);
-    let gpus: BTreeSet<u32> = attached.map(|device| device.index.whole().gpu).collect();
-    let held = gpus.into_iter().map(|gpu| {
+    let held = attached.map(|device| {
+        let gpu = device.index.whole().gpu;
         let reserved = reservations.reserved(&environment.eid, gpu);
         let (memory_bytes, attached_seconds) = reserved.unwrap_or_default();
         let held = Held {

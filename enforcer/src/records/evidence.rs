@@ -2,8 +2,9 @@
 //! whose environment variables name the environment and the device. Without either, what came to a record helps its
 //! user, and harms nobody.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use genv_core::model::Environment;
 use genv_core::proc::Named;
 use genv_core::state::ConfirmedChange;

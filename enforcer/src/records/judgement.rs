@@ -1,8 +1,9 @@
 //! The records of one host: what of each counts.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use genv_core::enforcement::DisputedRecord;
 use genv_core::model::{
     Attachment, Attribution, CollectorStatus, DeviceIndex, Environment, Snapshot,
@@ -141,10 +142,11 @@ impl<'j, 'w> Judgement<'j, 'w> {
     /// Counts of each record what its user has of devices, memory and time.
     fn compare_amounts(&mut self, uses: &Uses<'_>) {
         let reservations = Reservations::of(self.snapshot);
+        let uptime = self.witness.as_mut().and_then(|it| it.uptime_seconds());
         for (eid, environment) in std::mem::take(&mut self.environments) {
             let now = held(&environment, &reservations, self.read_seconds);
             let processes = uses.get(eid.as_str()).map_or(&[][..], Vec::as_slice);
-            let counts = self.amounts(&environment, &now, processes);
+            let counts = self.amounts(&environment, &now, processes, uptime);
             let counts = counts.map_or(environment, Arc::new);
             self.environments.insert(eid, counts);
         }
@@ -155,6 +157,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
         environment: &Environment,
         now: &BTreeMap<u32, Held>,
         processes: &[usize],
+        uptime: Option<f64>,
     ) -> Option<Environment> {
         let eid = &environment.eid;
         let snapshot = self.snapshot;
@@ -191,7 +194,6 @@ impl<'j, 'w> Judgement<'j, 'w> {
         if shown {
             self.bear_out_devices(eid, now, processes);
         }
-        let uptime = self.witness.as_mut().and_then(|it| it.uptime_seconds());
         let known = self.known.get_mut(eid)?;
         known.follow_uptime(snapshot.timestamp_seconds, uptime);
         let compared = compare(

@@ -1,7 +1,8 @@
 //! A record as it was first seen, and what changed since.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use foldhash::{HashMap, HashMapExt as _};
 use genv_core::model::{Environment, Member, Snapshot};
 use genv_core::state::{Confirmed, ConfirmedChange};
 use serde::{Deserialize, Serialize};

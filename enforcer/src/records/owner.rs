@@ -1,9 +1,9 @@
 //! The user of a record. A record stays its user's as long as a member or a job of that user lives, whatever the files
 //! show later.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use foldhash::HashSet;
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Environment};
 use genv_core::proc::is_kernel_thread;

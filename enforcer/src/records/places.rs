@@ -4,9 +4,10 @@
 //! record a new id. So a later record takes no living member from the environment that had it first, and no process from
 //! the environment in which it was seen.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use genv_core::attribute::reason;
 use genv_core::model::{Attribution, Environment, Process};
 use genv_core::state::ConfirmedChange;

@@ -1,7 +1,8 @@
 //! Records that are more than a user or a host can need: which of them count.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
+use foldhash::{HashSet, HashSetExt as _};
 use genv_core::model::Environment;
 use genv_core::state::ConfirmedChange;
 
