@@ -318,9 +318,10 @@ impl Judge<'_, '_> {
         if let Some(detached) = attachment.detached_seconds {
             return Some(detached);
         }
-        let mut processes = self
+        let ending = self
             .reach
             .processes_that_end(at.view.rule, attachment, relief);
+        let mut processes: Vec<ProcessId> = ending.collect();
         if at.view.rule.action == Action::Kill {
             let mut last = None;
             for &process in &processes {
@@ -342,7 +343,9 @@ impl Judge<'_, '_> {
         }
         processes.retain(|&process| !self.reach.is_going(process));
         self.reach.ending.extend(&processes);
-        let target = self.reach.attachment_target(attachment, &processes);
+        let target = self
+            .reach
+            .attachment_target(attachment, processes.into_iter());
         self.step(at.key, StepKind::Detach(target));
         None
     }

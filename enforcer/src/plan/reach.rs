@@ -72,8 +72,8 @@ impl<'j, 'a> Reach<'j, 'a> {
                 Piece::Process(process) => process == id,
                 Piece::Attachment(attachment) => {
                     let attachment = &self.facts.attachments[*attachment];
-                    let ending = self.processes_that_end(rule, attachment, &unit.pieces);
-                    ending.contains(id)
+                    let mut ending = self.processes_that_end(rule, attachment, &unit.pieces);
+                    ending.any(|it| it == *id)
                 }
             })
         };
@@ -145,29 +145,27 @@ impl<'j, 'a> Reach<'j, 'a> {
         rule: &Rule,
         attachment: &AttachmentFacts,
         taken: &[Piece],
-    ) -> Vec<ProcessId> {
+    ) -> impl Iterator<Item = ProcessId> {
         let keeps = rule.action <= Action::Detach && rule.processes == DetachedProcesses::Keep;
-        if keeps || attachment.unconfirmed {
-            return Vec::new();
-        }
+        let ends_any = !keeps && !attachment.unconfirmed;
         let contexts = Contexts::new(self.facts, self.past, self.input.now_seconds);
-        let goes = |id: &AttachmentId| {
+        let goes = move |id: &AttachmentId| {
             self.detaching.contains(id) || taken.contains(&Piece::Attachment(*id))
         };
         let all = self.facts.environments[attachment.environment]
             .attachments
             .clone();
-        let stays = |other: &AttachmentFacts| {
+        let stays = move |other: &AttachmentFacts| {
             let mut going = all.clone().filter(goes);
             going.all(|id| self.facts.attachments[id].gpu != other.gpu)
                 && other.detached_seconds.is_none()
         };
+        let gpu = attachment.gpu;
         let uses = self.facts.uses_of(attachment.environment);
-        let uses = uses.filter(|used| used.shows_use && used.gpu == attachment.gpu);
+        let uses = uses.filter(move |used| ends_any && used.shows_use && used.gpu == gpu);
         uses.map(|used| used.process)
-            .filter(|&id| self.may_end(id))
-            .filter(|&id| !contexts.is_spared(id, rule, attachment.gpu, stays))
-            .collect()
+            .filter(move |&id| self.may_end(id))
+            .filter(move |&id| !contexts.is_spared(id, rule, gpu, &stays))
     }
 
     /// What a piece is, if all that is in `taken` is taken with it.
@@ -178,7 +176,7 @@ impl<'j, 'a> Reach<'j, 'a> {
                 let attachment = &self.facts.attachments[id];
                 let processes = self.processes_that_end(rule, attachment, taken);
                 Some(Target::Attachment(
-                    self.attachment_target(attachment, &processes),
+                    self.attachment_target(attachment, processes),
                 ))
             }
         }
@@ -208,10 +206,10 @@ impl<'j, 'a> Reach<'j, 'a> {
     pub(super) fn attachment_target(
         &self,
         attachment: &AttachmentFacts,
-        processes: &[ProcessId],
+        processes: impl Iterator<Item = ProcessId>,
     ) -> AttachmentTarget {
         let environment = self.facts.environments[attachment.environment].environment;
-        let processes = processes.iter().filter_map(|&id| self.process_target(id));
+        let processes = processes.filter_map(|id| self.process_target(id));
         let host = &self.facts.hosts[attachment.host];
         AttachmentTarget {
             hostname: host.hostname.to_owned(),

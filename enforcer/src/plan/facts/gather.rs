@@ -8,8 +8,8 @@ use genv_core::attribute;
 use genv_core::model::{Attachment, Attribution, DeviceIndex, Environment, Process, Snapshot};
 
 use super::{
-    AttachmentFacts, EnvironmentFacts, EnvironmentId, Facts, HostFacts, HostId, ProcessFacts,
-    UseFacts, UserFacts, UserId,
+    AttachmentFacts, AttachmentId, EnvironmentFacts, EnvironmentId, Facts, HostFacts, HostId,
+    ProcessFacts, UseFacts, UserFacts, UserId,
 };
 use crate::plan::freshness::{Freshness, HostFreshness, LastRead};
 use crate::plan::history::HostHistory;
@@ -171,6 +171,7 @@ impl<'a> Facts<'a> {
             environment,
             host,
             user,
+            created_seconds: environment.created_timestamp_seconds,
             attachments: first..self.attachments.len(),
             moved,
             uses: 0..0,
@@ -286,47 +287,60 @@ impl<'a> Facts<'a> {
     }
 
     fn sort(&mut self) {
-        self.environments_by_user = (0..self.environments.len()).collect();
-        let environments = &self.environments;
-        // They are listed by host.
-        self.environments_by_user
-            .sort_by_key(|&id| environments[id].user);
-        self.attachments_by_user = (0..self.attachments.len()).collect();
+        // All are listed by host.
+        let users = self.users.len();
+        let of_environments = self.environments.iter().map(|it| Some(it.user));
+        (self.environments_by_user, _) = by_group(users, of_environments);
         let attachments = &self.attachments;
-        self.attachments_by_user.sort_by_cached_key(|&id| {
-            let attachment = &attachments[id];
-            (attachment.user, attachment.host, attachment.gpu)
-        });
-        let processes = &self.processes;
-        let uses = &self.uses;
-        let of = |position: usize| &processes[uses[position].process];
-        let all = 0..uses.len();
-        let mut by_user: Vec<_> = all
-            .clone()
-            .filter(|&position| of(position).user.is_some())
-            .collect();
-        by_user.sort_by_cached_key(|&position| {
-            let process = of(position);
-            (process.user, process.host, uses[position].gpu)
-        });
-        let mut by_environment: Vec<_> = all
-            .filter(|&position| of(position).environment.is_some())
-            .collect();
-        // Processes are listed by host, and so are environments.
-        for of_host in by_environment.chunk_by_mut(|&a, &b| of(a).host == of(b).host) {
-            of_host.sort_by_key(|&position| (of(position).environment, uses[position].gpu));
-        }
+        let of_attachments = attachments.iter().map(|it| Some(it.user));
+        (self.attachments_by_user, _) = by_group(users, of_attachments);
+        let place = |id: AttachmentId| (attachments[id].user, attachments[id].host);
+        let of_places = self
+            .attachments_by_user
+            .chunk_by_mut(|&a, &b| place(a) == place(b));
+        of_places.for_each(|ids| ids.sort_by_key(|&id| attachments[id].gpu));
+        let (processes, uses) = (&self.processes, &self.uses);
+        let of = |used: &UseFacts| &processes[used.process];
+        let gpu = |position: &usize| uses[*position].gpu;
+        (self.uses_by_user, _) = by_group(users, uses.iter().map(|it| of(it).user));
+        let place = |position: usize| (of(&uses[position]).user, of(&uses[position]).host);
+        let of_places = self
+            .uses_by_user
+            .chunk_by_mut(|&a, &b| place(a) == place(b));
+        of_places.for_each(|positions| positions.sort_by_key(gpu));
+        let of_uses = uses.iter().map(|it| of(it).environment);
+        let (mut by_environment, ends) = by_group(self.environments.len(), of_uses);
         let mut first = 0;
-        for group in by_environment.chunk_by(|&a, &b| of(a).environment == of(b).environment) {
-            let end = first + group.len();
-            if let Some(environment) = of(group[0]).environment {
-                self.environments[environment].uses = first..end;
-            }
+        for (environment, end) in self.environments.iter_mut().zip(ends) {
+            environment.uses = first..end;
+            by_environment[first..end].sort_by_key(gpu);
             first = end;
         }
-        self.uses_by_user = by_user;
         self.uses_by_environment = by_environment;
     }
+}
+
+/// The positions of items by their group, those of one group in their order, and the end of each group among the
+/// positions. An item without a group is left out.
+fn by_group(
+    groups: usize,
+    of: impl Iterator<Item = Option<usize>> + Clone,
+) -> (Vec<usize>, Vec<usize>) {
+    let mut ends = vec![0; groups];
+    of.clone().flatten().for_each(|group| ends[group] += 1);
+    let mut number = 0;
+    for end in &mut ends {
+        // A group begins where the one before it ends, and ends there until its items are put in.
+        number += std::mem::replace(end, number);
+    }
+    let mut positions = vec![0; number];
+    for (position, group) in of.enumerate() {
+        if let Some(group) = group {
+            positions[ends[group]] = position;
+            ends[group] += 1;
+        }
+    }
+    (positions, ends)
 }
 
 fn alias(name: &str, uid: Option<u32>) -> Option<String> {

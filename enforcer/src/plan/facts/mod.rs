@@ -160,6 +160,8 @@ pub(super) struct EnvironmentFacts<'a> {
     pub(super) environment: &'a Environment,
     pub(super) host: HostId,
     pub(super) user: UserId,
+    /// Unix time by the clock of its host.
+    pub(super) created_seconds: Option<f64>,
     pub(super) attachments: Range<AttachmentId>,
     /// Whether the environment attached an index while another GPU was there. The environment's GPUs are not known
     /// then.

@@ -52,7 +52,7 @@ impl History {
         now_seconds: f64,
     ) -> Option<Cow<'h, ViolationHistory>> {
         let is_new = known.is_none() && !rule.remember.is_zero();
-        if !self.knows(rule) || self.remembered.is_empty() && !is_new {
+        if self.remembered.is_empty() && !is_new || !self.knows(rule) {
             return known;
         }
         let places = places(facts, rule, &key.subject, username, unconfirmed);

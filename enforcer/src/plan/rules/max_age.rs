@@ -17,7 +17,7 @@ pub(super) fn findings(
         if !view.sees_environment(id) {
             continue;
         }
-        let Some(created) = environment.environment.created_timestamp_seconds else {
+        let Some(created) = environment.created_seconds else {
             continue;
         };
         let Some(limit) = view.limit(environment.user, Some(environment.host)) else {

@@ -216,11 +216,9 @@ fn attachments_unit(facts: &Facts<'_>, attachments: &[AttachmentId]) -> Unit {
             return NEWEST;
         }
         let ahead = facts.hosts[attachment.host].freshness.clock_ahead_seconds;
-        let environment = facts.environments[attachment.environment].environment;
         // Nobody attached anything before the environment began.
-        let began = environment
-            .created_timestamp_seconds
-            .filter(|at| at.is_finite());
+        let began = facts.environments[attachment.environment].created_seconds;
+        let began = began.filter(|at| at.is_finite());
         let attached = attachment.attached_seconds.map(|seconds| seconds as f64);
         let attached = attached.map(|seconds| began.map_or(seconds, |began| seconds.max(began)));
         attached.map_or(f64::MIN, |seconds| seconds - ahead)
@@ -283,7 +281,7 @@ fn environment_unit(
     }
     let pieces = attachments.iter().copied().map(Piece::Attachment);
     let is_users = !processes.is_empty() || attachments.iter().any(is_held);
-    let created = environment.environment.created_timestamp_seconds;
+    let created = environment.created_seconds;
     let ahead = facts.hosts[environment.host].freshness.clock_ahead_seconds;
     let created = created.filter(|at| at.is_finite());
     let created = created.map_or(f64::MIN, |at| at - ahead);

@@ -220,7 +220,7 @@ fn rules() -> Vec<Rule> {
 fn with_little_memory(mut lab: Lab) -> Lab {
     let environments = &mut lab.hosts[0].environments;
     if let Some(environment) = environments.first_mut() {
-        std::sync::Arc::make_mut(environment).gpu_memory_bytes = Some(GIB);
+        Arc::make_mut(environment).gpu_memory_bytes = Some(GIB);
     }
     lab
 }
