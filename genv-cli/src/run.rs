@@ -34,7 +34,13 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Options {
     /// When to use colours.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        display_order = 1000
+    )]
     color: Color,
 }
 
@@ -248,6 +254,20 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn help_of_each_command_ends_its_options_with_color() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_help().to_string();
+            let is_option = |line: &&str| line.trim_start().starts_with('-');
+            let last = help.lines().rfind(is_option);
+            assert!(last.is_none_or(|it| it.contains("--color")), "{help}");
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = Cli::command();
+        command.build();
+        command.get_subcommands_mut().for_each(check);
     }
 
     #[test]

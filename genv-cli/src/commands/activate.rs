@@ -29,20 +29,20 @@ In a terminal beside it, to work in the same environment
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Activate {
+    #[command(flatten)]
+    wanted: Wanted,
+
     /// Environment to join, or id of a new one. Without it: the shell's pid, in a container with the number of its pid namespace.
     #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
     eid: Option<String>,
 
-    #[command(flatten)]
-    wanted: Wanted,
+    /// Do not attach devices.
+    #[arg(long)]
+    no_attach: bool,
 
     /// Leave the prompt as it is.
     #[arg(long)]
     no_prompt: bool,
-
-    /// Do not attach devices.
-    #[arg(long)]
-    no_attach: bool,
 
     #[command(flatten)]
     quiet: QuietFlag,
@@ -51,10 +51,6 @@ pub(crate) struct Activate {
 /// How an environment shall be.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
-    /// Name it.
-    #[arg(long, value_name = "NAME", value_parser = values::name, allow_negative_numbers = true)]
-    name: Option<String>,
-
     /// Configure how many devices it has.
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     gpus: Option<u32>,
@@ -63,9 +59,12 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "MEMORY", value_parser = values::gpu_memory, allow_negative_numbers = true)]
     gpu_memory: Option<MemoryAmount>,
 
-    /// Do not read a .genv folder.
-    #[arg(long)]
-    no_load: bool,
+    /// Name it.
+    #[arg(long, value_name = "NAME", value_parser = values::name, allow_negative_numbers = true)]
+    name: Option<String>,
+
+    #[command(flatten)]
+    wait: WaitFlag,
 
     /// Take devices of others too, if there are not enough.
     #[arg(short, long)]
@@ -74,8 +73,9 @@ pub(crate) struct Wanted {
     #[command(flatten)]
     force: ForceFlag,
 
-    #[command(flatten)]
-    wait: WaitFlag,
+    /// Do not read a .genv folder.
+    #[arg(long)]
+    no_load: bool,
 }
 
 /// An environment to be entered.

@@ -25,6 +25,9 @@ pub(crate) struct Attach {
     #[command(flatten)]
     which: Which,
 
+    #[command(flatten)]
+    wait: WaitFlag,
+
     /// Take devices of others too, if there are not enough.
     #[arg(short, long, visible_alias = "allow-over-subscription")]
     over_subscribe: bool,
@@ -33,19 +36,12 @@ pub(crate) struct Attach {
     force: ForceFlag,
 
     #[command(flatten)]
-    wait: WaitFlag,
-
-    #[command(flatten)]
     quiet: QuietFlag,
 }
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Which {
-    /// Have as many as are configured.
-    #[arg(long)]
-    config: bool,
-
     /// Have so many in all.
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     count: Option<u32>,
@@ -53,6 +49,10 @@ struct Which {
     /// Have this one too.
     #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
     index: Option<u32>,
+
+    /// Have as many as are configured.
+    #[arg(long)]
+    config: bool,
 
     /// Only show this shell the devices that the environment has now.
     #[arg(long, conflicts_with = "wait")]

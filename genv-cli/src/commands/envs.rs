@@ -26,6 +26,9 @@ const EXAMPLE: &str = "Example: names of all environments, a line each
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Envs {
+    #[command(flatten)]
+    list: ListFlags,
+
     /// Leave members that ended where they are.
     #[arg(long)]
     no_cleanup: bool,
@@ -33,9 +36,6 @@ pub(crate) struct Envs {
     /// End all environments, of everybody, before anything else.
     #[arg(long)]
     reset: bool,
-
-    #[command(flatten)]
-    list: ListFlags,
 
     #[command(subcommand)]
     command: Option<EnvsCommand>,

@@ -35,16 +35,16 @@ const OLD_TOOLS: [&str; 2] = ["nvidia-smi", "docker"];
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Exec {
-    /// Environment to join, or id of the new one.
-    #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
-    eid: Option<String>,
-
     #[command(flatten)]
     wanted: Wanted,
 
     /// Run it as a job, which goes on after logout; prints the job's number. 'genv jobs' lists jobs.
     #[arg(long)]
     detach: bool,
+
+    /// Environment to join, or id of the new one.
+    #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
+    eid: Option<String>,
 
     /// Run it as the job of this folder, in the place of the program with --detach.
     #[arg(long, value_name = "FOLDER", hide = true, conflicts_with = "detach")]
