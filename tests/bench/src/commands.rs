@@ -1,6 +1,7 @@
 //! What the commands cost that people and prompts run all day.
 
 mod prompts;
+mod terminal;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,16 +14,18 @@ use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, program};
 use genv_tests::state;
 
-use crate::load::{Change, DEVICES, Load, write_environments};
+use crate::load::{Change, DEVICES, Load, PROCESSES, write_environments};
 use crate::table::{Table, median, milliseconds, verdict};
 
 pub(crate) use prompts::table as prompts;
+use terminal::Terminal;
 
 const ROUNDS: usize = 200;
 /// genv 1.4.3 takes a hundred times longer.
 const ROUNDS_OF_PEER: usize = 10;
 
 const COMMAND_BUDGET: Duration = Duration::from_millis(5);
+const OVERVIEW_BUDGET: Duration = Duration::from_millis(30);
 const LIFE_CYCLE_BUDGET: Duration = Duration::from_millis(20);
 /// `status` and `shell --init` against a program that does nothing.
 const MOST_TIMES_NOTHING: f64 = 2.0;
@@ -64,6 +67,7 @@ impl Lab {
         let mut command = Command::new(program);
         command
             .args(arguments)
+            .stdout(Stdio::null())
             .env_clear()
             .env(
                 "PATH",
@@ -125,6 +129,7 @@ pub(crate) fn table() -> Result<Table> {
             &holds,
         ]);
     }
+    overview_rows(&lab, &mut table)?;
     let (bare, cycles) = in_turn(ROUNDS, || lab.bash(":"), || lab.bash(LIFE_CYCLE))?;
     let time = median(cycles) - median(bare);
     table.row(&[
@@ -139,6 +144,39 @@ pub(crate) fn table() -> Result<Table> {
     Ok(table)
 }
 
+/// Measures the overview, with processes on all devices and the answer of the driver.
+fn overview_rows(lab: &Lab, table: &mut Table) -> Result<()> {
+    let load = Load::start(Change::Nobody)?;
+    load.write_state(&lab.state())?;
+    let terminal = Terminal::open()?;
+    let nothing = program("genv-bench-nothing")?;
+    for arguments in [&[][..], &["devices"]] {
+        let overview = || {
+            let mut command = lab.genv(arguments);
+            command
+                .env("GENV_NVML_LIBRARY", load.simulation.library())
+                .env("GENV_SCENARIO", load.simulation.scenario())
+                .stdout(terminal.stdio())
+                .stderr(terminal.stdio());
+            command
+        };
+        let (floors, times) = in_turn(ROUNDS, || lab.command(&nothing, &[]), overview)?;
+        let (floor, time) = (median(floors), median(times));
+        let line = ["genv"].iter().chain(arguments).copied();
+        let line = line.collect::<Vec<_>>().join(" ");
+        table.row(&[
+            &format!("{line}, on a terminal, {PROCESSES} processes on all devices"),
+            &milliseconds(time),
+            &milliseconds(OVERVIEW_BUDGET.as_secs_f64()),
+            &verdict(time <= OVERVIEW_BUDGET.as_secs_f64()),
+            &format!("{:.2}", time / floor),
+            &"",
+            &"",
+        ]);
+    }
+    Ok(())
+}
+
 /// Measures them beside genv 1.4.3's, on a state directory each.
 pub(crate) fn pair() -> Result<Table> {
     let lab = Lab::new()?;
@@ -147,7 +185,7 @@ pub(crate) fn pair() -> Result<Table> {
     state::write(&peer.state_directory(), DEVICES, &[])?;
     let theirs = |arguments: &[&str]| {
         let mut command = peer.command("genv");
-        command.args(arguments);
+        command.args(arguments).stdout(Stdio::null());
         command
     };
     let mut table = Table::new(&["what", "genv", "genv 1.4.3", "times better"]);
@@ -165,7 +203,8 @@ pub(crate) fn pair() -> Result<Table> {
     }
     let their_cycle = || {
         let mut bash = peer.command("bash");
-        bash.args(["--norc", "--noprofile", "-c", LIFE_CYCLE]);
+        bash.args(["--norc", "--noprofile", "-c", LIFE_CYCLE])
+            .stdout(Stdio::null());
         bash
     };
     let (ours, theirs) = in_turn(ROUNDS_OF_PEER, || lab.bash(LIFE_CYCLE), their_cycle)?;
@@ -192,7 +231,7 @@ fn in_turn(
 }
 
 fn seconds(mut command: Command) -> Result<f64> {
-    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stdin(Stdio::null());
     let started = Instant::now();
     let status = command.status().with_context(|| format!("{command:?}"))?;
     let seconds = started.elapsed().as_secs_f64();
