@@ -2,32 +2,46 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Units, from the largest, with the seconds of one.
-const UNITS: [(&str, i64); 4] = [
-    ("week", 7 * 86_400),
-    ("day", 86_400),
-    ("hour", 3600),
-    ("minute", 60),
+/// Units and their symbols, from the largest, with the seconds of one.
+const UNITS: [(&str, &str, i64); 4] = [
+    ("week", "w", 7 * 86_400),
+    ("day", "d", 86_400),
+    ("hour", "h", 3600),
+    ("minute", "min", 60),
 ];
 
 /// `2 hours ago`: whole units, cut off. What is to come, by clocks that disagree, is a negative number of seconds.
 pub(crate) fn ago(timestamp_seconds: f64, now_seconds: f64) -> String {
+    format!("{} ago", whole_units(age(timestamp_seconds, now_seconds)))
+}
+
+/// `2 h`: as [`ago`], with the symbol of the unit.
+pub(crate) fn short_age(timestamp_seconds: f64, now_seconds: f64) -> String {
+    let (_, symbol, count) = largest_unit(age(timestamp_seconds, now_seconds));
+    format!("{count} {symbol}")
+}
+
+fn age(timestamp_seconds: f64, now_seconds: f64) -> i64 {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "both are times of files, which end with the year 9999"
     )]
     let seconds = (now_seconds - timestamp_seconds) as i64;
-    format!("{} ago", whole_units(seconds))
+    seconds
 }
 
 /// `2 hours`: of the largest unit that it has, cut off.
 pub(crate) fn whole_units(seconds: i64) -> String {
-    let unit = UNITS.iter().find(|(_, length)| seconds >= *length);
-    let (name, count) = unit.map_or(("second", seconds), |(name, length)| {
-        (*name, seconds / length)
-    });
+    let (name, _, count) = largest_unit(seconds);
     let plural = if count > 1 { "s" } else { "" };
     format!("{count} {name}{plural}")
+}
+
+/// The name and the symbol of the largest unit that fits, and the number of these.
+fn largest_unit(seconds: i64) -> (&'static str, &'static str, i64) {
+    let unit = UNITS.iter().find(|(_, _, length)| seconds >= *length);
+    let (name, symbol, length) = unit.unwrap_or(&("second", "s", 1));
+    (name, symbol, seconds / length)
 }
 
 /// Unix time.
@@ -59,6 +73,20 @@ mod tests {
             (94_608_000.0, "156 weeks ago"),
         ] {
             assert_eq!(ago(1000.0, 1000.0 + seconds), words);
+        }
+    }
+
+    #[test]
+    fn a_short_age_has_the_symbol_of_its_unit() {
+        for (seconds, age) in [
+            (0.9, "0 s"),
+            (59.9, "59 s"),
+            (119.0, "1 min"),
+            (7200.0, "2 h"),
+            (604_799.0, "6 d"),
+            (604_800.0, "1 w"),
+        ] {
+            assert_eq!(short_age(1000.0, 1000.0 + seconds), age);
         }
     }
 }

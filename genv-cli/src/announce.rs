@@ -313,7 +313,7 @@ fn described(devices: &[HeldDevice]) -> String {
         }
     });
     match devices.is_empty() {
-        true => indices(&[]),
+        true => indices::<u32>(&[]),
         false => described.collect::<Vec<_>>().join(" and "),
     }
 }
@@ -324,8 +324,8 @@ fn numbered(devices: &[HeldDevice]) -> String {
 }
 
 /// `no device`, `device 1`, `devices 1, 2`.
-fn indices(devices: &[u32]) -> String {
-    let numbers: Vec<String> = devices.iter().map(u32::to_string).collect();
+pub(crate) fn indices<T: ToString>(devices: &[T]) -> String {
+    let numbers: Vec<String> = devices.iter().map(T::to_string).collect();
     match &numbers[..] {
         [] => "no device".to_owned(),
         [one] => format!("device {one}"),

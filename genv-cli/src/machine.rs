@@ -21,7 +21,7 @@ use genv_core::state::{
     Waiting, directory_path,
 };
 
-use crate::outside::{self, OutsideUses};
+use crate::outside::{self, DeviceUse, OutsideUses};
 
 /// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
 pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
@@ -225,20 +225,27 @@ impl Machine {
         }
     }
 
-    /// The processes of all users except root that use devices outside of environments, as far as they are known within
-    /// [`USAGE_PATIENCE`].
-    pub(crate) fn outside_uses(&mut self, state: &State) -> OutsideUses {
+    /// The use of the devices, as far as it is known within [`USAGE_PATIENCE`], by one question to the GPUs.
+    pub(crate) fn device_use(&mut self, state: &State) -> DeviceUse {
         let published = self.published();
-        let Ok(gpus) = self.gpus() else {
-            return OutsideUses::new();
+        let is_published = published.is_some();
+        let gpus = match self.gpus() {
+            Ok(gpus) => gpus,
+            Err(reason) => return DeviceUse::unknown(reason),
         };
-        let sample = gpus.sample(USAGE_PATIENCE).ok();
-        outside_uses(published, sample.as_ref(), state, gpus.processes.as_mut())
+        let sample = gpus.sample(USAGE_PATIENCE);
+        let processes = gpus.processes.as_mut();
+        DeviceUse {
+            outside: outside_uses(published, sample.as_ref().ok(), state, processes),
+            is_published,
+            contexts: sample.as_ref().map(contexts).unwrap_or_default(),
+            sample,
+        }
     }
 
-    /// As [`Machine::outside_uses`], but only processes that keep the caller from a device.
+    /// The processes that keep the caller from a device, as far as they are known within [`USAGE_PATIENCE`].
     pub(crate) fn uses_of_others(&mut self, state: &State) -> OutsideUses {
-        let uses = self.outside_uses(state);
+        let uses = self.device_use(state).outside;
         match self.gpus() {
             Ok(gpus) => outside::of_others(uses, own_uid(), state, gpus.processes.as_mut()),
             Err(_) => uses,

@@ -14,12 +14,42 @@ use genv_core::proc::{
 use genv_core::state::{Contexts, State};
 
 use crate::ago::now_seconds;
+use crate::machine::NoSample;
 
 /// The maximum age of the enforcer's published file.
 const MOST_SECONDS: f64 = 15.0;
 
 /// The processes that use each GPU.
 pub(crate) type OutsideUses = BTreeMap<u32, Vec<OutsideUse>>;
+
+/// The use of the devices at one moment.
+pub(crate) struct DeviceUse {
+    /// The GPUs' answer, or the reason for a missing one.
+    pub(crate) sample: Result<GpuSample, NoSample>,
+    /// The processes on each GPU of which all processes are known.
+    pub(crate) contexts: Contexts,
+    /// The processes of all users except root that use devices outside of environments.
+    pub(crate) outside: OutsideUses,
+    /// Whether the enforcer published these processes.
+    pub(crate) is_published: bool,
+}
+
+impl DeviceUse {
+    /// `reason`: the GPUs cannot be asked.
+    pub(crate) fn unknown(reason: NoSample) -> Self {
+        Self {
+            sample: Err(reason),
+            contexts: Contexts::new(),
+            outside: OutsideUses::new(),
+            is_published: false,
+        }
+    }
+
+    /// Whether all processes are known that use a GPU outside of environments.
+    pub(crate) fn knows_outside(&self, gpu: u32) -> bool {
+        self.is_published || self.contexts.contains_key(&gpu)
+    }
+}
 
 /// The uses that this machine's enforcer published within [`MOST_SECONDS`]. A process may have ended since.
 pub(crate) fn published() -> Option<Vec<OutsideUse>> {

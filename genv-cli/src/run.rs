@@ -2,16 +2,17 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 use clap_complete::CompleteEnv;
 
-use crate::commands::{Command, spelled_out};
+use crate::commands::{Command, overview, spelled_out};
 use crate::completion;
 use crate::failure::{EXIT_CODES, Failure, exit_code};
+use crate::machine::tell;
 use crate::output::{Color, harmless};
 use crate::shell;
 
@@ -21,6 +22,8 @@ const EXAMPLE: &str =
   genv deactivate";
 
 /// Share the GPUs of a machine: see who holds and who uses them.
+///
+/// On a terminal, genv without a command shows the devices and their use, as 'genv devices' does.
 #[derive(Debug, Parser)]
 #[command(name = "genv", version, after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 struct Cli {
@@ -80,6 +83,11 @@ pub(crate) fn run() -> ExitCode {
     cli.options.color.choose();
     let done = match cli.command {
         Some(command) => command.run(),
+        None if io::stdout().is_terminal() => {
+            let shown = overview();
+            tell("'genv --help' lists the commands");
+            shown
+        }
         // Programs call it so to see whether it is there.
         None => Cli::command().print_help().map_err(Into::into),
     };

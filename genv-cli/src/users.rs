@@ -8,22 +8,35 @@ use crate::output::{Cell, harmless};
 
 /// `root(0)`, or `54321` without a name. It may wait for the network: call it while the state is not locked.
 pub(crate) fn shown(uid: u32) -> String {
-    find_username(uid).map_or_else(
+    with_uid(uid, find_username(uid).as_deref())
+}
+
+fn with_uid(uid: u32, name: Option<&str>) -> String {
+    name.map_or_else(
         || uid.to_string(),
-        |name| format!("{}({uid})", harmless(&name)),
+        |name| format!("{}({uid})", harmless(name)),
     )
 }
 
 /// The users of a table, each looked up once.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
-    shown: HashMap<u32, String>,
+    names: HashMap<u32, Option<String>>,
 }
 
 impl Users {
     /// As [`shown`].
     pub(crate) fn cell(&mut self, uid: u32) -> Cell {
-        let shown = self.shown.entry(uid).or_insert_with(|| shown(uid));
-        Cell::foreign(shown)
+        Cell::foreign(&with_uid(uid, self.find(uid)))
+    }
+
+    /// `root`, or `54321` without a name.
+    pub(crate) fn name(&mut self, uid: u32) -> String {
+        self.find(uid).map_or_else(|| uid.to_string(), harmless)
+    }
+
+    fn find(&mut self, uid: u32) -> Option<&str> {
+        let name = self.names.entry(uid);
+        name.or_insert_with(|| find_username(uid)).as_deref()
     }
 }

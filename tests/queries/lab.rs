@@ -116,6 +116,20 @@ impl Lab {
         })
     }
 
+    /// The text that a terminal shows of a line of sh, by script(1).
+    pub(crate) fn on_a_terminal(&self, line: &str) -> Result<String> {
+        let genv = program("genv")?;
+        let folders = genv.parent().into_iter().map(PathBuf::from);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)))?;
+        let mut script = self.command("script");
+        script
+            .args(["--quiet", "--return", "--command", line, "/dev/null"])
+            .env("PATH", path)
+            .env("SHELL", "/bin/sh");
+        Ok(String::from_utf8(output(&mut script)?.stdout)?)
+    }
+
     /// What `genv` prints, if nothing is wrong.
     pub(crate) fn genv(&self, line: &str) -> Result<String> {
         let arguments: Vec<&str> = line.split_whitespace().collect();

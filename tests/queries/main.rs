@@ -3,6 +3,7 @@
 mod extensions;
 mod handover;
 mod lab;
+mod overview;
 mod people;
 mod programs;
 mod shell_help;

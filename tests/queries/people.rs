@@ -163,19 +163,8 @@ fn lab_with(name: &str, value: &str) -> Result<Lab> {
     Ok(lab()?.variable(name, value))
 }
 
-/// What a terminal gets, by script(1).
 fn on_a_terminal(lab: &Lab, line: &str) -> Result<String> {
-    let genv = genv_tests::process::program("genv")?;
-    let mut script = lab.command("script");
-    let output = script
-        .args([
-            "--quiet",
-            "--command",
-            &format!("{} {line}", genv.display()),
-            "/dev/null",
-        ])
-        .output()?;
-    Ok(String::from_utf8(output.stdout)?)
+    lab.on_a_terminal(&format!("genv {line}"))
 }
 
 /// A machine on which a process of an environment and one of nobody's run.

@@ -1,6 +1,7 @@
 //! Processes of several users, which only root can start.
 
 mod names;
+mod overview;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};

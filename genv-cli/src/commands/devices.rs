@@ -1,7 +1,7 @@
 //! `genv devices`
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::{AttachRequest, Selection};
@@ -13,15 +13,14 @@ use serde_json::{Value, json};
 
 use super::envs::misplaced;
 use super::free::name_waiting;
+use super::overview::Overview;
 use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
-    Cell, DOUBTFUL, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json,
-    stdout,
+    Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
 };
-use crate::outside::OutsideUses;
 use crate::own_environment::check_outside;
 use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
@@ -31,9 +30,15 @@ const EXAMPLE: &str = "Example: indices of the devices of an environment
   genv devices find --eid 12496";
 
 /// List the devices of this machine and who holds them, or change that from outside.
-#[derive(Debug, Args)]
+///
+/// A terminal shows the model, the holder, the memory in use, the load and the processes outside of environments of
+/// each device; the driver has 100 ms for its answer. In a pipe, and with --format tui, the list has the holders only.
+#[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Devices {
+    #[command(flatten)]
+    list: ListFlags,
+
     /// Leave members of environments that ended where they are.
     #[arg(long)]
     no_cleanup: bool,
@@ -41,9 +46,6 @@ pub(crate) struct Devices {
     /// Detach everybody from all devices, before anything else.
     #[arg(long)]
     reset: bool,
-
-    #[command(flatten)]
-    list: ListFlags,
 
     #[command(subcommand)]
     command: Option<DevicesCommand>,
@@ -177,15 +179,15 @@ impl DevicesCommand {
             }
             Self::Ps { list } => {
                 let state = known(machine)?;
-                // A program that reads the table must not wait for the driver.
-                let is_read_by_people =
-                    list.format.is_none() && !list.json && io::stdout().is_terminal();
-                let uses = match is_read_by_people {
-                    true => machine.outside_uses(&state),
-                    false => OutsideUses::new(),
-                };
-                list_devices(&state, &list, &uses)?;
-                name_waiting(&machine.waiting(&state));
+                let waiting = machine.waiting(&state);
+                if list.is_for_people() {
+                    let device_use = machine.device_use(&state);
+                    let is_waited_for = !waiting.is_empty();
+                    Overview::new(&state, &device_use, is_waited_for, &list).print()?;
+                } else {
+                    list_devices(&state, &list)?;
+                }
+                name_waiting(&waiting);
             }
             Self::Query { query, output } => {
                 answer(known(machine)?.devices.iter(), &query, output.json)?;
@@ -258,7 +260,7 @@ fn print_indices(found: &[u32]) -> io::Result<()> {
     print(format!("{}\n", indices(found)).as_bytes())
 }
 
-fn list_devices(state: &State, flags: &ListFlags, uses: &OutsideUses) -> io::Result<()> {
+fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
     let times = Times::here();
     if flags.json {
         return print_json(&DevicesDocument::new(&state.devices, &times));
@@ -304,13 +306,8 @@ fn list_devices(state: &State, flags: &ListFlags, uses: &OutsideUses) -> io::Res
         let total = device.total_memory.map(|total| total.to_string());
         let total = total.unwrap_or_default();
         let Some(attachment) = attachment else {
-            let used = uses.get(&device.index).and_then(|uses| uses.first());
-            let (used, user) = used.map_or_else(Default::default, |it| {
-                let used = Cell::own("used, not held").style(DOUBTFUL);
-                (used, users.cell(it.uid))
-            });
             let empty = Cell::default;
-            table.row([index, empty(), empty(), used, user, Cell::own(total)]);
+            table.row([index, empty(), empty(), empty(), empty(), Cell::own(total)]);
             continue;
         };
         let eid = &attachment.eid;

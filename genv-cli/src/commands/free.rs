@@ -163,14 +163,8 @@ impl Free {
         let mut table = Table::new(header).header(!self.output.no_header);
         for it in &answer.devices {
             let how = match (it.unclaimed, it.environments) {
-                _ if it.used_by_others => Cell::own("used, not held").style(DOUBTFUL),
-                (true, _) if !it.available => Cell::own("waited for").style(DOUBTFUL),
-                // An attach takes it all the same; whether somebody works there cannot be told.
-                (true, _) if it.processes.is_none() => Cell::own("not known").style(DOUBTFUL),
-                (true, _) if it.processes.is_some_and(|processes| processes > 0) => {
-                    Cell::own("used, not attached").style(DOUBTFUL)
-                }
-                (true, _) => Cell::own("free").style(GOOD),
+                _ if it.used_by_others => unheld(true, false, it.processes),
+                (true, _) => unheld(false, !it.available, it.processes),
                 (false, 0) => Cell::own("with less memory").style(DOUBTFUL),
                 (false, n) => {
                     Cell::own(format!("shared with {}", counted(n, "environment"))).style(DOUBTFUL)
@@ -210,6 +204,20 @@ impl Free {
         }
         Ok(())
     }
+}
+
+/// The state of a device that could be attached by its attachments. `is_used`: a process uses it outside of
+/// environments. `is_waited_for`: processes wait in the queue for devices.
+pub(super) fn unheld(is_used: bool, is_waited_for: bool, processes: Option<usize>) -> Cell {
+    let state = match processes {
+        _ if is_used => "used, not held",
+        _ if is_waited_for => "waited for",
+        // A command attaches it all the same; whether a process works there is not known.
+        None => "not known",
+        Some(0) => return Cell::own("free").style(GOOD),
+        Some(_) => "used, not attached",
+    };
+    Cell::own(state).style(DOUBTFUL)
 }
 
 /// Reports the processes that get devices first.

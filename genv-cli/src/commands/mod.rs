@@ -18,6 +18,7 @@ mod lock;
 mod man;
 mod monitor;
 mod older;
+mod overview;
 mod query;
 mod queue;
 mod remote;
@@ -77,6 +78,14 @@ pub(crate) enum Command {
 /// The words of a command line in the present spelling.
 pub(crate) fn spelled_out(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     remote::with_two_hyphens(older::without_exec(words.into_iter().collect()))
+}
+
+/// `genv` without a command on a terminal.
+///
+/// # Errors
+/// As `genv devices`.
+pub(crate) fn overview() -> anyhow::Result<()> {
+    devices::Devices::default().run()
 }
 
 impl Command {

@@ -4,20 +4,18 @@
 //! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
 //! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
 
-use std::io::{self, BufWriter, IsTerminal as _, Write};
+mod table;
+
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
-use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 pub(crate) use genv_core::text::harmless;
-use genv_core::text::shortened;
-use unicode_width::UnicodeWidthStr as _;
+use rustix::termios::tcgetwinsize;
+pub(crate) use table::{BAD, Cell, DOUBTFUL, GOOD, OWN, Table};
 
-/// How many characters of a text from somebody a table shows.
-const MOST_SHOWN_CHARACTERS: usize = 60;
-
-/// Between two columns.
-const GAP: usize = 2;
+/// The width of a terminal that does not report one.
+const USUAL_WIDTH: u16 = 80;
 
 /// Flags of the commands that print tables of their own.
 #[derive(Clone, Copy, Debug, Args)]
@@ -90,6 +88,13 @@ pub(crate) fn stdout() -> AutoStream<io::StdoutLock<'static>> {
     anstream::stdout().lock()
 }
 
+/// The columns of the terminal that is stdout.
+pub(crate) fn terminal_width() -> usize {
+    let size = tcgetwinsize(io::stdout()).ok();
+    let width = size.map(|size| size.ws_col).filter(|width| *width > 0);
+    width.unwrap_or(USUAL_WIDTH).into()
+}
+
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -106,6 +111,11 @@ impl ListFlags {
             no_header: self.no_header || other.no_header,
             timestamp: self.timestamp || other.timestamp,
         }
+    }
+
+    /// Whether people read the list in a terminal, and chose no format.
+    pub(crate) fn is_for_people(&self) -> bool {
+        self.format.is_none() && !self.json && io::stdout().is_terminal()
     }
 
     /// Whether none is given.
@@ -155,161 +165,4 @@ pub(crate) fn print_csv(
     let header = shown.then(|| format!("{header}\n"));
     let text: String = header.into_iter().chain(lines).collect();
     print(text.as_bytes())
-}
-
-/// What is right, doubtful and wrong.
-pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-pub(crate) const DOUBTFUL: Style = AnsiColor::Yellow.on_default();
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-const HEADER: Style = Style::new().bold();
-
-/// A field of a table.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Cell {
-    text: String,
-    style: Style,
-}
-
-impl Cell {
-    /// A text that was written here.
-    pub(crate) fn own(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            style: Style::new(),
-        }
-    }
-
-    /// A text that somebody else chose.
-    pub(crate) fn foreign(text: &str) -> Self {
-        Self::own(shortened(&harmless(text), MOST_SHOWN_CHARACTERS))
-    }
-
-    /// The same in a style.
-    pub(crate) fn style(mut self, style: Style) -> Self {
-        self.style = style;
-        self
-    }
-}
-
-/// Rows of fields under names, aligned.
-#[derive(Debug)]
-pub(crate) struct Table {
-    header: Option<&'static [&'static str]>,
-    rows: Vec<Vec<Cell>>,
-}
-
-impl Table {
-    pub(crate) fn new(header: &'static [&'static str]) -> Self {
-        Self {
-            header: Some(header),
-            rows: Vec::new(),
-        }
-    }
-
-    /// Without the line that names the columns.
-    pub(crate) fn header(mut self, shown: bool) -> Self {
-        self.header = self.header.filter(|_| shown);
-        self
-    }
-
-    pub(crate) fn row(&mut self, cells: impl Into<Vec<Cell>>) {
-        self.rows.push(cells.into());
-    }
-
-    /// Writes the table, without spaces at the ends of lines.
-    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let names = self.header.map(|names| {
-            let cells = names.iter().map(|name| Cell::own(*name).style(HEADER));
-            cells.collect::<Vec<_>>()
-        });
-        let lines: Vec<&Vec<Cell>> = names.iter().chain(&self.rows).collect();
-        let columns = lines.iter().map(|cells| cells.len()).max().unwrap_or(0);
-        let mut widths = vec![0; columns];
-        for cells in &lines {
-            for (width, cell) in widths.iter_mut().zip(*cells) {
-                *width = cell.text.width().max(*width);
-            }
-        }
-        // A line of stdout would be a write of its own.
-        let mut out = BufWriter::new(out);
-        for cells in lines {
-            let mut missing = 0;
-            for (cell, width) in cells.iter().zip(&widths) {
-                if !cell.text.is_empty() {
-                    let style = cell.style;
-                    write!(out, "{:missing$}{style}{}{style:#}", "", cell.text)?;
-                    missing = 0;
-                }
-                missing += width + GAP - cell.text.width();
-            }
-            writeln!(out)?;
-        }
-        out.flush()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn written(table: &Table) -> String {
-        let mut out = AutoStream::never(Vec::new());
-        table.write(&mut out).unwrap();
-        String::from_utf8(out.into_inner()).unwrap()
-    }
-
-    #[test]
-    fn columns_align_whatever_their_texts_are_made_of() {
-        let mut table = Table::new(&["ID", "NAME", "DEVICES"]);
-        table.row([Cell::own("1"), Cell::foreign("名前"), Cell::own("0")]);
-        table.row([Cell::own("12496"), Cell::default(), Cell::own("1,2")]);
-        table.row([Cell::own("3"), Cell::foreign("ü"), Cell::default()]);
-        assert_eq!(
-            written(&table),
-            "ID     NAME  DEVICES\n1      名前  0\n12496        1,2\n3      ü\n"
-        );
-        assert!(written(&table.header(false)).starts_with("1      名前"));
-    }
-
-    #[test]
-    fn hostile_texts_are_shown_and_do_nothing() {
-        for (text, shown) in [
-            ("a\nb", "a\\nb"),
-            ("\x1b[2J", "\\u{1b}[2J"),
-            ("\u{202e}gnp.exe", "\\u{202e}gnp.exe"),
-            ("\u{2028}\u{200b}\u{feff}", "\\u{2028}\\u{200b}\\u{feff}"),
-            ("\u{9b}31m", "\\u{9b}31m"),
-            (r#"it's "x" \ ü 名"#, r#"it's "x" \ ü 名"#),
-        ] {
-            assert_eq!(harmless(text), shown);
-        }
-        let long = Cell::foreign(&"x".repeat(10_000_000));
-        assert_eq!(long.text.chars().count(), MOST_SHOWN_CHARACTERS + 1);
-    }
-
-    #[test]
-    fn colours_are_around_texts_only() {
-        let mut table = Table::new(&["A"]);
-        table.row([Cell::own("ok").style(GOOD)]);
-        let mut out = Vec::new();
-        table.write(&mut out).unwrap();
-        assert_eq!(
-            String::from_utf8(out).unwrap(),
-            "\x1b[1mA\x1b[0m\n\x1b[32mok\x1b[0m\n"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_breaks_a_table(text in any::<String>()) {
-            let mut table = Table::new(&["A", "B"]);
-            table.row([Cell::foreign(&text), Cell::own("end")]);
-            let written = written(&table);
-            prop_assert_eq!(written.lines().count(), 2);
-            prop_assert!(written.ends_with("end\n"));
-            prop_assert!(!written.trim_end().chars().any(|it| it.is_control() && it != '\n'));
-        }
-    }
 }

@@ -1,0 +1,294 @@
+//! The overview of this machine's devices for people: a line for each device.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use genv_core::gpu::DeviceSample;
+use genv_core::model::{DeviceIndex, DeviceMemory, MemoryAmount};
+use genv_core::outside::OutsideUse;
+use genv_core::proc::own_uid;
+use genv_core::state::shape::Times;
+use genv_core::state::{DeviceState, State};
+
+use super::free::unheld;
+use crate::ago::{now_seconds, short_age};
+use crate::announce::indices;
+use crate::machine::tell;
+use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, stdout, terminal_width};
+use crate::outside::DeviceUse;
+use crate::users::Users;
+
+const COLUMNS: [&str; 8] = [
+    "GPU",
+    "MODEL",
+    "USER",
+    "ENVIRONMENT",
+    "SINCE",
+    "MEMORY GiB",
+    "LOAD",
+    "OUTSIDE",
+];
+
+/// The positions of the model, the user and the environment, which are shortened where a line does not fit.
+const SHORTENED: [usize; 3] = [1, 2, 3];
+
+/// An unknown value.
+const UNKNOWN: &str = "?";
+
+/// The sources of values, in sentences about unknown values.
+const DRIVER: &str = "the driver does not report";
+const STATE_FILES: &str = "the state files do not show";
+const PROC: &str = "/proc does not show";
+
+type Line = [Cell; COLUMNS.len()];
+
+/// The facts of which the lines are made.
+pub(super) struct Overview<'a> {
+    state: &'a State,
+    device_use: &'a DeviceUse,
+    is_waited_for: bool,
+    flags: &'a ListFlags,
+    users: Users,
+    unknown: Unknown,
+}
+
+impl<'a> Overview<'a> {
+    /// `is_waited_for`: processes wait in the queue for devices.
+    pub(super) fn new(
+        state: &'a State,
+        device_use: &'a DeviceUse,
+        is_waited_for: bool,
+        flags: &'a ListFlags,
+    ) -> Self {
+        Self {
+            state,
+            device_use,
+            is_waited_for,
+            flags,
+            users: Users::default(),
+            unknown: Unknown::default(),
+        }
+    }
+
+    /// Prints the lines, and on stderr the reasons for unknown values.
+    pub(super) fn print(mut self) -> io::Result<()> {
+        let mut table = Table::new(&COLUMNS).header(!self.flags.no_header);
+        for device in &self.state.devices {
+            table.row(self.gpu(device));
+            for part in self.samples(device.index) {
+                if part.index.mig.is_some() {
+                    table.row(self.mig_device(part));
+                }
+            }
+        }
+        table.fit(&SHORTENED, terminal_width());
+        table.write(&mut stdout())?;
+        if let Err(reason) = &self.device_use.sample {
+            let reason = harmless(&reason.to_string());
+            tell(&format!("the use of the devices is not known: {reason}"));
+        }
+        self.unknown.tell();
+        Ok(())
+    }
+
+    fn gpu(&mut self, device: &DeviceState) -> Line {
+        let index = DeviceIndex::gpu(device.index);
+        let mut samples = self.samples(device.index);
+        let sample = samples.find(|it| it.index == index && !it.lost);
+        let model = sample.and_then(|it| it.name.as_deref());
+        let memory = sample.and_then(|it| it.measurements.memory);
+        let load = sample.and_then(|it| it.measurements.utilization_ratio);
+        let are_processes_known = self.processes(device.index).is_some();
+        for (is_known, value) in [
+            (sample.is_some(), "any value"),
+            (sample.is_none() || model.is_some(), "the model"),
+            (sample.is_none() || memory.is_some(), "the memory in use"),
+            (sample.is_none() || load.is_some(), "the load"),
+            (sample.is_none() || are_processes_known, "all processes"),
+        ] {
+            // Of a driver that reports nothing at all the reason is shown.
+            if !is_known && self.device_use.sample.is_ok() {
+                self.unknown.add(DRIVER, value, index);
+            }
+        }
+        let [user, environment, since] = match &device.attachments[..] {
+            [] => self.not_held(device.index),
+            _ => self.held(device),
+        };
+        [
+            Cell::own(index.to_string()),
+            Cell::foreign(model.map_or(UNKNOWN, without_vendor)),
+            user,
+            environment,
+            since,
+            used_of_total(memory, device.total_memory),
+            Cell::own(load.map_or_else(unknown, |it| format!("{:.0} %", it * 100.0))).right(),
+            self.outside(device.index).right(),
+        ]
+    }
+
+    /// A part of a GPU cannot be attached, and the driver reports no load of it.
+    fn mig_device(&mut self, sample: &DeviceSample) -> Line {
+        let memory = sample.measurements.memory;
+        if memory.is_none() {
+            self.unknown.add(DRIVER, "the memory in use", sample.index);
+        }
+        let profile = sample.profile.as_deref().unwrap_or(UNKNOWN);
+        let empty = Cell::default;
+        [
+            Cell::own(sample.index.to_string()),
+            Cell::foreign(&format!("MIG {profile}")),
+            empty(),
+            empty(),
+            empty(),
+            used_of_total(memory, None),
+            empty(),
+            empty(),
+        ]
+    }
+
+    /// The users, the environments, and the time of the first attachment of a device that environments hold.
+    fn held(&mut self, device: &DeviceState) -> [Cell; 3] {
+        let index = DeviceIndex::gpu(device.index);
+        let (mut users, mut names, mut is_own) = (Vec::new(), Vec::new(), false);
+        for attachment in &device.attachments {
+            let eid = &attachment.eid;
+            let environment = self.state.environments.iter().find(|it| it.eid == *eid);
+            if environment.is_none() {
+                self.unknown.add(STATE_FILES, "all users", index);
+            }
+            is_own |= environment.is_some_and(|it| it.uid == own_uid());
+            users.push(environment.map_or_else(unknown, |it| self.users.name(it.uid)));
+            let name = environment.and_then(|it| it.name.as_ref());
+            names.push(name.unwrap_or(eid).clone());
+        }
+        let starts = device.attachments.iter();
+        let starts = starts.map(|it| it.attached_timestamp_seconds);
+        let since = self.since(index, starts, STATE_FILES, "all times of attachment");
+        let style = |cell: Cell| if is_own { cell.style(OWN) } else { cell };
+        [style(listed(users)), style(listed(names)), since]
+    }
+
+    /// The users, the state, and the start of the first process of a device that no environment holds.
+    fn not_held(&mut self, gpu: u32) -> [Cell; 3] {
+        let uses = self.uses(gpu);
+        let processes = self.processes(gpu);
+        if uses.is_empty() {
+            let state = match processes {
+                // A process that is not known may use it.
+                None => Cell::own("not held"),
+                Some(_) => unheld(false, self.is_waited_for, processes),
+            };
+            return [Cell::default(), state, Cell::default()];
+        }
+        let users = uses.iter().map(|it| self.users.name(it.uid)).collect();
+        let starts = uses.iter().map(|it| it.started_timestamp_seconds);
+        let index = DeviceIndex::gpu(gpu);
+        let since = self.since(index, starts, PROC, "the start of all processes");
+        let state = unheld(true, self.is_waited_for, processes);
+        [listed(users), state, since]
+    }
+
+    /// The earliest of these times. `source` and `value` name a time that is not known.
+    fn since(
+        &mut self,
+        index: DeviceIndex,
+        times: impl IntoIterator<Item = Option<f64>>,
+        source: &'static str,
+        value: &'static str,
+    ) -> Cell {
+        let times: Option<Vec<f64>> = times.into_iter().collect();
+        let first = times.and_then(|times| times.into_iter().min_by(f64::total_cmp));
+        let Some(first) = first else {
+            self.unknown.add(source, value, index);
+            return Cell::own(UNKNOWN);
+        };
+        Cell::own(match self.flags.timestamp {
+            true => Times::here().text(Some(first)),
+            false => short_age(first, now_seconds()),
+        })
+    }
+
+    /// The processes that use a device outside of environments.
+    fn outside(&self, gpu: u32) -> Cell {
+        let is_complete = self.device_use.knows_outside(gpu);
+        match (self.uses(gpu).len(), is_complete) {
+            (0, true) => Cell::own("0"),
+            (0, false) => Cell::own(UNKNOWN),
+            (count, true) => Cell::own(count.to_string()).style(DOUBTFUL),
+            (count, false) => Cell::own(format!("{count}+")).style(DOUBTFUL),
+        }
+    }
+
+    fn uses(&self, gpu: u32) -> &'a [OutsideUse] {
+        self.device_use.outside.get(&gpu).map_or(&[], |uses| uses)
+    }
+
+    /// The number of processes on a GPU, if all of them are known.
+    fn processes(&self, gpu: u32) -> Option<usize> {
+        self.device_use.contexts.get(&gpu).map(|pids| pids.len())
+    }
+
+    /// The driver's answers about a GPU and its MIG devices.
+    fn samples(&self, gpu: u32) -> impl Iterator<Item = &'a DeviceSample> + use<'a> {
+        let sample = self.device_use.sample.as_ref();
+        let samples = sample.map_or(&[][..], |sample| &sample.devices);
+        samples.iter().filter(move |it| it.index.gpu == gpu)
+    }
+}
+
+/// The values that are not known, and the devices of which each is not known.
+#[derive(Default)]
+struct Unknown(BTreeMap<(&'static str, &'static str), Vec<DeviceIndex>>);
+
+impl Unknown {
+    fn add(&mut self, source: &'static str, value: &'static str, index: DeviceIndex) {
+        let devices = self.0.entry((source, value)).or_default();
+        if devices.last() != Some(&index) {
+            devices.push(index);
+        }
+    }
+
+    /// Names values of the same devices together.
+    fn tell(&self) {
+        let mut values = BTreeMap::<_, Vec<&str>>::new();
+        for ((source, value), devices) in &self.0 {
+            values.entry((source, devices)).or_default().push(value);
+        }
+        for ((source, devices), values) in values {
+            let values = values.join(" and ");
+            tell(&format!("{source} {values} of {}", indices(devices)));
+        }
+    }
+}
+
+fn unknown() -> String {
+    UNKNOWN.to_owned()
+}
+
+/// All models are NVIDIA's.
+fn without_vendor(model: &str) -> &str {
+    model.strip_prefix("NVIDIA ").unwrap_or(model)
+}
+
+/// Different names, with commas.
+fn listed(names: Vec<String>) -> Cell {
+    let mut different: Vec<String> = Vec::new();
+    for name in names {
+        if !different.contains(&name) {
+            different.push(name);
+        }
+    }
+    Cell::foreign(&different.join(", "))
+}
+
+/// `20.0/80.0`, in GiB.
+fn used_of_total(memory: Option<DeviceMemory>, total: Option<MemoryAmount>) -> Cell {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    let gibibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 30));
+    let total = total.map(MemoryAmount::bytes);
+    let total = memory.map(|it| it.total_bytes).or(total);
+    let total = total.map_or_else(unknown, gibibytes);
+    let used = memory.map_or_else(unknown, |it| gibibytes(it.used_bytes));
+    Cell::own(format!("{used}/{total}")).right()
+}
