@@ -1,7 +1,7 @@
 //! `genv who`
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 
 use clap::Args;
 use genv_core::model::{Attribution, Device, MemoryAmount, Process, Snapshot};
@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::devices::known;
 use super::free::{memory, processes, told};
 use crate::ago::{ago, now_seconds};
+use crate::announce::indices;
 use crate::completion;
 use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
@@ -22,16 +23,21 @@ use crate::users::Users;
 const EXAMPLE: &str = "Example: who holds device 0, and whose processes run on it
   genv who 0";
 
-/// Tell who holds a device and who uses it, in an environment or outside.
+/// Tell who holds devices and who uses them, in an environment or outside.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct Who {
-    /// Index of the device.
+    /// Indices of the devices; without: all devices.
     #[arg(value_name = "INDEX", value_parser = crate::values::index, allow_negative_numbers = true, add = completion::devices())]
-    index: u32,
+    indices: Vec<u32>,
 
     #[command(flatten)]
     output: TableFlags,
+}
+
+#[derive(Serialize)]
+struct Answers {
+    devices: Vec<Answer>,
 }
 
 #[derive(Serialize)]
@@ -84,26 +90,52 @@ impl Who {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
         let state = known(&mut machine)?;
-        let device = state.devices.iter().find(|it| it.index == self.index);
-        let Some(device) = device else {
-            return Err(AllocateError::NoSuchDevice {
-                index: self.index,
-                total: u32::try_from(state.devices.len()).unwrap_or(u32::MAX),
-            }
-            .into());
-        };
+        let devices = self.devices(&state)?;
         let snapshot = local_snapshot::take(USAGE_PATIENCE)?;
-        let answer = Answer::new(device, &state, &snapshot);
-        if self.output.json {
-            print_json(&answer)?;
-        } else {
-            self.print(&answer)?;
+        let answers = devices.iter().map(|it| Answer::new(it, &state, &snapshot));
+        let answers: Vec<Answer> = answers.collect();
+        match (&answers[..], &self.indices[..]) {
+            ([answer], [_]) if self.output.json => print_json(answer)?,
+            _ if self.output.json => print_json(&Answers { devices: answers })?,
+            _ => self.print(&answers)?,
         }
         Ok(())
     }
 
-    fn print(&self, answer: &Answer) -> io::Result<()> {
+    /// The devices that the indices name, each once.
+    fn devices<'a>(&self, state: &'a State) -> Result<Vec<&'a DeviceState>, AllocateError> {
+        if self.indices.is_empty() {
+            return Ok(state.devices.iter().collect());
+        }
+        let mut devices: Vec<&DeviceState> = Vec::new();
+        for index in &self.indices {
+            let device = state.devices.iter().find(|it| it.index == *index);
+            let device = device.ok_or_else(|| AllocateError::NoSuchDevice {
+                index: *index,
+                total: u32::try_from(state.devices.len()).unwrap_or(u32::MAX),
+            })?;
+            if !devices.iter().any(|it| it.index == *index) {
+                devices.push(device);
+            }
+        }
+        Ok(devices)
+    }
+
+    fn print(&self, answers: &[Answer]) -> io::Result<()> {
         let mut out = stdout();
+        for (position, answer) in answers.iter().enumerate() {
+            if position > 0 {
+                writeln!(out)?;
+            }
+            self.print_device(answer, &mut out)?;
+        }
+        out.flush()?;
+        drop(out);
+        tell_unknown(answers);
+        Ok(())
+    }
+
+    fn print_device(&self, answer: &Answer, out: &mut impl Write) -> io::Result<()> {
         let mut facts = vec![format!("Device {}", answer.index)];
         facts.extend(answer.name.as_deref().map(harmless));
         facts.push(match answer.memory_used_bytes {
@@ -138,7 +170,7 @@ impl Who {
                     Cell::own(since.map(|it| ago(it, now_seconds())).unwrap_or_default()),
                 ]);
             }
-            table.write(&mut out)?;
+            table.write(out)?;
         }
         let processes = answer.processes.as_ref().unwrap_or(&answer.named);
         if !processes.is_empty() {
@@ -153,21 +185,33 @@ impl Who {
                     it.place(),
                 ]);
             }
-            table.write(&mut out)?;
+            table.write(out)?;
         } else if answer.processes.is_some() {
             writeln!(out, "No process uses it")?;
         }
-        if answer.processes.is_none() {
-            let besides = if processes.is_empty() { "" } else { " besides" };
-            let why = answer.gpus_unknown.as_deref();
-            let why =
-                why.unwrap_or("the driver did not name all its processes; 'nvidia-smi' tells more");
-            tell(&format!(
-                "it is not known who uses it{besides}: {}",
-                harmless(why)
-            ));
-        }
-        out.flush()
+        Ok(())
+    }
+}
+
+/// Reports why it is not known who uses some of the devices.
+fn tell_unknown(answers: &[Answer]) {
+    let mut reasons = BTreeMap::<_, Vec<u32>>::new();
+    for answer in answers.iter().filter(|it| it.processes.is_none()) {
+        let reason = (answer.gpus_unknown.as_deref(), !answer.named.is_empty());
+        reasons.entry(reason).or_default().push(answer.index);
+    }
+    for ((reason, is_any_known), devices) in reasons {
+        let besides = if is_any_known { " besides" } else { "" };
+        let used = match answers {
+            [_] => "it".to_owned(),
+            _ => indices(&devices),
+        };
+        let reason = harmless(
+            reason.unwrap_or("the driver did not name all processes; 'nvidia-smi' tells more"),
+        );
+        tell(&format!(
+            "it is not known who uses {used}{besides}: {reason}"
+        ));
     }
 }
 
