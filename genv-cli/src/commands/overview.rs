@@ -98,16 +98,9 @@ impl<'a> Overview<'a> {
         let model = sample.and_then(|it| it.name.as_deref());
         let memory = sample.and_then(|it| it.measurements.memory);
         let load = sample.and_then(|it| it.measurements.utilization_ratio);
-        let are_processes_known = self.processes(device.index).is_some();
-        for (is_known, value) in [
-            (sample.is_some(), "any value"),
-            (sample.is_none() || model.is_some(), "the model"),
-            (sample.is_none() || memory.is_some(), "the memory in use"),
-            (sample.is_none() || load.is_some(), "the load"),
-            (sample.is_none() || are_processes_known, "all processes"),
-        ] {
-            // Of a driver that reports nothing at all the reason is shown.
-            if !is_known && self.device_use.sample.is_ok() {
+        // Where the driver reports nothing at all, the reason is shown instead.
+        if self.device_use.sample.is_ok() {
+            for value in missing(sample, self.processes(device.index).is_some()) {
                 self.unknown.add(DRIVER, value, index);
             }
         }
@@ -130,14 +123,17 @@ impl<'a> Overview<'a> {
     /// A part of a GPU cannot be attached, and the driver reports no load of it.
     fn mig_device(&mut self, sample: &DeviceSample) -> Line {
         let memory = sample.measurements.memory;
+        let profile = sample.profile.as_deref();
         if memory.is_none() {
             self.unknown.add(DRIVER, "the memory in use", sample.index);
         }
-        let profile = sample.profile.as_deref().unwrap_or(UNKNOWN);
+        if profile.is_none() {
+            self.unknown.add(DRIVER, "the profile", sample.index);
+        }
         let empty = Cell::default;
         [
             Cell::own(sample.index.to_string()),
-            Cell::foreign(&format!("MIG {profile}")),
+            Cell::foreign(&format!("MIG {}", profile.unwrap_or(UNKNOWN))),
             empty(),
             empty(),
             empty(),
@@ -260,6 +256,21 @@ impl Unknown {
             tell(&format!("{source} {values} of {}", indices(devices)));
         }
     }
+}
+
+/// The values that the driver does not report of a GPU.
+fn missing(sample: Option<&DeviceSample>, are_processes_known: bool) -> Vec<&'static str> {
+    let Some(sample) = sample else {
+        return vec!["any value"];
+    };
+    let values = [
+        (sample.name.is_some(), "the model"),
+        (sample.measurements.memory.is_some(), "the memory in use"),
+        (sample.measurements.utilization_ratio.is_some(), "the load"),
+        (are_processes_known, "all processes"),
+    ];
+    let missing = values.into_iter().filter(|(is_known, _)| !is_known);
+    missing.map(|(_, value)| value).collect()
 }
 
 fn unknown() -> String {
