@@ -132,9 +132,18 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
         .as_u64()
         .context("no time")?;
     ensure!((now - 60..=now).contains(&since), "{since} at {now}");
-    // An attached environment shows the queue in its status too.
     holder.ends()?;
     large.runs()?;
+    let environment = listed(&account, "envs.json", "envs")?.remove(0);
+    let eid = environment["eid"].as_str().context("no id")?;
+    let mut status = genv(&account, &["status"])?;
+    let status = output(status.env("GENV_ENVIRONMENT_ID", eid))?;
+    let status = String::from_utf8(status.stdout)?;
+    let first = format!(
+        "(process {}) and 1 other wait in the queue",
+        small.child.id()
+    );
+    ensure!(status.contains(&first), "{status}");
     let turn = large.said.next_line()?;
     ensure!(
         turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"),

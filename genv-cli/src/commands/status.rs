@@ -44,7 +44,7 @@ impl Status {
         if let Some(waiting) = queue {
             let _ = writeln!(
                 text,
-                "Queue     {}: 'genv queue' lists them",
+                "Queue     {} in the queue: 'genv queue' lists them",
                 who_waits(&waiting)
             );
         }
