@@ -166,7 +166,7 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
         late.anonymous_bytes <= early.anonymous_bytes + FLAT_BYTES,
         "memory grew from {early:?} to {late:?}"
     );
-    // The thread that reads the processes lives for a part of each collection.
+    // A read that takes long leaves its thread behind until the read ends.
     ensure!(
         late.threads <= early.threads + 1,
         "threads: from {early:?} to {late:?}"
