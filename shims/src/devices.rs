@@ -44,6 +44,11 @@ impl<'a> Devices<'a> {
             .map(|(_, index)| *index)
     }
 
+    /// The numbers of a GPU's MIG devices.
+    pub(crate) fn mig(&self, gpu: u32) -> Vec<u32> {
+        mig(&self.answer(&["-L"]), gpu)
+    }
+
     fn ask(&self) -> Vec<(String, u32)> {
         let columns = "--query-gpu=index,uuid,pci.bus_id,serial";
         let mut names = gpus(&self.answer(&[columns, "--format=csv,noheader"]));
@@ -96,6 +101,21 @@ fn uuids(list: &str) -> Vec<(String, u32)> {
     names
 }
 
+/// The numbers of a GPU's MIG devices in a list as `-L` prints it: `  MIG 3g.40gb     Device  0: (UUID: …)`.
+fn mig(list: &str, wanted: u32) -> Vec<u32> {
+    let mut gpu = None;
+    let mut numbers = Vec::new();
+    for line in list.lines() {
+        gpu = gpu_of(line.as_bytes()).or(gpu);
+        let device = line.trim_start().strip_prefix("MIG ");
+        let number = device.and_then(|it| it.split_once(" Device ")?.1.split_once(':'));
+        if gpu == Some(wanted) {
+            numbers.extend(number.and_then(|(number, _)| number.trim().parse::<u32>().ok()));
+        }
+    }
+    numbers
+}
+
 /// The index in a line such as `GPU 0: NVIDIA A100`.
 pub(crate) fn gpu_of(line: &[u8]) -> Option<u32> {
     let line = line.strip_prefix(b"GPU ")?;
@@ -127,6 +147,14 @@ fn comparable(id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mig_devices_are_numbered_within_their_gpu() {
+        let list = "GPU 0: NVIDIA A100 (UUID: GPU-AA)\n  MIG 3g.40gb     Device  0: (UUID: MIG-CC)\n  \
+                    MIG 4g.40gb     Device  1: (UUID: MIG-DD)\nGPU 1: NVIDIA A100 (UUID: GPU-BB)\n";
+        assert_eq!(mig(list, 0), [0, 1]);
+        assert_eq!(mig(list, 1), [0; 0]);
+    }
 
     #[test]
     fn every_way_to_write_an_id_is_understood() {

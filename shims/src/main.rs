@@ -1,9 +1,9 @@
-//! The program `genv-shim`: what stands in for `nvidia-smi` and `docker` within an environment.
+//! The program `genv-shim`: what stands in for `nvidia-smi`, `docker` and `podman` within an environment.
 //!
 //! It is one program behind several names: the name under which it is called says what it stands in for.
 
+mod containers;
 mod devices;
-mod docker;
 mod environment;
 mod nvidia_smi;
 mod outcome;
@@ -25,7 +25,8 @@ fn main() -> ExitCode {
         .and_then(|name| name.to_str())
     {
         Some(nvidia_smi::NAME) => nvidia_smi::run(&arguments),
-        Some(docker::NAME) => docker::run(&arguments),
+        Some("docker") => containers::run(&containers::DOCKER, &arguments),
+        Some("podman") => containers::run(&containers::PODMAN, &arguments),
         _ => Ok(own_name(&arguments)),
     };
     outcome::exit(outcome)
@@ -44,14 +45,14 @@ fn own_name(arguments: &[OsString]) -> Outcome {
         }
         _ => {
             outcome::say(
-                "cannot stand in for anything under this name: link it as nvidia-smi or docker into a folder that comes first on PATH, or see 'genv-shim --help'",
+                "cannot stand in for anything under this name: link it as nvidia-smi, docker or podman into a folder that comes first on PATH, or see 'genv-shim --help'",
             );
             Outcome::Code(2)
         }
     }
 }
 
-const HELP: &str = "Stand in for nvidia-smi and docker within an environment.
+const HELP: &str = "Stand in for nvidia-smi, docker and podman within an environment.
 
 Link this program under those names into a folder that comes first on PATH, as packages do in
 /usr/lib/genv/shims:

@@ -22,6 +22,8 @@ fn what_is_not_rewritten_is_executed_in_the_same_process() -> Result<()> {
         ("nvidia-smi", "--version"),
         ("docker", "run --gpus all image"),
         ("docker", "ps"),
+        ("podman", "run --gpus all image"),
+        ("podman", "ps"),
     ] {
         let mut command = stage.recorder(name);
         let child = command
@@ -109,7 +111,7 @@ fn programs_that_run_one_another_come_to_an_end() -> Result<()> {
     let stage = Stage::new()?;
     let wrapper = stage.folder().join("wrapper");
     fs::create_dir(&wrapper)?;
-    for name in ["nvidia-smi", "docker"] {
+    for name in ["nvidia-smi", "docker", "podman"] {
         write_script(
             &wrapper.join(name),
             &format!("#!/bin/sh\nexec {name} \"$@\"\n"),

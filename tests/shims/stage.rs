@@ -47,11 +47,11 @@ impl Stage {
             other,
         };
         fs::create_dir(stage.shims())?;
-        for name in ["nvidia-smi", "docker"] {
+        for name in ["nvidia-smi", "docker", "podman"] {
             symlink(program("genv-shim")?, stage.shims().join(name))?;
         }
         fs::create_dir(stage.recorders())?;
-        for name in ["nvidia-smi", "docker"] {
+        for name in ["nvidia-smi", "docker", "podman"] {
             write_script(&stage.recorders().join(name), RECORDER)?;
         }
         let environment = |eid: &str, devices: &[usize], gpu_memory| Environment {

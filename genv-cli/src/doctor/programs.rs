@@ -37,17 +37,18 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether nvidia-smi and docker are found as they should be.
+/// Whether nvidia-smi, docker and podman are found as they should be.
 pub(super) fn shims() -> Vec<Check> {
     let Some(folder) = shell::shims_folder() else {
         return vec![Check::warn(
             "shims",
-            "there is no folder of them beside genv: nvidia-smi and docker do not know of environments",
+            "there is no folder of them beside genv: nvidia-smi, docker and podman do not know of environments",
             "install genv with its folder lib/genv/shims",
         )];
     };
     let active = env::var_os(ACTIVE).is_some();
-    let checks = ["nvidia-smi", "docker"].map(|name| shim(name, Path::new(&folder), active));
+    let checks =
+        ["nvidia-smi", "docker", "podman"].map(|name| shim(name, Path::new(&folder), active));
     checks.into_iter().flatten().collect()
 }
 
@@ -60,7 +61,10 @@ fn shim(name: &'static str, folder: &Path, active: bool) -> Option<Check> {
         _ if !own.exists() => Check::warn(
             name,
             format!("{shown} runs, which does not know of environments"),
-            format!("install genv's {}", own.display()),
+            format!(
+                "make the link as root: ln -s ../genv-shim {}",
+                own.display()
+            ),
         ),
         (true, false) => Check::fail(
             name,

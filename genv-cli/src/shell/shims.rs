@@ -1,4 +1,4 @@
-//! Where the shims are: a folder with `nvidia-smi` and `docker`, which an environment puts in front of PATH.
+//! Where the shims are: a folder with `nvidia-smi`, `docker` and `podman`, which an environment puts in front of PATH.
 
 use std::env;
 use std::ffi::OsString;

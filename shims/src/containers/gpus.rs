@@ -1,22 +1,13 @@
-//! What `--gpus` asks for: fields as a line of CSV, such as `2`, `all`, `device=0` or `"device=0,1",capabilities=utility`.
+//! What docker's `--gpus` asks for: fields as a line of CSV, such as `2`, `all`, `device=0` or `"device=0,1",capabilities=utility`.
 
+use super::client::Restricted;
+use super::names::Attached;
 use crate::outcome::{NOT_ENOUGH_DEVICES, Refusal, USAGE};
 
-/// A request that was restricted to an environment's devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Restricted {
-    /// The new value.
-    pub(super) value: String,
-    /// Devices that were asked for and are not the environment's.
-    pub(super) dropped: Vec<String>,
-}
-
-/// Restricts a request to the attached devices; `index` tells which GPU an id means. Nothing if it is not one
-/// for NVIDIA's.
+/// Restricts a request to the attached devices; nothing if it is not one for NVIDIA's.
 pub(super) fn restrict(
     request: &str,
-    attached: &[u32],
-    index: impl Fn(&str) -> Option<u32>,
+    attached: &Attached<'_>,
 ) -> Result<Option<Restricted>, Refusal> {
     let unreadable = || {
         Refusal::new(
@@ -40,9 +31,10 @@ pub(super) fn restrict(
     let (position, devices) = if let Some(position) = find("device") {
         let ids = value(&fields[position], "device").ok_or_else(unreadable)?;
         let devices;
-        (devices, dropped) = named(&ids, attached, index);
+        // What docker hands on knows the word all among devices too.
+        (devices, dropped) = attached.named(ids.split(','), || attached.indices());
         if devices.is_empty() {
-            return Err(too_few(request, attached));
+            return Err(too_few("--gpus", request, attached.devices));
         }
         (position, devices)
     } else {
@@ -65,12 +57,14 @@ pub(super) fn restrict(
                     ),
                 ));
             }
-            Ok(count) if count > attached.len() => return Err(too_few(request, attached)),
+            Ok(count) if count > attached.devices.len() => {
+                return Err(too_few("--gpus", request, attached.devices));
+            }
             Ok(count) => count,
             // To docker every negative number is all.
-            Err(_) => attached.len(),
+            Err(_) => attached.devices.len(),
         };
-        let devices = attached[..count].iter().map(u32::to_string).collect();
+        let devices = attached.indices()[..count].to_vec();
         (position.unwrap_or(fields.len()), devices)
     };
     let devices = format!("device={}", devices.join(","));
@@ -85,30 +79,8 @@ pub(super) fn restrict(
     }))
 }
 
-/// The devices that ids mean, and the ids that mean none of those that are attached.
-fn named(
-    ids: &str,
-    attached: &[u32],
-    index: impl Fn(&str) -> Option<u32>,
-) -> (Vec<String>, Vec<String>) {
-    let is_attached = |id: &str| index(id).is_some_and(|index| attached.contains(&index));
-    let (mut devices, mut others) = (Vec::new(), Vec::new());
-    for id in ids.split(',') {
-        // What docker hands on knows this word among devices too.
-        if id == "all" {
-            devices.extend(attached.iter().map(u32::to_string));
-        } else if is_attached(id) {
-            // Nobody says what `03` means behind docker.
-            let number = id.parse::<u32>().map(|index| index.to_string());
-            devices.push(number.unwrap_or_else(|_| id.to_owned()));
-        } else {
-            others.push(id.to_owned());
-        }
-    }
-    (devices, others)
-}
-
-fn too_few(request: &str, attached: &[u32]) -> Refusal {
+/// A request that no attached device is left of: a flag's, or a variable's.
+pub(super) fn too_few(flag: &str, request: &str, attached: &[u32]) -> Refusal {
     let attached = match attached {
         [] => "this environment is not attached to any device".to_owned(),
         [device] => format!("this environment is attached to device {device} only"),
@@ -120,13 +92,13 @@ fn too_few(request: &str, attached: &[u32]) -> Refusal {
     Refusal::new(
         NOT_ENOUGH_DEVICES,
         format!(
-            "cannot run with --gpus {request:?}: {attached}: ask for less, or run 'genv attach' first"
+            "cannot run with {flag} {request:?}: {attached}: ask for less, or run 'genv attach' first"
         ),
     )
 }
 
 /// The fields of one line of CSV, by Go's rules; nothing if it is none.
-fn split(line: &str) -> Option<Vec<String>> {
+pub(super) fn split(line: &str) -> Option<Vec<String>> {
     if line.contains(['\n', '\r']) {
         return None;
     }
@@ -164,7 +136,7 @@ fn split(line: &str) -> Option<Vec<String>> {
 }
 
 /// A field of a line of CSV.
-fn quoted(field: &str) -> String {
+pub(super) fn quoted(field: &str) -> String {
     if field.contains([',', '"']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
@@ -180,12 +152,17 @@ mod tests {
 
     /// With devices 1, 3 and 4 attached; GPU-3 is device 3, GPU-0 is device 0.
     fn restricted(request: &str) -> Result<Option<Restricted>, Refusal> {
-        restrict(request, &[1, 3, 4], |id| match id {
-            "GPU-3" => Some(3),
-            "GPU-0" => Some(0),
-            "1:0" => Some(1),
-            id => id.parse().ok(),
-        })
+        let attached = Attached {
+            devices: &[1, 3, 4],
+            index: &|id| match id {
+                "GPU-3" => Some(3),
+                "GPU-0" => Some(0),
+                "1:0" => Some(1),
+                id => id.parse().ok(),
+            },
+            mig: &|_| Vec::new(),
+        };
+        restrict(request, &attached)
     }
 
     #[test]

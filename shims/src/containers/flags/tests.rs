@@ -1,19 +1,24 @@
+use super::super::DOCKER;
 use super::*;
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
+fn container(arguments: &[OsString]) -> Option<Container> {
+    match command(arguments, &DOCKER.global, &DOCKER.container)? {
+        Command::Container(container) => Some(container),
+        Command::Compose => None,
+    }
+}
+
 /// The values of `--gpus` in front of the image, and where the container's flags begin.
 fn found(line: &str) -> Option<(Vec<String>, usize)> {
     let found = container(&words(line))?;
     assert_eq!(found.unknown, None, "{line}");
-    let values = found
-        .gpus
-        .into_iter()
-        .filter_map(|gpus| gpus.value)
-        .collect();
-    Some((values, found.flags))
+    let gpus = found.found.into_iter();
+    let gpus = gpus.filter(|flag| flag.kind == Kind::Gpus);
+    Some((gpus.filter_map(|gpus| gpus.value).collect(), found.flags))
 }
 
 #[test]
@@ -64,12 +69,57 @@ fn gpus_are_found_in_front_of_the_image_only() {
 }
 
 #[test]
+fn every_way_to_write_a_flag_is_read() {
+    for (line, expected) in [
+        ("run --device a image", (Kind::Device, 2, "", "a")),
+        ("run --device=a image", (Kind::Device, 1, "--device=", "a")),
+        ("run -e A=1 image", (Kind::Env, 2, "", "A=1")),
+        ("run -iteA=1 image", (Kind::Env, 1, "-ite", "A=1")),
+        ("run -e=A=1 image", (Kind::Env, 1, "-e=", "A=1")),
+        ("run --env=A=1 image", (Kind::Env, 1, "--env=", "A=1")),
+        (
+            "run --runtime nvidia image",
+            (Kind::Runtime, 2, "", "nvidia"),
+        ),
+    ] {
+        let (kind, position, prefix, value) = expected;
+        let expected = Flag {
+            kind,
+            position,
+            prefix: prefix.to_owned(),
+            value: Some(value.to_owned()),
+        };
+        assert_eq!(container(&words(line)).unwrap().found, [expected], "{line}");
+    }
+}
+
+#[test]
+fn compose_matters_where_it_makes_containers() {
+    let command = |line: &str| command(&words(line), &DOCKER.global, &DOCKER.container);
+    for line in [
+        "compose up -d",
+        "-D compose -f x.yml --profile gpu run --rm x",
+        "compose --project-name up create",
+    ] {
+        assert_eq!(command(line), Some(Command::Compose), "{line}");
+    }
+    for line in [
+        "compose",
+        "compose ps",
+        "compose -f up ps",
+        "compose exec x run",
+    ] {
+        assert_eq!(command(line), None, "{line}");
+    }
+}
+
+#[test]
 fn other_commands_make_no_container() {
     for line in [
         "",
         "ps",
         "exec -it x run --gpus all",
-        "compose run x",
+        "compose ps",
         "container ls",
         "container",
         "--version",
@@ -89,7 +139,7 @@ fn reading_ends_at_a_flag_that_is_not_known() {
     ] {
         let found = container(&words(line)).unwrap();
         assert_eq!(found.unknown.as_deref(), Some(unknown));
-        assert_eq!(found.gpus.len(), 1, "{line}");
+        assert_eq!(found.found.len(), 1, "{line}");
     }
     // With a value behind the `=` nothing is unclear.
     assert_eq!(
@@ -104,7 +154,7 @@ fn bytes_that_are_no_text_are_not_taken_for_text() {
     let mut line = words("run --gpus");
     line.push(OsString::from_vec(vec![b'a', 0xff]));
     let found = container(&line).unwrap();
-    assert_eq!(found.gpus[0].value, None);
+    assert_eq!(found.found[0].value, None);
     line[1] = OsString::from_vec(b"--gpus=\xff".to_vec());
-    assert_eq!(container(&line).unwrap().gpus[0].value, None);
+    assert_eq!(container(&line).unwrap().found[0].value, None);
 }

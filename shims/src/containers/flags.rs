@@ -1,0 +1,206 @@
+//! The flags of programs that make containers, as far as it takes to know where they end.
+
+use std::ffi::OsString;
+
+/// The flags of a program or a subcommand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flags {
+    /// Those that stand alone.
+    pub(super) switches: &'static [&'static str],
+    pub(super) switch_letters: &'static str,
+    /// Those that take a value.
+    pub(super) values: &'static [&'static str],
+    pub(super) value_letters: &'static str,
+}
+
+/// What the shims read of a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Gpus,
+    Device,
+    Env,
+    Runtime,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "gpus" => Self::Gpus,
+            "device" => Self::Device,
+            "env" | "e" => Self::Env,
+            "runtime" => Self::Runtime,
+            _ => return None,
+        })
+    }
+}
+
+/// A flag of one of these kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flag {
+    pub(super) kind: Kind,
+    /// The argument with the value.
+    pub(super) position: usize,
+    /// What is in front of the value in that argument; nothing if the flag is the argument before it.
+    pub(super) prefix: String,
+    /// The value; nothing if it is no text.
+    pub(super) value: Option<String>,
+}
+
+/// A command line that makes a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Container {
+    /// Where its flags begin.
+    pub(super) flags: usize,
+    /// What is read of those in front of the image.
+    pub(super) found: Vec<Flag>,
+    /// An unknown flag: the next argument may be its value or the image.
+    pub(super) unknown: Option<String>,
+}
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// One container.
+    Container(Container),
+    /// The containers of a compose file.
+    Compose,
+}
+
+/// Flags of `compose` itself.
+const COMPOSE: Flags = Flags {
+    switches: &[
+        "all-resources",
+        "compatibility",
+        "dry-run",
+        "help",
+        "no-ansi",
+        "verbose",
+        "version",
+    ],
+    switch_letters: "hv",
+    values: &[
+        "ansi",
+        "env-file",
+        "file",
+        "parallel",
+        "profile",
+        "progress",
+        "project-directory",
+        "project-name",
+        "workdir",
+    ],
+    value_letters: "fp",
+};
+
+/// Finds what a command line asks for; nothing of one that makes no container.
+pub(super) fn command(
+    arguments: &[OsString],
+    global: &Flags,
+    container: &Flags,
+) -> Option<Command> {
+    let mut command = skip(arguments, 0, global, |_, _, _| {}).ok()?;
+    match arguments.get(command)?.to_str()? {
+        "compose" => {
+            let subcommand = skip(arguments, command + 1, &COMPOSE, |_, _, _| {}).ok()?;
+            let makes_containers = ["up", "run", "create", "scale", "watch"]
+                .iter()
+                .any(|name| arguments.get(subcommand).is_some_and(|it| it == name));
+            return makes_containers.then_some(Command::Compose);
+        }
+        "container" => command += 1,
+        _ => {}
+    }
+    let name = arguments.get(command)?;
+    if name != "run" && name != "create" {
+        return None;
+    }
+    let mut found = Vec::new();
+    let end = skip(
+        arguments,
+        command + 1,
+        container,
+        |name, position, prefix| {
+            if let Some(kind) = Kind::of(name) {
+                let value = arguments[position].to_str();
+                found.push(Flag {
+                    kind,
+                    position,
+                    prefix: prefix.to_owned(),
+                    value: value.map(|value| value[prefix.len()..].to_owned()),
+                });
+            }
+        },
+    );
+    Some(Command::Container(Container {
+        flags: command + 1,
+        found,
+        unknown: end.err(),
+    }))
+}
+
+/// The position behind the flags that begin at `position`; an unknown flag is an error. `see` gets each
+/// flag with a value: its name, the argument that holds the value, and what is in front of it there.
+fn skip(
+    arguments: &[OsString],
+    mut position: usize,
+    flags: &Flags,
+    mut see: impl FnMut(&str, usize, &str),
+) -> Result<usize, String> {
+    while let Some(argument) = arguments.get(position) {
+        let bytes = argument.as_encoded_bytes();
+        if !bytes.starts_with(b"-") || bytes == b"-" {
+            return Ok(position);
+        }
+        if bytes == b"--" {
+            return Ok(position + 1);
+        }
+        let text = argument.to_string_lossy();
+        let unknown = || text.escape_debug().to_string();
+        let takes_next = match text.strip_prefix("--") {
+            Some(long) => {
+                let (name, value) = long
+                    .split_once('=')
+                    .map_or((long, None), |(name, value)| (name, Some(value)));
+                match value {
+                    Some(value) => see(name, position, &text[..text.len() - value.len()]),
+                    None if flags.switches.contains(&name) => {}
+                    None if flags.values.contains(&name) => {
+                        if position + 1 < arguments.len() {
+                            see(name, position + 1, "");
+                        }
+                    }
+                    None => return Err(unknown()),
+                }
+                value.is_none() && flags.values.contains(&name)
+            }
+            None => {
+                let mut letters = text[1..].chars();
+                loop {
+                    match letters.next() {
+                        None => break false,
+                        // A switch may be given a value, which nothing follows.
+                        Some('=') => break false,
+                        Some(letter) if flags.switch_letters.contains(letter) => {}
+                        Some(letter) if flags.value_letters.contains(letter) => {
+                            let rest = letters.as_str();
+                            let value = rest.strip_prefix('=').unwrap_or(rest);
+                            let name = letter.to_string();
+                            if !rest.is_empty() {
+                                see(&name, position, &text[..text.len() - value.len()]);
+                            } else if position + 1 < arguments.len() {
+                                see(&name, position + 1, "");
+                            }
+                            break rest.is_empty();
+                        }
+                        Some(_) => return Err(unknown()),
+                    }
+                }
+            }
+        };
+        position += 1 + usize::from(takes_next);
+    }
+    Ok(position)
+}
+
+#[cfg(test)]
+mod tests;
