@@ -32,9 +32,9 @@
 
 mod unknown;
 
-use std::collections::{HashMap, HashSet};
-
 pub use unknown::{changed_user, unknown_owner};
+
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};

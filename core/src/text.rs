@@ -1,7 +1,7 @@
 //! Texts that somebody else chose, made fit to be shown, and times in words.
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 
 /// The text with everything escaped that could move a cursor, break a line, or turn the direction of writing.
 #[must_use]
@@ -45,11 +45,31 @@ pub fn end_moment(timestamp_seconds: f64, zone: &TimeZone) -> String {
     local_time(timestamp_seconds, zone).unwrap_or_else(|| "further notice".to_owned())
 }
 
+/// A [`moment`] near now, as short as it is clear: `18:00`, `Wed 18:00`, `2026-12-05 18:00`.
+#[must_use]
+pub fn short_moment(timestamp_seconds: f64, now_seconds: f64, zone: &TimeZone) -> String {
+    let local = local(timestamp_seconds, zone).zip(local(now_seconds, zone));
+    let Some((moment, now)) = local else {
+        return timestamp_seconds.to_string();
+    };
+    let days = moment.date().since(now.date()).map(|it| it.get_days());
+    let format = match days {
+        Ok(0) => "%H:%M",
+        Ok(1..=6) => "%a %H:%M",
+        _ => "%Y-%m-%d %H:%M",
+    };
+    moment.strftime(format).to_string()
+}
+
 fn local_time(timestamp_seconds: f64, zone: &TimeZone) -> Option<String> {
+    let local = local(timestamp_seconds, zone)?;
+    Some(local.strftime("%Y-%m-%d %H:%M").to_string())
+}
+
+fn local(timestamp_seconds: f64, zone: &TimeZone) -> Option<Zoned> {
     #[expect(clippy::cast_possible_truncation, reason = "casts of floats saturate")]
     let timestamp = Timestamp::from_second(timestamp_seconds.round() as i64).ok()?;
-    let local = timestamp.to_zoned(zone.clone());
-    Some(local.strftime("%Y-%m-%d %H:%M").to_string())
+    Some(timestamp.to_zoned(zone.clone()))
 }
 
 #[cfg(test)]
@@ -61,6 +81,24 @@ mod tests {
         assert_eq!(moment(1_795_174_860.4, &TimeZone::UTC), "2026-11-20 11:41");
         let east = TimeZone::fixed(jiff::tz::offset(5));
         assert_eq!(end_moment(1_795_174_860.0, &east), "2026-11-20 16:41");
+    }
+
+    #[test]
+    fn a_moment_near_now_has_no_more_than_tells_it() {
+        // A Friday, 11:41.
+        let now = 1_795_174_860.0;
+        let day = 86_400.0;
+        for (seconds, text) in [
+            (now, "11:41"),
+            (now + 12.0 * 3600.0, "23:41"),
+            (now + 13.0 * 3600.0, "Sat 00:41"),
+            (now + 6.0 * day, "Thu 11:41"),
+            (now + 7.0 * day, "2026-11-27 11:41"),
+            (now - day, "2026-11-19 11:41"),
+            (f64::MAX, &f64::MAX.to_string()),
+        ] {
+            assert_eq!(short_moment(seconds, now, &TimeZone::UTC), text);
+        }
     }
 
     #[test]

@@ -145,5 +145,6 @@ pub(crate) fn users_of_devices(hosts: &[HostSnapshot]) -> BTreeSet<String> {
         let processes = snapshot.processes.iter();
         holding.chain(processes.filter_map(|it| snapshot.user_of(it)))
     });
-    users.map(str::to_owned).collect()
+    let users: BTreeSet<&str> = users.collect();
+    users.into_iter().map(str::to_owned).collect()
 }

@@ -15,6 +15,7 @@ use genv_remote::HostListError;
 
 mod asking;
 mod blind;
+mod by_gpu;
 mod capabilities;
 mod carry_out;
 mod commands;

@@ -64,8 +64,11 @@ impl Usernames {
         let environments = environments.map(|it| (Some(&it.username), it.uid));
         let processes = snapshot.processes.iter();
         let processes = processes.map(|it| (it.username.as_ref(), it.uid));
+        let waiting = snapshot.queue.iter();
+        let waiting = waiting.map(|it| (Some(&it.username), it.uid));
         let uids: HashMap<String, u32> = environments
             .chain(processes)
+            .chain(waiting)
             .filter_map(|(name, uid)| Some((name?.clone(), uid?)))
             .collect();
         let name = |username: &mut String| {
@@ -83,11 +86,13 @@ impl Usernames {
         let xids = counters.user_xid_errors.iter_mut();
         let environments = snapshot.environments.iter_mut();
         let processes = snapshot.processes.iter_mut();
+        let waiting = snapshot.queue.iter_mut();
         use_of_devices
             .map(|it| &mut it.username)
             .chain(xids.map(|it| &mut it.username))
             .chain(environments.map(|it| &mut Arc::make_mut(it).username))
             .chain(processes.filter_map(|it| Arc::make_mut(it).username.as_mut()))
+            .chain(waiting.map(|it| &mut it.username))
             .for_each(name);
     }
 }
@@ -98,6 +103,9 @@ fn without_uids(snapshot: &mut Snapshot) {
     }
     for process in &mut snapshot.processes {
         Arc::make_mut(process).uid = None;
+    }
+    for waiting in &mut snapshot.queue {
+        waiting.uid = None;
     }
 }
 

@@ -10,6 +10,7 @@ use genv_core::model::MemoryAmount;
 use genv_core::outside::memory;
 use genv_core::state::{Activation, Configuration, EditableState, EnvironmentState};
 
+use crate::lease;
 use crate::machine::tell;
 use crate::output::harmless;
 use crate::shell::Caller;
@@ -110,6 +111,8 @@ pub(crate) struct Activated<'a> {
     pub(crate) activation: Activation,
     pub(crate) devices: &'a [HeldDevice],
     pub(crate) configuration: &'a Configuration,
+    /// The end of its lease.
+    pub(crate) lease_end: Option<f64>,
     /// The folder of the loaded `.genv`, and its effective values.
     pub(crate) loaded: Option<(&'a Path, Configuration)>,
 }
@@ -128,6 +131,9 @@ impl fmt::Display for Activated<'_> {
                 write!(f, " without devices: 'genv attach' attaches {gpus}")?;
             }
             (devices, _) => write!(f, " with {}", described(devices))?,
+        }
+        if let Some(end) = self.lease_end {
+            write!(f, " {}", lease::words(end))?;
         }
         match &self.loaded {
             Some((folder, loaded)) if *loaded != Configuration::default() => {

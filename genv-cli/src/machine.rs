@@ -170,13 +170,18 @@ impl Machine {
 
     /// The facts for an attachment to an environment: the GPUs of the machine and the processes on them.
     ///
-    /// The call waits long for the GPUs only if the state does not know them.
+    /// The call waits long for the GPUs only if the state does not know them, or if their models are needed.
     ///
     /// # Errors
     /// Neither the GPUs nor the state answer, or the configuration of the GPUs is wrong.
-    pub(crate) fn survey(&mut self, state: &State, eid: &str) -> Result<Survey, NoSample> {
+    pub(crate) fn survey(
+        &mut self,
+        state: &State,
+        eid: &str,
+        models_needed: bool,
+    ) -> Result<Survey, NoSample> {
         let unknown = state.devices.is_empty();
-        let patience = if unknown {
+        let patience = if unknown || models_needed {
             INVENTORY_PATIENCE
         } else {
             USAGE_PATIENCE
@@ -201,12 +206,12 @@ impl Machine {
                 Ok(Survey {
                     usage: DeviceUsage {
                         outside,
+                        models: models(&sample),
                         ..usage(&sample, state, eid, processes)
                     },
                     unknown: gpus.filter(|gpu| !known.contains_key(gpu)).collect(),
                     silence: None,
                     inventory: Some(Inventory::of(&sample)),
-                    models: models(&sample),
                 })
             }
             Err(error) => Ok(Survey {
@@ -220,7 +225,6 @@ impl Machine {
                 },
                 silence: Some(error.to_string()),
                 inventory: None,
-                models: BTreeMap::new(),
             }),
         }
     }
@@ -349,8 +353,6 @@ pub(crate) struct Survey {
     pub(crate) unknown: BTreeSet<u32>,
     /// The reason for a missing answer.
     pub(crate) silence: Option<String>,
-    /// The known models of whole GPUs.
-    pub(crate) models: BTreeMap<u32, String>,
 }
 
 impl Gpus {
@@ -487,9 +489,8 @@ fn usage(
     let lost = listed.chain(found).filter(|it| !answering.contains(it));
     let mut usage = DeviceUsage {
         busy: rows.iter().map(|(gpu, _)| *gpu).collect(),
-        own: BTreeSet::new(),
         lost: lost.collect(),
-        outside: OutsideUses::new(),
+        ..DeviceUsage::default()
     };
     let attached = !state.attached(eid).is_empty();
     if attached && !rows.is_empty() {

@@ -3,12 +3,14 @@
 mod ago;
 mod announce;
 mod child;
+mod choice;
 mod commands;
 mod completion;
 mod doctor;
 mod failure;
 mod handover;
 mod jobs;
+mod lease;
 mod local_config;
 mod local_snapshot;
 mod machine;

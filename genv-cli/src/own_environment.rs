@@ -151,11 +151,13 @@ pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
 }
 
 /// An environment as a shell shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shown {
     eid: String,
     pub(crate) configuration: Configuration,
     pub(crate) devices: Vec<u32>,
+    /// The end of its lease, Unix time.
+    pub(crate) lease_end: Option<f64>,
 }
 
 impl Shown {
@@ -165,6 +167,7 @@ impl Shown {
             eid: eid.to_owned(),
             configuration: state.configuration(eid).unwrap_or_default(),
             devices: state.attached(eid),
+            lease_end: state.lease_end(eid),
         }
     }
 
@@ -174,6 +177,7 @@ impl Shown {
             eid: environment.eid.clone(),
             configuration: configuration(environment),
             devices: state.attached(&environment.eid),
+            lease_end: state.lease_end(&environment.eid),
         }
     }
 
@@ -190,6 +194,7 @@ impl Shown {
             gpus: self.configuration.gpus,
             gpu_memory: self.configuration.gpu_memory,
             devices: &self.devices,
+            lease_end: self.lease_end,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use clap::error::{ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 use clap_complete::CompleteEnv;
 
@@ -166,8 +166,26 @@ fn one_line(error: &clap::Error) -> String {
         return harmless(what);
     }
     let hint = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
+    let hint = hint.filter(|_| !is_option_of_another(error));
     let hint = hint.unwrap_or_else(|| "'--help' tells what there is".to_owned());
     harmless(&format!("{what}. {hint}"))
+}
+
+/// Whether the unknown argument is an option of another command, and so not misspelled: a similar option of this command
+/// means another thing.
+fn is_option_of_another(error: &clap::Error) -> bool {
+    fn has(command: &clap::Command, name: &str) -> bool {
+        let mut options = command.get_arguments();
+        options.any(|it| {
+            let names = it.get_long_and_visible_aliases();
+            names.is_some_and(|names| names.contains(&name))
+        }) || command.get_subcommands().any(|it| has(it, name))
+    }
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return false;
+    };
+    let name = unknown.strip_prefix("--");
+    name.is_some_and(|name| has(&Cli::command(), name))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

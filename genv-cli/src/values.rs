@@ -7,6 +7,9 @@ use crate::local_config::check_name;
 /// How long the id of an environment may be: those of containers and kernels have up to 64 characters.
 const MOST_ID_CHARACTERS: usize = 128;
 
+/// How long a part of a model's name may be: the driver's names have up to 95 characters.
+const MOST_TYPE_CHARACTERS: usize = 95;
+
 /// A number of devices.
 pub(crate) fn gpus(text: &str) -> Result<u32, String> {
     text.parse()
@@ -17,6 +20,18 @@ pub(crate) fn gpus(text: &str) -> Result<u32, String> {
 pub(crate) fn index(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
+}
+
+/// A part of the name of a model, in words.
+pub(crate) fn gpu_type(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if !text.contains(char::is_alphanumeric) || text.chars().count() > MOST_TYPE_CHARACTERS {
+        return Err(format!(
+            "a type is a part of a model's name, such as a100, with at most {MOST_TYPE_CHARACTERS} characters: 'genv free' lists \
+             models"
+        ));
+    }
+    Ok(text.to_owned())
 }
 
 /// A process, as it can be in the state files.

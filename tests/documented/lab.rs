@@ -42,7 +42,7 @@ impl Lab {
             put(&program(name)?, &lab.at("bin").join(name))?;
         }
         put_exporter(&lab.at("bin/genv-exporter"))?;
-        for name in ["nvidia-smi", "docker"] {
+        for name in ["nvidia-smi", "docker", "podman"] {
             put(&program("genv-shim")?, &shims.join(name))?;
         }
         symlink(installed("python3"), lab.at("bin/python"))?;

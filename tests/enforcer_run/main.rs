@@ -6,6 +6,7 @@ mod blind;
 mod disputed;
 mod hindered;
 mod killed;
+mod leases;
 mod left_behind;
 mod outcomes;
 mod pacing;

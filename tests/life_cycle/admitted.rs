@@ -140,7 +140,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     // The shell function names the shell's pid by a variable, which anybody can set.
     let call = |command: &str| {
         format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='2 bash {other} script'; {command}"
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {other} script'; {command}"
         )
     };
     machine.refuses(user, &call("genv activate --id e1"), &words)?;
@@ -154,7 +154,7 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     if is_root() {
         // A command of another user does not take the process out either.
         let leave = format!(
-            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='2 bash {} script'; \
+            "f=$(mktemp -u); mkfifo $f; exec 9<>$f; rm $f; export GENV_CALLER='3 bash {} script'; \
              GENV_ENVIRONMENT_ID=e1 genv deactivate",
             own.pid()
         );

@@ -7,7 +7,7 @@ use genv_tests::shell::{Account, Shell};
 use genv_tests::state::{self, Environment};
 
 /// What `CUDA_VISIBLE_DEVICES` is after each line of a shell, on a machine as this scenario's host describes it.
-fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>> {
+pub(crate) fn visible(account: &Account, host: &str, lines: &[&str]) -> Result<Vec<String>> {
     let scenario = account.home().join("scenario.yaml");
     std::fs::write(&scenario, format!("version: 1\nhosts:\n  - {host}\n"))?;
     let scenario = scenario.to_str().context("a path")?;

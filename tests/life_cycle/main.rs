@@ -2,11 +2,14 @@
 
 mod admitted;
 mod bad_input;
+mod choice;
 mod damaged;
 mod detached;
 mod devices;
 mod hindered;
+mod hints;
 mod jobs;
+mod leases;
 mod members;
 mod queue;
 mod running;

@@ -19,16 +19,26 @@ use crate::members::listed;
 use crate::running::genv;
 
 /// A job that has devices until its input ends, or waits for them.
-struct Job {
+pub(crate) struct Job {
     child: Child,
     printed: Lines,
-    said: Lines,
+    pub(crate) stderr_lines: Lines,
 }
 
 impl Job {
     fn start(account: &Account, words: &[&str]) -> Result<Self> {
+        Self::start_with(account, &[], words)
+    }
+
+    /// With these variables too.
+    pub(crate) fn start_with(
+        account: &Account,
+        variables: &[(&str, &str)],
+        words: &[&str],
+    ) -> Result<Self> {
         let mut command = genv(account, &["exec"])?;
         command
+            .envs(variables.iter().copied())
             .args(words)
             .args(["--", "sh", "-c", "echo runs; read line"])
             .stdin(Stdio::piped())
@@ -37,20 +47,21 @@ impl Job {
         let mut child = command.spawn()?;
         Ok(Self {
             printed: Lines::of(child.stdout.take().context("no stdout")?),
-            said: Lines::of(child.stderr.take().context("no stderr")?),
+            stderr_lines: Lines::of(child.stderr.take().context("no stderr")?),
             child,
         })
     }
 
     /// Waits until it has its devices.
-    fn runs(&self) -> Result<()> {
+    pub(crate) fn runs(&self) -> Result<()> {
         let line = self.printed.next_line();
-        let line = line.with_context(|| format!("it said {:?}", self.said.next_line()))?;
+        let line =
+            line.with_context(|| format!("its stderr: {:?}", self.stderr_lines.next_line()))?;
         ensure!(line == "runs");
         Ok(())
     }
 
-    fn ends(mut self) -> Result<()> {
+    pub(crate) fn ends(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         ensure!(ended(&mut self.child)?.code() == Some(1));
         Ok(())
@@ -65,7 +76,8 @@ impl Drop for Job {
     }
 }
 
-const NEXT: &str = "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
+pub(crate) const NEXT: &str =
+    "genv: waiting for devices: next in the queue. Ctrl-C leaves the queue";
 const SECOND: &str = "genv: waiting for devices: one before you. Ctrl-C leaves the queue";
 
 /// Two of four devices are taken, one waits for all, and another one behind for one, which is free.
@@ -73,9 +85,9 @@ fn queue(account: &Account) -> Result<(Job, Job, Job)> {
     let holder = Job::start(account, &["--gpus=2"])?;
     holder.runs()?;
     let large = Job::start(account, &["--gpus=4", "--wait"])?;
-    ensure!(large.said.next_line()? == NEXT);
+    ensure!(large.stderr_lines.next_line()? == NEXT);
     let small = Job::start(account, &["--gpus=1", "--wait"])?;
-    ensure!(small.said.next_line()? == SECOND);
+    ensure!(small.stderr_lines.next_line()? == SECOND);
     Ok((holder, large, small))
 }
 
@@ -92,14 +104,17 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     ensure!(empty == json!({"waiting": []}), "{empty:#}");
     let (holder, large, small) = queue(&account)?;
     let index = Job::start(&account, &["--gpus=1", "--gpu-memory=4g", "--wait"])?;
-    ensure!(index.said.next_line()?.contains("2 before you"));
+    ensure!(index.stderr_lines.next_line()?.contains("2 before you"));
     let shown = list(&["queue"])?;
     let lines: Vec<Vec<&str>> = shown
         .lines()
         .map(|it| it.split_whitespace().collect())
         .collect();
     ensure!(
-        lines[0] == ["PLACE", "USER", "PROCESS", "DEVICES", "MEMORY", "WAITS"],
+        lines[0]
+            == [
+                "PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED"
+            ],
         "{shown}"
     );
     let user = genv_core::proc::username(rustix::process::getuid().as_raw());
@@ -112,8 +127,15 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     .enumerate()
     {
         let pid = job.child.id().to_string();
-        let expected = [&(place + 1).to_string(), &user, &pid, devices, memory];
-        ensure!(lines[place + 1][..5] == expected, "{shown}");
+        let expected = [
+            &(place + 1).to_string(),
+            &user,
+            &pid,
+            devices,
+            "any",
+            memory,
+        ];
+        ensure!(lines[place + 1][..6] == expected, "{shown}");
         ensure!(shown.contains(" second"), "{shown}");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
@@ -127,6 +149,18 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
         first["gpu_memory_bytes"].is_null()
             && json["waiting"][2]["gpu_memory_bytes"] == 4_000_000_000_u64,
         "{json:#}"
+    );
+    let snapshot: Value = serde_json::from_str(&list(&["snapshot"])?)?;
+    let in_snapshot = |of: &Value, field: &str| of["queue"][0][field].clone();
+    ensure!(
+        snapshot["queue"].as_array().is_some_and(|it| it.len() == 3)
+            && in_snapshot(&snapshot, "pid") == first["pid"]
+            && in_snapshot(&snapshot, "gpus") == 4
+            && in_snapshot(&snapshot, "username") == user
+            && in_snapshot(&snapshot, "since_timestamp_seconds").as_f64()
+                == first["since_timestamp_seconds"].as_f64(),
+        "{:#}",
+        snapshot["queue"]
     );
     let since = first["since_timestamp_seconds"]
         .as_u64()
@@ -144,7 +178,7 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
         small.child.id()
     );
     ensure!(status.contains(&first), "{status}");
-    let turn = large.said.next_line()?;
+    let turn = large.stderr_lines.next_line()?;
     ensure!(
         turn.starts_with("genv: it is your turn, after ") && turn.ends_with(" in the queue"),
         "{turn}"
@@ -335,7 +369,7 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
         let (reader, writer) = pipe()?;
         drop(reader);
         let script = format!("exec genv activate --id e {flags} 9>&1 >/dev/null");
-        let caller = format!("2 bash {} script", std::process::id());
+        let caller = format!("3 bash {} script", std::process::id());
         let mut shell = account.command("bash")?;
         shell.args(["-c", &script]).env("GENV_CALLER", caller);
         let shell = shell.stdin(Stdio::null()).stdout(writer);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use genv_core::model::MemoryAmount;
-use genv_core::state::allocate::{AttachRequest, DeviceUsage, Selection};
+use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{
     ChangeError, Configuration, EditableState, LockError, MemberId, State, StateStore, StoreError,
     lock_devices,
@@ -33,11 +33,7 @@ fn peer(devices: u32) -> Result<(Simulation, Peer, StateStore)> {
 }
 
 fn count(count: u32) -> AttachRequest {
-    AttachRequest {
-        selection: Selection::Count(count),
-        over_subscribe: false,
-        usage: DeviceUsage::default(),
-    }
+    AttachRequest::new(Selection::Count(count))
 }
 
 fn change<T>(store: &mut StateStore, change: impl FnOnce(&mut EditableState) -> T) -> Result<T> {

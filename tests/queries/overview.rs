@@ -96,9 +96,9 @@ fn genv_without_a_command_shows_the_overview_on_a_terminal_and_help_elsewhere() 
         shown(&lab, 80, "genv --color never")?,
         format!("{overview}genv: 'genv --help' lists the commands\n")
     );
-    let said = lab.ask(&[])?;
-    assert_eq!((said.code, said.stderr.as_str()), (0, ""));
-    assert_eq!(said.stdout, lab.genv("-h")?);
+    let output = lab.ask(&[])?;
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+    assert_eq!(output.stdout, lab.genv("-h")?);
     Ok(())
 }
 
@@ -238,26 +238,44 @@ fn who_answers_for_one_device_for_several_and_for_all() -> Result<()> {
     assert_eq!(heads("who 2 0 2")?, ["2", "0"]);
     let parts = [lab.genv("who 2")?, lab.genv("who 0")?];
     assert_eq!(lab.genv("who 2 0")?, parts.join("\n"));
-    let told = |line: &str| -> Result<Value> { Ok(serde_json::from_str(&lab.genv(line)?)?) };
-    let (one, all) = (told("who 2 --json")?, told("who --json")?);
+    let json = |line: &str| -> Result<Value> { Ok(serde_json::from_str(&lab.genv(line)?)?) };
+    let (one, all) = (json("who 2 --json")?, json("who --json")?);
     assert_eq!((&one["index"], &all["devices"][2]), (&json!(2), &one));
-    assert_eq!(told("who 2 3 --json")?["devices"][0], one);
-    let said = lab.ask(&["who", "0", "9"])?;
-    assert_eq!((said.code, said.stdout.as_str()), (4, ""));
+    assert_eq!(json("who 2 3 --json")?["devices"][0], one);
+    let output = lab.ask(&["who", "0", "9"])?;
+    assert_eq!((output.code, output.stdout.as_str()), (4, ""));
     ensure!(
-        said.stderr.contains("there is no device 9"),
+        output.stderr.contains("there is no device 9"),
         "{}",
-        said.stderr
+        output.stderr
     );
     // The reason is given once.
     lab.simulate("{devices: [{count: 4}], faults: [{hang: all}]}")?;
-    let said = lab.ask(&["who", "1", "3"])?;
+    let output = lab.ask(&["who", "1", "3"])?;
     ensure!(
-        said.stderr
+        output
+            .stderr
             .starts_with("genv: it is not known who uses devices 1, 3: ")
-            && said.stderr.lines().count() == 1,
+            && output.stderr.lines().count() == 1,
         "{}",
-        said.stderr
+        output.stderr
     );
+    Ok(())
+}
+
+#[test]
+fn the_end_of_a_lease_has_a_column_that_fits_80_columns() -> Result<()> {
+    let lab = lab()?;
+    let line = "genv devices --color never";
+    ensure!(!shown(&lab, 80, line)?.contains("UNTIL"));
+    let shown = shown(&lab, 80, &format!("genv exec --gpus 1 --for 26h -- {line}"))?;
+    let lines: Vec<&str> = shown.lines().filter(|it| !it.contains("genv: ")).collect();
+    ensure!(
+        lines[0].contains("  SINCE  ") && lines[0].contains("  UNTIL  "),
+        "{shown}"
+    );
+    ensure!(lines.iter().all(|it| it.chars().count() <= 80), "{shown}");
+    let leased = lines.iter().find(|it| it.starts_with('3'));
+    ensure!(leased.is_some_and(|it| it.contains(':')), "{shown}");
     Ok(())
 }

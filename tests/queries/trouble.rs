@@ -222,6 +222,7 @@ fn stand_ins_that_are_missing_or_passed_by_are_told() -> Result<()> {
     let (_, report) = doctor(&[&system], false)?;
     ensure!(of_report(&report, name)?.is_none(), "{report}");
     ensure!(of_report(&report, "docker")?.is_none(), "{report}");
+    ensure!(of_report(&report, "podman")?.is_none(), "{report}");
 
     // Nobody runs it.
     fs::write(system.join(name), "")?;

@@ -126,32 +126,27 @@ fn a_host_on_whose_devices_nobody_computes_comes_first() -> Result<()> {
 }
 
 #[test]
-fn a_host_that_would_give_other_devices_is_named() -> Result<()> {
-    let mixed = Host::new(&format!("{T4}, {A100}"), &[])?;
+fn a_host_with_several_models_gives_those_that_are_asked_for() -> Result<()> {
+    let mixed = Host::with(&format!("{T4}, {A100}"), "", &[], Some(Shell::Bash))?;
     let client = SshClient::new(&[("mixed", &mixed.server)])?;
-    let refused = answer(
-        &client,
-        &[
-            "-H",
-            "mixed",
-            "activate",
-            "--gpu-type",
-            "a100",
-            "--gpus",
-            "3",
-        ],
-    )?;
-    ensure!(
-        refused.code == Some(4)
-            && refused
-                .stderr
-                .contains("mixed has 3 free devices whose model"),
-        "{refused:?}"
-    );
-    ensure!(
-        refused.stderr.contains("genv attach --index"),
-        "{refused:?}"
-    );
+    for (flags, devices) in [
+        (&["--gpu-type", "t4,a100", "--gpus", "3"][..], "=2,3,4="),
+        (&["--gpu-memory-at-least", "80g"], "=2="),
+    ] {
+        let mut command = remote(
+            &client,
+            &[&["-H", "root@mixed", "activate"], flags].concat(),
+        )?;
+        command.env("TERM", "xterm");
+        let mut terminal = Terminal::run_in(command, Shell::Bash)?;
+        terminal.wait(&format!("(genv) {PROMPT}"))?;
+        let (shown, _) = terminal.run("echo =$CUDA_VISIBLE_DEVICES=")?;
+        ensure!(shown.contains(devices), "{flags:?}: {shown}");
+        terminal.type_line("exit")?;
+        until("the environment ends with its shell", || {
+            Ok(mixed.genv(&["envs", "query", "--query", "eid"])?.is_empty())
+        })?;
+    }
     Ok(())
 }
 
@@ -163,7 +158,7 @@ fn where_no_host_has_what_is_asked_for_nothing_is_opened() -> Result<()> {
         (&["--gpus", "4"][..], "4 free devices"),
         (
             &["--gpus", "3", "--gpu-type", "T4"],
-            "whose model is called 'T4'",
+            "3 free devices of type 'T4'",
         ),
         (&["--gpu-type", "\x1b[2J"], r"'\u{1b}[2J'"),
         (&["--gpu-memory", "100gi"], "with 100gi of unclaimed memory"),

@@ -153,6 +153,41 @@ fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
 }
 
 #[test]
+fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
+    let account = set_up(Shell::Bash)?;
+    let scenario = account.home().join("scenario.yaml");
+    let devices = "[{name: Tesla T4, memory: 15gi}, {name: NVIDIA A100-SXM4-40GB, memory: 40gi}]";
+    fs::write(
+        &scenario,
+        format!("version: 1\nhosts:\n- devices: {devices}\n"),
+    )?;
+    let mut terminal = ready(&account, Shell::Bash)?;
+    succeed(
+        &mut terminal,
+        &format!("export GENV_SCENARIO={}", scenario.display()),
+    )?;
+    let lines = printed(&mut terminal, "genv activate --id e1 --gpus 2")?;
+    let expected = [
+        "the environment has devices of different models: NVIDIA A100-SXM4-40GB, Tesla T4. 'genv devices' tells which",
+        "started environment e1 with device 0 (Tesla T4, 15.0 GiB) and device 1 (NVIDIA A100-SXM4-40GB, 40.0 GiB)",
+    ];
+    ensure!(lines == expected, "{lines:#?}");
+    tells(
+        &mut terminal,
+        &[
+            (
+                "genv attach --count 1 --gpu-type a100",
+                "detached device 0: environment e1 has device 1 (NVIDIA A100-SXM4-40GB, 40.0 GiB)",
+            ),
+            (
+                "genv attach --index 0",
+                "attached device 0 (Tesla T4, 15.0 GiB): environment e1 has devices 0, 1",
+            ),
+        ],
+    )
+}
+
+#[test]
 fn nothing_is_said_to_scripts_and_to_those_who_ask_for_quiet() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;

@@ -253,9 +253,9 @@ fn a_function_of_another_version_is_told_how_to_go_on() -> Result<()> {
         let setup = shell.setup().replace(" | source", "");
         let older = match shell {
             Shell::Bash | Shell::Zsh => {
-                format!(r#"eval "$(genv shell --init | sed 's/"2 {shell}/"0 {shell}/')""#)
+                format!(r#"eval "$(genv shell --init | sed 's/"3 {shell}/"0 {shell}/')""#)
             }
-            Shell::Fish => format!(r#"{setup} fish | sed 's/"2 fish/"0 fish/' | source"#),
+            Shell::Fish => format!(r#"{setup} fish | sed 's/"3 fish/"0 fish/' | source"#),
         };
         // Reading it through sed hides which shell asks.
         let older = older.replace("--init |", &format!("--init {shell} |"));
@@ -308,7 +308,7 @@ fn the_function_runs_the_program_that_it_is_of_and_falls_back_to_path() -> Resul
 #[test]
 fn a_program_below_the_function_does_not_speak_for_the_shell() -> Result<()> {
     let account = Account::new()?;
-    let script = "GENV_CALLER='2 bash 1 interactive' genv shell --reattach";
+    let script = "GENV_CALLER='3 bash 1 interactive' genv shell --reattach";
     let (code, stdout, stderr) = account.script("bash", &[], script)?;
     ensure!((code, &*stdout) == (1, ""), "{code} {stdout}");
     let expected = "genv: cannot change this shell: genv is not set up in it. Run this line, and add it to ~/.bashrc:\n\n    eval \"$(genv shell --init)\"\n";

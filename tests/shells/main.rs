@@ -2,6 +2,7 @@
 
 mod announced;
 mod completion;
+mod direnv;
 mod inherited;
 mod init;
 mod prompt;

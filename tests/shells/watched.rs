@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use genv_tests::shell::{Account, Shell, installation};
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
 
@@ -55,6 +57,54 @@ fn a_prompt_shows_what_another_shell_did_to_the_devices() -> Result<()> {
         ensure!(
             shown.contains("device 3 was detached by another command, and environment e2 of "),
             "{shell}: {shown}"
+        );
+    }
+    Ok(())
+}
+
+/// The lines of genv from now on, with an empty line every half second for some seconds.
+fn lines_of_genv(terminal: &mut Terminal, seconds: u64) -> Result<Vec<String>> {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut found = Vec::new();
+    while Instant::now() < end {
+        let shown = at_next_prompt(terminal)?;
+        let lines = shown.lines().filter_map(|line| line.split_once("genv: "));
+        found.extend(lines.map(|(_, line)| line.trim_end().to_owned()));
+        thread::sleep(Duration::from_millis(500));
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (mut first, mut second) = two_shells(&account, shell)?;
+        succeed(&mut second, "genv extend 902s")?;
+        second.wait(&format!("{MARK}{PROMPT}"))?;
+        let reminders = lines_of_genv(&mut first, 5)?;
+        let [soon] = &reminders[..] else {
+            bail!("{shell}: {reminders:?}");
+        };
+        ensure!(
+            soon.starts_with("the lease of environment e1 ends at ")
+                && soon.ends_with(" minutes: 'genv extend 2h' lets it end later"),
+            "{shell}: {soon}"
+        );
+        succeed(&mut first, "genv extend 2h")?;
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        ensure!(lines_of_genv(&mut first, 1)?.is_empty(), "{shell}");
+
+        let mut third = ready(&account, shell)?;
+        succeed(&mut third, "genv activate --id e3 --for 2s")?;
+        third.wait(&format!("{MARK}{PROMPT}"))?;
+        let at_end = lines_of_genv(&mut third, 5)?;
+        let [ended] = &at_end[..] else {
+            bail!("{shell}: {at_end:?}");
+        };
+        ensure!(
+            ended.starts_with("the lease of environment e3 ended at "),
+            "{shell}: {ended}"
         );
     }
     Ok(())
@@ -141,7 +191,7 @@ fn no_program_is_started_while_nothing_changes() -> Result<()> {
         let runtime = [("XDG_RUNTIME_DIR", home.as_str())];
         let mut terminal = Terminal::start(&account, shell, &runtime)?;
         terminal.wait(PROMPT)?;
-        succeed(&mut terminal, "genv activate --gpus 1")?;
+        succeed(&mut terminal, "genv activate --gpus 1 --for 8h")?;
         // After its own change the shell looks once more.
         for _ in 0..3 {
             at_next_prompt(&mut terminal)?;

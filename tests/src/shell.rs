@@ -121,12 +121,13 @@ impl fmt::Display for Shell {
     }
 }
 
-/// What `scripts/debian-tools` fetches of shells: the name by which people know it, and that of its program.
-const FETCHED: [(&str, &str); 4] = [
+/// What `scripts/debian-tools` fetches of shells and of what works with them: the name by which people know it, and that of its program.
+const FETCHED: [(&str, &str); 5] = [
     ("zsh", "zsh-static"),
     ("fish", "fish"),
     ("tcsh", "tcsh"),
     ("shellcheck", "shellcheck"),
+    ("direnv", "direnv"),
 ];
 
 /// A shell, or another program that every Debian has.

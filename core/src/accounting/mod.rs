@@ -18,7 +18,9 @@ mod observed;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use foldhash::HashMap;
 
 use device::DeviceAccount;
 pub(crate) use observed::{Observed, Reading};
@@ -49,7 +51,7 @@ impl Users {
     fn new() -> Self {
         Self {
             names: vec![NOBODY.to_owned()],
-            ids: HashMap::from([(NOBODY.to_owned(), UserId::NOBODY)]),
+            ids: HashMap::from_iter([(NOBODY.to_owned(), UserId::NOBODY)]),
         }
     }
 

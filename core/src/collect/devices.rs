@@ -1,6 +1,8 @@
 //! The devices of a snapshot, and which environments hold them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::{HashMap, HashSet, HashSetExt as _};
 
 use super::contradictions::Contradictions;
 use crate::attribute::LiveEnvironment;

@@ -1,6 +1,6 @@
 //! The environments of a snapshot, and what they use of each device.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
 
 use super::view::Usernames;
 use crate::attribute::LiveEnvironment;
@@ -35,6 +35,7 @@ pub(super) fn environments(
                 username: usernames.of(table.owner(environment.uid)),
                 name: environment.name.clone(),
                 created_timestamp_seconds: environment.created_timestamp_seconds,
+                lease_end_timestamp_seconds: state.and_then(|it| it.lease_end(&environment.eid)),
                 gpus: environment.gpus,
                 gpu_memory_bytes: environment.gpu_memory.map(MemoryAmount::bytes),
                 oldest_member_started_timestamp_seconds: live

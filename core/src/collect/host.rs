@@ -193,6 +193,7 @@ fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> Proce
     processes.sort();
     processes.dedup();
     let environments = || state.iter().flat_map(|held| &held.value.environments);
+    let waiting = state.iter().flat_map(|held| &held.value.queue);
     ProcessQuestion {
         request: ProcessRequest {
             processes,
@@ -200,6 +201,7 @@ fn question(gpu: Option<&Held<GpuSample>>, state: Option<&Held<State>>) -> Proce
         },
         uids: environments()
             .map(|environment| environment.uid)
+            .chain(waiting.map(|it| it.uid))
             .collect::<BTreeSet<u32>>()
             .into_iter()
             .collect(),

@@ -1,6 +1,6 @@
 //! Environments whose last member ended while a process of theirs is at work on a device that they hold.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::clock::Moment;
 use crate::attribute::{LiveEnvironment, listed_members};

@@ -19,7 +19,7 @@ use crate::accounting::{Ledger, Observed, Reading};
 use crate::attribute::{Attributor, LiveEnvironment, live_environments};
 use crate::gpu::GpuSample;
 use crate::gpu::bounds::Bounds;
-use crate::model::{CollectorStatus, Occupants, SNAPSHOT_VERSION, Snapshot};
+use crate::model::{CollectorStatus, Occupants, QueuedProcess, SNAPSHOT_VERSION, Snapshot};
 use crate::proc::ProcessTable;
 use crate::state::State;
 
@@ -226,6 +226,7 @@ impl View {
             devices,
             environments: environments.into_iter().map(Arc::new).collect(),
             processes: processes.into_iter().map(Arc::new).collect(),
+            queue: state.map_or_else(Vec::new, |state| self.queue(state)),
             counters: Default::default(),
         };
         let current = Observed::of(&snapshot, reading, &mut self.ledger.users);
@@ -236,6 +237,21 @@ impl View {
         snapshot.counters = self.ledger.publish();
         snapshot.counters.device_distrusted_readings = self.distrusted.publish();
         snapshot
+    }
+}
+
+impl View {
+    fn queue(&self, state: &State) -> Vec<QueuedProcess> {
+        let queue = state.queue.iter().map(|waiting| QueuedProcess {
+            pid: waiting.pid,
+            uid: Some(waiting.uid),
+            username: self.usernames.of(waiting.uid),
+            gpus: waiting.request.as_ref().and_then(|it| it.gpus),
+            since_timestamp_seconds: waiting
+                .since_timestamp_seconds
+                .map(|seconds| seconds as f64),
+        });
+        queue.collect()
     }
 }
 

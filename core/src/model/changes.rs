@@ -18,7 +18,7 @@ use super::{
 /// How a snapshot differs from the one before it, from which what stays is borrowed until it is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changes<'a> {
-    /// All of the new snapshot but its lists, which are empty here.
+    /// All of the new snapshot but its lists, which are empty here; the queue is short, and whole.
     rest: Box<Snapshot>,
     devices: Pieces<'a, Device>,
     environments: Pieces<'a, Arc<Environment>>,
@@ -93,6 +93,7 @@ impl<'a> Changes<'a> {
             devices,
             environments,
             processes,
+            queue,
             counters:
                 Counters {
                     device_energy,
@@ -113,6 +114,7 @@ impl<'a> Changes<'a> {
                 simulated: *simulated,
                 driver_version: driver_version.clone(),
                 collectors: collectors.clone(),
+                queue: queue.clone(),
                 ..Snapshot::default()
             }),
             devices: pieces(&before.devices, devices, |it| it.index),

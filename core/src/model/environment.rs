@@ -22,6 +22,9 @@ pub struct Environment {
     /// When it was activated, Unix time.
     #[serde(default)]
     pub created_timestamp_seconds: Option<f64>,
+    /// The end of its lease, the time until which its user wants it, Unix time; absent without a lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_end_timestamp_seconds: Option<f64>,
     /// Devices asked for in its configuration.
     #[serde(default)]
     pub gpus: Option<u32>,

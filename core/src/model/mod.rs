@@ -11,6 +11,7 @@ mod environment;
 mod memory;
 mod occupants;
 mod process;
+mod queue;
 #[cfg(test)]
 mod schema;
 mod snapshot;
@@ -29,6 +30,7 @@ pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use occupants::Occupants;
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
+pub use queue::QueuedProcess;
 pub use snapshot::{
     CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot,
 };

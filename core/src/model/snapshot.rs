@@ -1,11 +1,12 @@
 //! One host at one moment, and the hosts that are published together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::{Counters, Device, DeviceIndex, Environment, Process};
+use super::{Counters, Device, DeviceIndex, Environment, Process, QueuedProcess};
 
 /// Version of the snapshot's JSON form.
 pub const SNAPSHOT_VERSION: u32 = 1;
@@ -38,6 +39,9 @@ pub struct Snapshot {
     pub environments: Vec<Arc<Environment>>,
     /// Processes that use a device, by pid.
     pub processes: Vec<Arc<Process>>,
+    /// The processes that wait for devices, in order of arrival.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue: Vec<QueuedProcess>,
     /// Accumulated since the collection began.
     pub counters: Counters,
 }
@@ -57,6 +61,7 @@ impl Default for Snapshot {
             devices: Vec::new(),
             environments: Vec::new(),
             processes: Vec::new(),
+            queue: Vec::new(),
             counters: Counters::default(),
         }
     }

@@ -6,7 +6,7 @@
 //! leaves the thread behind, and does not read that process again until the thread returns. Content that was not read
 //! is not known. A thread whose reads all ended may read again for the same caller.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::io::Errno;
 
 use super::environ::{buffer, read_environ};

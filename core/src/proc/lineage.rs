@@ -1,8 +1,8 @@
 //! Start times, parents and users: of members, and of all ancestors of a process.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use rustix::fs::{AtFlags, Stat, statat};
 
 use super::files::{Absence, Root, absence, read, read_stat};
@@ -13,8 +13,8 @@ use super::{Lineage, ProcessTable, stat};
 ///
 /// The kernel gives the directory of a process an inode of its own, so that the same number in the
 /// next cycle means the same process: looking costs a seventh of reading `stat`. A start time never
-/// changes, and a parent only when it ends; so while both inodes stay, so does the parent. A parent that nobody has
-/// waited for keeps its inode: then the child's `stat` shows the change, which is read in one of
+/// changes, and a parent only when it ends; so while both inodes stay, so does the parent. A parent that ended and is
+/// a zombie keeps its inode: then the child's `stat` shows the change, which is read in one of
 /// [`CYCLES_BETWEEN_STATS`] cycles.
 #[derive(Debug)]
 pub(super) struct Lineages {

@@ -26,7 +26,7 @@ pub use pid_namespace::{
 };
 pub use usernames::{find_username, username};
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
 
 /// Whether a pid is that of a thread of the kernel, as far as `/proc` shows that.
 #[must_use]

@@ -4,11 +4,11 @@
 //! namespace. The mount shows the processes of that namespace and of all namespaces below, by their pids in that
 //! namespace.
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 

@@ -1,12 +1,12 @@
 //! The kernel's own process table, read on the caller's thread.
 
-use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};

@@ -138,6 +138,8 @@ pub struct Environment {
     pub gpu_memory_bytes: Option<u64>,
     /// When it was activated, Unix time in milliseconds; absent: when its window began.
     pub created_milliseconds: Option<i64>,
+    /// The time from its activation to the end of its lease, in seconds; absent without a lease.
+    pub lease_seconds: Option<f64>,
     /// Whole GPUs that it is attached to.
     pub devices: Vec<u32>,
     /// Member processes.

@@ -5,12 +5,17 @@
 //! environments is not assigned; an environment that has the device keeps it. Among available devices, those without
 //! running processes come first, then the lowest index. Over-subscription adds devices that are not available, those
 //! with the fewest environments first.
+//!
+//! Several devices are of one model, if one model has enough of them: of the model that comes first in this order.
+//! Where models are not known, the order alone decides.
 
+mod kind;
 mod refusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use refusal::{AllocateError, Holder};
+pub use kind::DeviceKind;
+pub use refusal::{AllocateError, Holder, ModelCount, Shortage};
 
 use super::{AttachmentState, DeviceState};
 use crate::model::MemoryAmount;
@@ -19,24 +24,39 @@ use crate::outside::OutsideUse;
 /// Which devices an environment shall be attached to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttachRequest {
-    /// How many, or which one more.
+    /// How many, or which ones more.
     pub selection: Selection,
+    /// The devices that a number is about.
+    pub kind: DeviceKind,
     /// Whether devices that are not available may be taken if there are not enough others.
     pub over_subscribe: bool,
     /// What is known of the devices beyond the state.
     pub usage: DeviceUsage,
 }
 
-/// How many devices, or which one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Selection {
-    /// So many in all: what the environment has already counts, and what it has too many is given up.
-    Count(u32),
-    /// This one, beside what the environment has already.
-    Index(u32),
+impl AttachRequest {
+    /// A request for devices of every kind, without over-subscription, of which nothing is known beyond the state.
+    #[must_use]
+    pub fn new(selection: Selection) -> Self {
+        Self {
+            selection,
+            kind: DeviceKind::default(),
+            over_subscribe: false,
+            usage: DeviceUsage::default(),
+        }
+    }
 }
 
-/// What GPUs tell of their use. Empty sets where they did not answer.
+/// How many devices, or which ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// So many in all: what the environment has already of the requested kind counts, and what else it has is given up.
+    Count(u32),
+    /// These, beside what the environment has already.
+    Indices(BTreeSet<u32>),
+}
+
+/// What GPUs tell of themselves and of their use. Empty where they did not answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceUsage {
     /// Devices on which anybody's process runs.
@@ -47,6 +67,8 @@ pub struct DeviceUsage {
     pub lost: BTreeSet<u32>,
     /// Devices that are not assigned, and the processes of other users that use them without holding them.
     pub outside: BTreeMap<u32, Vec<OutsideUse>>,
+    /// The known models.
+    pub models: BTreeMap<u32, String>,
 }
 
 /// The devices that the environment shall have, in order of index.
@@ -65,9 +87,9 @@ pub fn choose(
         memory,
         request,
     };
-    match request.selection {
-        Selection::Count(count) => desk.count(count),
-        Selection::Index(index) => desk.index(index),
+    match &request.selection {
+        Selection::Count(count) => desk.count(*count),
+        Selection::Indices(indices) => desk.indices(indices),
     }
 }
 
@@ -82,25 +104,23 @@ impl Desk<'_> {
     fn count(&self, count: u32) -> Result<BTreeSet<u32>, AllocateError> {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
         let usage = &self.request.usage;
-        let mut kept: Vec<&DeviceState> = self
-            .devices
-            .iter()
-            .filter(|device| self.keeps(device))
-            .collect();
+        let of_kind: Vec<&DeviceState> =
+            self.devices.iter().filter(|it| self.accepts(it)).collect();
+        let kept = of_kind.iter().copied().filter(|it| self.keeps(it));
+        let mut kept: Vec<&DeviceState> = kept.collect();
         kept.sort_by_key(|device| (!usage.own.contains(&device.index), device.index));
         kept.truncate(needed);
 
-        let others = || {
-            let chosen: BTreeSet<u32> = kept.iter().map(|device| device.index).collect();
-            self.devices.iter().filter(move |device| {
-                !chosen.contains(&device.index) && !usage.lost.contains(&device.index)
-            })
-        };
+        let chosen: BTreeSet<u32> = kept.iter().map(|device| device.index).collect();
+        let others = of_kind.iter().copied().filter(|device| {
+            !chosen.contains(&device.index) && !usage.lost.contains(&device.index)
+        });
         let (used, unused): (Vec<&DeviceState>, Vec<&DeviceState>) =
-            others().partition(|device| usage.outside.contains_key(&device.index));
+            others.partition(|device| usage.outside.contains_key(&device.index));
         let (mut free, mut taken): (Vec<&DeviceState>, Vec<&DeviceState>) =
             unused.into_iter().partition(|device| self.fits(device));
         free.sort_by_key(|device| (usage.busy.contains(&device.index), device.index));
+        self.put_one_model_first(&mut free, &kept, needed - kept.len());
         taken.sort_by_key(|device| {
             let busy = usage.busy.contains(&device.index);
             (self.of_others(device).count(), busy, device.index)
@@ -115,11 +135,13 @@ impl Desk<'_> {
             let outside = in_the_way
                 .iter()
                 .filter_map(|device| usage.outside.get(&device.index));
-            return Err(AllocateError::NotEnough {
+            return Err(AllocateError::NotEnough(Box::new(Shortage {
                 needed: count,
+                kind: self.request.kind.clone(),
                 available: number(available),
-                large: number(self.devices.iter().filter(|it| self.has(it)).count()),
-                total: number(self.devices.len()),
+                large: number(of_kind.iter().filter(|it| self.has(it)).count()),
+                total: number(of_kind.len()),
+                models: self.models(),
                 memory: self.memory,
                 holders: taken
                     .iter()
@@ -127,13 +149,75 @@ impl Desk<'_> {
                     .flat_map(|it| self.holders(it))
                     .collect(),
                 outside: outside.flatten().cloned().collect(),
-            });
+            })));
         }
         let chosen = kept.into_iter().chain(free).chain(taken).take(needed);
         Ok(chosen.map(|device| device.index).collect())
     }
 
-    fn index(&self, index: u32) -> Result<BTreeSet<u32>, AllocateError> {
+    /// Puts the devices of one model before all others, if that model has as many as are missing and the kept devices
+    /// are of it. A model with enough devices without processes comes before others.
+    fn put_one_model_first(
+        &self,
+        free: &mut [&DeviceState],
+        kept: &[&DeviceState],
+        missing: usize,
+    ) {
+        let is_busy = |it: &&DeviceState| self.request.usage.busy.contains(&it.index);
+        let idle: Vec<&DeviceState> = free.iter().copied().filter(|it| !is_busy(it)).collect();
+        let enough = |among: &[&DeviceState]| {
+            let model = |it: &&DeviceState| self.model(it);
+            among.iter().map(model).find(|first| {
+                let of_it = among.iter().filter(|it| self.model(it) == *first);
+                of_it.count() >= missing && kept.iter().all(|it| self.model(it) == *first)
+            })
+        };
+        if let Some(first) = enough(&idle).or_else(|| enough(free)) {
+            free.sort_by_key(|it| self.model(it) != first);
+        }
+    }
+
+    /// The models of the machine, in order of index.
+    fn models(&self) -> Vec<ModelCount> {
+        let mut models: Vec<ModelCount> = Vec::new();
+        for device in self.devices {
+            let (name, total_memory) = (self.model(device), device.total_memory);
+            let is_it = |it: &&mut ModelCount| {
+                it.name.as_deref() == name && it.total_memory == total_memory
+            };
+            match models.iter_mut().find(is_it) {
+                Some(model) => model.devices += 1,
+                None => models.push(ModelCount {
+                    name: name.map(str::to_owned),
+                    total_memory,
+                    devices: 1,
+                }),
+            }
+        }
+        models
+    }
+
+    fn model(&self, device: &DeviceState) -> Option<&str> {
+        let model = self.request.usage.models.get(&device.index);
+        model.map(String::as_str)
+    }
+
+    fn accepts(&self, device: &DeviceState) -> bool {
+        let kind = &self.request.kind;
+        kind.accepts(self.model(device), device.total_memory)
+    }
+
+    fn indices(&self, indices: &BTreeSet<u32>) -> Result<BTreeSet<u32>, AllocateError> {
+        for index in indices {
+            self.index(*index)?;
+        }
+        let own = self.devices.iter().filter(|it| self.own(it).is_some());
+        let own = own.map(|it| it.index);
+        Ok(own.chain(indices.iter().copied()).collect())
+    }
+
+    /// Whether this device can be had too.
+    fn index(&self, index: u32) -> Result<(), AllocateError> {
         let device = self.devices.iter().find(|device| device.index == index);
         let Some(device) = device else {
             return Err(AllocateError::NoSuchDevice {
@@ -164,8 +248,7 @@ impl Desk<'_> {
                 outside: outside.clone(),
             });
         }
-        let own = self.devices.iter().filter(|it| self.own(it).is_some());
-        Ok(own.map(|it| it.index).chain([index]).collect())
+        Ok(())
     }
 
     fn own<'a>(&self, device: &'a DeviceState) -> Option<&'a AttachmentState> {
@@ -225,6 +308,7 @@ impl Desk<'_> {
             .map(|attachment| Holder {
                 index: device.index,
                 eid: attachment.eid.clone(),
+                uid: None,
                 memory: attachment.gpu_memory,
             })
             .collect()

@@ -18,6 +18,7 @@ use super::document::{self, Document, Format, Reading};
 use super::editable::EditableState;
 use super::file::{self, ReadError, Version, io_error, write_remedy};
 use super::known;
+use super::leases;
 use super::liveness::{Member, Standing};
 use super::members::{self, NEVER_TICKS, ProcessId, Recorded, RecordedMembers, boot_id};
 use super::shape::{self, Times};
@@ -108,6 +109,8 @@ impl Loaded {
             environments: environments.document.entries,
             devices: devices.document.entries,
             recorded,
+            queue: Vec::new(),
+            leases: HashMap::new(),
             kernels_not_found: BTreeMap::new(),
             incomplete: environments.document.salvaged,
             left_out: environments.document.left_out,
@@ -117,6 +120,7 @@ impl Loaded {
         attachments::put_back(&mut state, &devices.document.damaged);
         attachments::find_bare(&mut state, devices_are_lost);
         confirmed::confirm_members(&mut state, directory);
+        state.leases = leases::find(&state.environments, directory);
         Ok(Self {
             state,
             boot_id: boot_id(),
@@ -162,6 +166,7 @@ impl Loaded {
             visible,
             jobs: jobs.collect(),
             known: self.state.recorded.known.clone(),
+            leases: self.state.leases.clone(),
             devices_known: false,
             requested: None,
             now_seconds,
@@ -414,7 +419,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn failed(&self, name: &str, errno: Errno) -> StoreError {
+    pub(super) fn failed(&self, name: &str, errno: Errno) -> StoreError {
         StoreError::Write {
             path: self.path.join(name),
             why: io_error(errno),

@@ -5,28 +5,23 @@
 //! of that user alone; of root and of the enforcer's user about all.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, openat, statat};
-use rustix::io::Errno;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::atomic::{Disk, Prepared};
-use super::corrupt;
 use super::file::{io_error, write_remedy};
 use super::members::{self, RecordedMembers};
+use super::own_file::{self, MOST_BYTES};
 use super::{DeviceState, EnvironmentState, State};
 use crate::model::MemoryAmount;
 use crate::proc::username;
 
 /// How many changes a file keeps, the newest.
 const MOST_CHANGES: usize = 256;
-/// A file that is larger was not written here.
-const MOST_BYTES: u64 = 64 << 10;
+const PREFIX: &str = "genv-confirmed-";
 const VERSION: u32 = 1;
 
 /// A change that a command made in an environment.
@@ -259,20 +254,8 @@ pub(super) fn write(
     drop_surplus(&mut changes);
     let name = name(own);
     let content = content(changes);
-    let replace = || Prepared::new(&OwnFile, directory, &name, &content).and_then(Prepared::commit);
-    let errno = replace().err()?;
-    // A rename cannot replace a folder, but every user may move the folder away.
-    let found = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
-    let folder = found.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::Directory);
-    let moved_to = folder.and_then(|_| {
-        let aside = corrupt::move_aside(&OwnFile, directory, &name).ok()?;
-        replace().is_ok().then_some(aside)
-    });
-    Some(InTheWay {
-        name,
-        owner: folder.map(|it| it.st_uid),
-        outcome: moved_to.ok_or(errno),
-    })
+    let obstacle = own_file::replace(directory, &name, &content)?;
+    Some(InTheWay { name, obstacle })
 }
 
 /// The content of a file with these changes. Long ids leave room for the newest changes alone.
@@ -309,10 +292,7 @@ fn drop_surplus(changes: &mut Vec<Confirmed>) {
 #[derive(Debug)]
 pub(super) struct InTheWay {
     name: String,
-    /// The owner of the folder in its place, if there was a folder.
-    owner: Option<u32>,
-    /// The new name of the folder, or the reason why the file was not written.
-    outcome: Result<String, Errno>,
+    obstacle: own_file::InTheWay,
 }
 
 impl InTheWay {
@@ -321,9 +301,10 @@ impl InTheWay {
         let path = directory.join(&self.name);
         let path = path.display();
         let folder = self
+            .obstacle
             .owner
             .map(|uid| format!("a folder of user {}", username(uid)));
-        match (&self.outcome, folder) {
+        match (&self.obstacle.outcome, folder) {
             (Ok(aside), folder) => format!(
                 "{path} was {}: it is kept as {aside}, and the file is written again",
                 folder.unwrap_or_default()
@@ -405,46 +386,21 @@ pub fn read_confirmed(directory: &Path, uid: u32) -> Vec<Confirmed> {
 }
 
 pub(super) fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Confirmed> {
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let Ok(file) = openat(directory, name(uid), flags, Mode::empty()) else {
-        return Vec::new();
-    };
-    let is_own = fstat(&file).is_ok_and(|stat| {
-        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-            && stat.st_uid == uid
-            && stat.st_mode & 0o022 == 0
-    });
-    let mut text = Vec::new();
-    let mut limited = File::from(file).take(MOST_BYTES + 1);
-    if !is_own || limited.read_to_end(&mut text).is_err() || text.len() as u64 > MOST_BYTES {
-        return Vec::new();
-    }
-    match serde_json::from_slice::<Content>(&text) {
-        Ok(content) if content.version == VERSION => content.changes,
-        Ok(_) | Err(_) => Vec::new(),
+    let content = own_file::read(directory, &name(uid), uid);
+    let content = content.and_then(|it| serde_json::from_slice::<Content>(&it.bytes).ok());
+    match content {
+        Some(content) if content.version == VERSION => content.changes,
+        _ => Vec::new(),
     }
 }
 
 /// Whether a file is a leftover of a killed command of any user.
 pub(super) fn is_leftover(file: &str) -> bool {
-    let uid = file.strip_prefix(".genv-confirmed-");
-    let rest = uid.map(|it| it.trim_start_matches(|digit: char| digit.is_ascii_digit()));
-    rest.is_some_and(|rest| rest.starts_with(".json.new"))
+    own_file::is_leftover(file, PREFIX)
 }
 
 fn name(uid: u32) -> String {
-    format!("genv-confirmed-{uid}.json")
-}
-
-/// The disk, with files that their owner alone may write.
-#[derive(Debug)]
-struct OwnFile;
-
-impl Disk for OwnFile {
-    fn share(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
-        fchmod(file, Mode::from_raw_mode(0o644))
-    }
+    format!("{PREFIX}{uid}.json")
 }
 
 #[cfg(test)]

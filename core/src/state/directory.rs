@@ -1,7 +1,7 @@
 //! The state directory that is shared with genv 1.x, read without its lock.
 
 use std::cell::LazyCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,13 +19,15 @@ use super::confirmed;
 use super::document::{self, Document, Format, Reading};
 use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
+use super::leases;
 use super::liveness;
 use super::members::{self, RecordedMembers};
+use super::waiting;
 use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource,
 };
 use crate::model::machine_time_zone;
-use crate::proc::username;
+use crate::proc::{ProcReader, username};
 
 /// Where genv keeps its state unless `GENV_TMPDIR` says otherwise.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp/genv";
@@ -60,6 +62,8 @@ pub struct StateDirectory {
     devices: Remembered<DeviceState>,
     members: Remembered<RecordedMembers>,
     kernels: Kernels,
+    /// Shows which processes of the queue wait.
+    processes: ProcReader,
     /// Whether the directory was there when it was last looked for.
     there: bool,
 }
@@ -96,6 +100,7 @@ impl StateDirectory {
                 there: false,
             },
             kernels: Kernels::default(),
+            processes: ProcReader::new(),
             there: false,
         }
     }
@@ -284,6 +289,11 @@ impl StateSource for StateDirectory {
             // No environment ended with it: the caller keeps the last state, and reports the error.
             return Err(removed(&self.path, what));
         }
+        let queue = &state.recorded.queue;
+        if let Some(directory) = self.open()?.filter(|_| !queue.is_empty()) {
+            let processes = &mut self.processes;
+            state.queue = waiting::now(directory.as_fd(), queue, processes, waiting::waiting);
+        }
         let ended = self.kernels.ended(&state.environments);
         state.kernels_not_found = liveness::forget_kernels(&mut state.environments, &ended);
         Ok(state)
@@ -325,6 +335,8 @@ impl StateDirectory {
             environments: environments.entries,
             devices: devices.entries,
             recorded: members.into_iter().next().unwrap_or_default(),
+            queue: Vec::new(),
+            leases: HashMap::new(),
             kernels_not_found: BTreeMap::new(),
             incomplete: environments.salvaged,
             left_out: environments.left_out,
@@ -337,6 +349,7 @@ impl StateDirectory {
         attachments::put_back(&mut state, &devices.damaged);
         attachments::find_bare(&mut state, is_lost || !devices.damaged.is_empty());
         confirmed::confirm_members(&mut state, folder.directory);
+        state.leases = leases::find(&state.environments, folder.directory);
         Ok(state)
     }
 }

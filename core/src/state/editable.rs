@@ -1,6 +1,7 @@
 //! The state while it is being changed, under the lock.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use rustix::process::geteuid;
 
@@ -9,10 +10,11 @@ use super::attachments::{self, Visible};
 use super::inventory::{self, Inventory};
 use super::jobs::reads_environs_of;
 use super::known::{Known, KnownEnvironments};
+use super::leases::Leases;
 use super::liveness::end_environments;
 use super::members::{LostMember, ProcessId};
 use super::waiting::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
-use super::{AttachmentState, DeviceState, EnvironmentState};
+use super::{AttachmentState, DeviceState, EnvironmentState, Expectation};
 use crate::model::MemoryAmount;
 
 /// Environments, devices and the queue, to be changed as one.
@@ -31,6 +33,7 @@ pub struct EditableState {
     pub(super) jobs: HashSet<(String, u32)>,
     /// What is known of environments that hold devices, and of those that may be restored.
     pub(super) known: KnownEnvironments,
+    pub(super) leases: Leases,
     /// Whether the machine was looked at, even if it has no device.
     pub(super) devices_known: bool,
     /// The last request of this change.
@@ -137,6 +140,8 @@ impl EditableState {
                     kernel_ids: Vec::new(),
                 };
                 self.environments.push(environment);
+                // Of an ended environment with the same id.
+                self.leases.remove(eid);
                 let last = self.environments.len() - 1;
                 (&mut self.environments[last], Activation::Created)
             }
@@ -240,6 +245,28 @@ impl EditableState {
         Ok(())
     }
 
+    /// The end of an environment's lease, Unix time.
+    #[must_use]
+    pub fn lease_end(&self, eid: &str) -> Option<f64> {
+        self.leases.get(eid).copied()
+    }
+
+    /// Lets the lease of an environment of the caller end so long after now.
+    pub fn lease(&mut self, eid: &str, duration: Duration) {
+        let end = self.now_seconds + duration.as_secs_f64();
+        self.leases.insert(eid.to_owned(), end.floor());
+    }
+
+    /// Lets the lease of an environment of the caller end so much later. One that has ended, or is not there, begins now. The
+    /// whole time that is left then.
+    pub fn extend_lease(&mut self, eid: &str, more: Duration) -> Duration {
+        let left = self.lease_end(eid).unwrap_or_default() - self.now_seconds;
+        let left = Duration::try_from_secs_f64(left).unwrap_or_default();
+        let left = left.saturating_add(more);
+        self.lease(eid, left);
+        left
+    }
+
     /// Takes note of the GPUs that the machine has: new ones are added, lost ones stay.
     pub fn merge_inventory(&mut self, inventory: &Inventory) {
         inventory.merge_into(&mut self.devices);
@@ -265,12 +292,13 @@ impl EditableState {
     /// It does not exist, or there are not enough devices; nothing was changed but [`EditableState::requested`].
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
         let memory = self.configuration(eid)?.gpu_memory;
-        self.requested = Some(RequestedDevices::new(request.selection, memory));
+        self.requested = Some(RequestedDevices::new(request, memory));
         self.bare.remove(eid);
-        let chosen = allocate::choose(&self.devices, eid, memory, request)?;
-        let renewed: BTreeSet<u32> = match request.selection {
-            allocate::Selection::Count(_) => chosen.clone(),
-            allocate::Selection::Index(index) => [index].into(),
+        let chosen = allocate::choose(&self.devices, eid, memory, request);
+        let chosen = chosen.map_err(|error| self.with_users(error))?;
+        let renewed: &BTreeSet<u32> = match &request.selection {
+            allocate::Selection::Count(_) => &chosen,
+            allocate::Selection::Indices(indices) => indices,
         };
         for device in &mut self.devices {
             let own = device.attachments.iter().position(|it| it.eid == eid);
@@ -290,6 +318,16 @@ impl EditableState {
             }
         }
         Ok(chosen.into_iter().collect())
+    }
+
+    /// The error with the users of the environments that it names.
+    fn with_users(&self, mut error: AllocateError) -> AllocateError {
+        if let AllocateError::NotEnough(shortage) = &mut error {
+            for holder in &mut shortage.holders {
+                holder.uid = self.environment(&holder.eid).map(|it| it.uid);
+            }
+        }
+        error
     }
 
     /// Detaches an environment from one device, or from all; returns those that it was attached to.
@@ -367,8 +405,8 @@ impl EditableState {
 
     /// The devices that the last [`EditableState::attach`] of this change asked for.
     #[must_use]
-    pub const fn requested(&self) -> Option<RequestedDevices> {
-        self.requested
+    pub const fn requested(&self) -> Option<&RequestedDevices> {
+        self.requested.as_ref()
     }
 
     /// How many are before a process in the queue.
@@ -381,6 +419,18 @@ impl EditableState {
     #[must_use]
     pub fn queue(&self) -> &[Waiting] {
         &self.queue
+    }
+
+    /// When a process in the queue is expected to get its devices, by leases, Unix time.
+    #[must_use]
+    pub fn expected(&self, pid: u32) -> Option<f64> {
+        let expectation = Expectation {
+            devices: &self.devices,
+            leases: &self.leases,
+            now_seconds: self.now_seconds,
+        };
+        let position = self.queue_position(pid)?;
+        *expectation.of_queue(&self.queue).get(position)?
     }
 
     /// Takes a process out of the queue.

@@ -335,7 +335,7 @@ mod tests {
                 claim: self.0.clone(),
             };
             ProcessTable {
-                processes: HashMap::from([(1, ProcessRead::Present(facts))]),
+                processes: [(1, ProcessRead::Present(facts))].into_iter().collect(),
                 ..ProcessTable::default()
             }
         }

@@ -12,16 +12,19 @@ mod directory;
 mod document;
 mod editable;
 mod entries;
+mod expected;
 mod fates;
 mod file;
 mod inventory;
 mod jobs;
 mod kernels;
 mod known;
+mod leases;
 mod left_out;
 pub(crate) mod liveness;
 mod lock;
 mod members;
+mod own_file;
 mod restore;
 mod salvage;
 pub mod shape;
@@ -38,8 +41,10 @@ pub use confirmed::{Confirmed, ConfirmedChange, read_confirmed};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
 pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
+pub use expected::Expectation;
 pub use fates::Contexts;
 pub use inventory::Inventory;
+pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
 pub use lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 pub use members::{ProcessId, Recorded, RecordedMembers};
@@ -89,6 +94,10 @@ pub struct State {
     pub devices: Vec<DeviceState>,
     /// What is known of members beyond their pids.
     pub recorded: RecordedMembers,
+    /// The processes that wait for devices, in order of arrival. Only a reader of the directory sees the queue.
+    pub queue: Vec<Waiting>,
+    /// The ends of leases by environment, Unix time; each by a file that only the environment's user may write.
+    pub leases: HashMap<String, f64>,
     /// Users (uid) of environments, by eid, that list Jupyter kernels of which none was found. One may run all the same,
     /// as where `JUPYTER_RUNTIME_DIR` of its user is another folder than the one that was looked into.
     pub kernels_not_found: BTreeMap<String, u32>,
@@ -111,6 +120,22 @@ impl State {
     #[must_use]
     pub fn all_attached(&self) -> HashMap<&str, Vec<u32>> {
         all_attached(&self.devices)
+    }
+
+    /// The end of an environment's lease, Unix time.
+    #[must_use]
+    pub fn lease_end(&self, eid: &str) -> Option<f64> {
+        self.leases.get(eid).copied()
+    }
+
+    /// When devices are expected to come free.
+    #[must_use]
+    pub const fn expectation(&self, now_seconds: f64) -> Expectation<'_> {
+        Expectation {
+            devices: self.devices.as_slice(),
+            leases: &self.leases,
+            now_seconds,
+        }
     }
 
     /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).

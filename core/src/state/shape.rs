@@ -4,6 +4,7 @@
 //! end. Its decoder refuses keys that it does not know, and computes with times without asking
 //! whether there is one: an entry that lacks its time gets the time of writing.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -65,6 +66,9 @@ struct Environment<'a> {
     config: Configuration<'a>,
     pids: &'a [u32],
     kernel_ids: &'a [String],
+    /// Never in the file: genv 1.x knows no such key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_end_timestamp_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -108,6 +112,15 @@ impl<'a> EnvironmentsDocument<'a> {
             envs: environments.map(|it| environment(it, times)).collect(),
         }
     }
+
+    /// The same with the ends of leases, Unix time by environment, for programs that read more than `envs.json` has.
+    #[must_use]
+    pub fn with_leases(mut self, ends: &HashMap<String, f64>) -> Self {
+        for environment in &mut self.envs {
+            environment.lease_end_timestamp_seconds = ends.get(environment.eid).copied();
+        }
+        self
+    }
 }
 
 fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environment<'a> {
@@ -123,6 +136,7 @@ fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environm
         },
         pids: &environment.pids,
         kernel_ids: &environment.kernel_ids,
+        lease_end_timestamp_seconds: None,
     }
 }
 

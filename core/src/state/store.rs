@@ -16,12 +16,13 @@ use super::fates::{self, Contexts, Fate, Fates};
 use super::jobs::{self, NewJobs};
 use super::kernels::{EndedKernels, Kernels};
 use super::known;
+use super::leases;
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, LockError, LockHolder};
 use super::restore::{self, Restored};
 use super::shape::Times;
 use super::state_lock::{self, StateLock};
-use super::waiting::{self, Place, Waiting};
+use super::waiting::{self, FindPlace, Place, Waiting};
 use super::{
     DeviceState, EnvironmentState, ProcessId, State, StateDirectory, StateError, directory,
     strangers,
@@ -98,7 +99,7 @@ struct Machine {
     clock: Box<dyn Fn() -> SystemTime + Send>,
     linger_seconds: f64,
     /// Finds a process that truly waits.
-    find_waiting: fn(BorrowedFd<'_>, u32) -> Option<Waiting>,
+    find_waiting: FindPlace,
 }
 
 impl std::fmt::Debug for Machine {
@@ -143,10 +144,7 @@ impl StateStore {
     }
 
     #[cfg(test)]
-    pub(super) fn finding_waiting(
-        mut self,
-        find: fn(BorrowedFd<'_>, u32) -> Option<Waiting>,
-    ) -> Self {
+    pub(super) fn finding_waiting(mut self, find: FindPlace) -> Self {
         self.machine.find_waiting = find;
         self
     }
@@ -351,6 +349,10 @@ impl StateStore {
             confirmed::write(directory, changes, after.0, &recorded, now_seconds)
         };
         let mut in_the_way = confirm(given, now_seconds);
+        let leases = leases::write(directory, &editable);
+        if editable.leases != loaded.state.leases {
+            leases.map_err(|errno| files.failed(&leases::own_name(), errno))?;
+        }
         // A place in the queue must hold before other processes read of it.
         let place = Place::keep(self.place.take(), directory, &editable.queue);
         files.write(&loaded, &editable, &recorded, &times)?;
@@ -414,12 +416,13 @@ impl StateStore {
         if queue.is_empty() {
             return Vec::new();
         }
-        let Ok(directory) = directory::open(&self.path) else {
-            return Vec::new();
-        };
-        let places = self.machine.places(directory.as_fd(), queue);
-        let table = self.machine.look(places.keys().copied().collect());
-        waiting::in_order(queue, &places, &table)
+        let machine = &mut self.machine;
+        let (processes, find) = (machine.processes.as_mut(), machine.find_waiting);
+        let directory = directory::open(&self.path);
+        directory.map_or_else(
+            |_| Vec::new(),
+            |it| waiting::now(it.as_fd(), queue, processes, find),
+        )
     }
 
     /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.
@@ -486,7 +489,8 @@ impl StateStore {
             waiting::remove_leftovers(self.disk.as_ref(), directory);
             let mut loaded = Loaded::read(directory, &self.path)?;
             let queue = &loaded.state.recorded.queue;
-            let waiting = self.machine.places(directory, queue);
+            let (processes, find) = (self.machine.processes.as_mut(), self.machine.find_waiting);
+            let waiting = waiting::places(directory, queue, processes, find);
             let pids: Vec<u32> = waiting.keys().copied().collect();
             let table = self.machine.members(&loaded.state, &pids);
             self.machine
@@ -541,14 +545,6 @@ struct Asked {
 }
 
 impl Machine {
-    /// The processes of a queue that truly wait, by pid.
-    fn places(&mut self, directory: BorrowedFd<'_>, queue: &[ProcessId]) -> HashMap<u32, Waiting> {
-        let (processes, find) = (&mut self.processes, self.find_waiting);
-        let able = queue.iter().filter(|it| processes.can_act(it.pid));
-        able.filter_map(|it| Some((it.pid, find(directory, it.pid)?)))
-            .collect()
-    }
-
     fn fates(&mut self, state: &State, table: &ProcessTable, directory: &Path) -> Fates {
         let mut ended = liveness::without_shells(state, table);
         ended.extend(known::cleared(state, table));

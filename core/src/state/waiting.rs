@@ -4,7 +4,7 @@
 //! its own file, `genv-waiting-PID`, which no other user may write: the kernel shows the holder of the lock and the
 //! owner of the file. The file contains the request of the process ([`RequestedDevices`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,14 +17,15 @@ use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::allocate::Selection;
+use super::allocate::{AttachRequest, Selection};
 use super::atomic::{Disk, RealDisk, is_leftover};
 use super::commit::FILES;
 use super::confirmed;
 use super::corrupt;
+use super::leases;
 use super::members::ProcessId;
 use crate::model::MemoryAmount;
-use crate::proc::ProcessTable;
+use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
 
 /// The number of places of one user in the queue.
 pub(super) const MOST_OF_ONE_USER: usize = 8;
@@ -39,7 +40,7 @@ const MOST_REQUEST_BYTES: u64 = 1024;
 const PREFIX: &str = "genv-waiting-";
 
 /// A process that waits for devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Its pid.
     pub pid: u32,
@@ -52,28 +53,35 @@ pub struct Waiting {
 }
 
 /// The devices that a process waits for, as its user states them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RequestedDevices {
-    /// The number of devices in all; absent if one particular device is requested.
-    #[serde(default)]
+    /// The number of devices in all; absent if particular devices are requested.
     pub gpus: Option<u32>,
-    /// The index of one particular device.
-    #[serde(default)]
+    /// The index of the only particular device that is requested.
     pub index: Option<u32>,
+    /// The indices of all particular devices that are requested.
+    pub indices: BTreeSet<u32>,
+    /// The requested types, see [`DeviceKind::types`](super::allocate::DeviceKind::types).
+    pub gpu_types: Vec<String>,
+    /// The least total memory of each device, bytes.
+    pub gpu_memory_at_least_bytes: Option<u64>,
     /// The memory of each device, bytes; absent if all of it is requested.
-    #[serde(default)]
     pub gpu_memory_bytes: Option<u64>,
 }
 
 impl RequestedDevices {
-    pub(super) fn new(selection: Selection, memory: Option<MemoryAmount>) -> Self {
-        let (gpus, index) = match selection {
-            Selection::Count(gpus) => (Some(gpus), None),
-            Selection::Index(index) => (None, Some(index)),
+    pub(super) fn new(request: &AttachRequest, memory: Option<MemoryAmount>) -> Self {
+        let (gpus, indices) = match &request.selection {
+            Selection::Count(gpus) => (Some(*gpus), BTreeSet::new()),
+            Selection::Indices(indices) => (None, indices.clone()),
         };
         Self {
             gpus,
-            index,
+            index: indices.first().copied().filter(|_| indices.len() == 1),
+            indices,
+            gpu_types: request.kind.types.clone(),
+            gpu_memory_at_least_bytes: request.kind.memory_at_least.map(MemoryAmount::bytes),
             gpu_memory_bytes: memory.map(MemoryAmount::bytes),
         }
     }
@@ -103,14 +111,14 @@ impl Place {
             .filter(|it| it.is_in_place(directory, &name))
             .or_else(|| {
                 // Without the file, other processes overtake this one.
-                Self::take(directory, &name, own.request).ok()
+                Self::take(directory, &name, own.request.as_ref()).ok()
             })
     }
 
     fn take(
         directory: BorrowedFd<'_>,
         name: &str,
-        request: Option<RequestedDevices>,
+        request: Option<&RequestedDevices>,
     ) -> Result<Self, Errno> {
         match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -119,7 +127,7 @@ impl Place {
         let mut file = File::from(RealDisk.create(directory, name)?);
         fchmod(&file, Mode::from_raw_mode(0o644))?;
         fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        if let Some(content) = request.and_then(|it| serde_json::to_vec(&it).ok()) {
+        if let Some(content) = request.and_then(|it| serde_json::to_vec(it).ok()) {
             // A place counts without a request too, as on a full disk.
             let _ = file.write_all(&content);
         }
@@ -171,6 +179,36 @@ fn request(file: File) -> Option<RequestedDevices> {
     serde_json::from_slice(&content).ok()
 }
 
+/// How a place is found: [`waiting`], except in tests.
+pub(super) type FindPlace = fn(BorrowedFd<'_>, u32) -> Option<Waiting>;
+
+/// The processes of a queue that have a place and are not stopped, by pid.
+pub(super) fn places(
+    directory: BorrowedFd<'_>,
+    queue: &[ProcessId],
+    processes: &mut dyn ProcessSource,
+    find: FindPlace,
+) -> HashMap<u32, Waiting> {
+    let able = queue.iter().filter(|it| processes.can_act(it.pid));
+    able.filter_map(|it| Some((it.pid, find(directory, it.pid)?)))
+        .collect()
+}
+
+/// The processes of a queue that truly wait, in order of arrival, by what the kernel shows now.
+pub(super) fn now(
+    directory: BorrowedFd<'_>,
+    queue: &[ProcessId],
+    processes: &mut dyn ProcessSource,
+    find: FindPlace,
+) -> Vec<Waiting> {
+    let places = places(directory, queue, processes, find);
+    let table = processes.read(&ProcessRequest {
+        members: places.keys().copied().collect(),
+        ..ProcessRequest::default()
+    });
+    in_order(queue, &places, &table)
+}
+
 /// The processes of a queue that truly wait, by `places`, and still have their pids.
 pub(super) fn in_order(
     queue: &[ProcessId],
@@ -187,13 +225,13 @@ pub(super) fn in_order(
         );
         let is_first = waiting.iter().all(|it| it.pid != process.pid);
         let place = places.get(&process.pid);
-        let Some(&place) = place.filter(|_| is_it && is_first) else {
+        let Some(place) = place.filter(|_| is_it && is_first) else {
             continue;
         };
         let count = of_user.entry(place.uid).or_default();
         if *count < MOST_OF_ONE_USER {
             *count += 1;
-            waiting.push(place);
+            waiting.push(place.clone());
         }
     }
     waiting
@@ -216,8 +254,9 @@ pub(super) fn remove_leftovers(disk: &dyn Disk, directory: BorrowedFd<'_>) {
             let pid = file.strip_prefix(PREFIX).and_then(|pid| pid.parse().ok());
             pid.is_some_and(|pid| waiting(directory, pid).is_none())
         };
-        let is_new =
-            FILES.iter().any(|name| is_leftover(file, name)) || confirmed::is_leftover(file);
+        let is_new = FILES.iter().any(|name| is_leftover(file, name))
+            || confirmed::is_leftover(file)
+            || leases::is_leftover(file);
         if is_new || waits_no_more() {
             let _ = disk.remove(directory, file);
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statfs;
 
-use super::{DEVICES_FILE, ENVIRONMENTS_FILE};
+use super::{DEVICES_FILE, ENVIRONMENTS_FILE, leases};
 
 /// Network file systems, by the numbers of statfs(2) and linux/magic.h: NFS, CIFS, SMB2, Lustre, CephFS, AFS, 9p, Coda,
 /// and FUSE, which sshfs and others use.
@@ -20,10 +20,11 @@ const NETWORK: [u32; 9] = [
     0x6573_5546,
 ];
 
-/// The files of a state directory that are replaced when devices or environments change.
+/// The files of a state directory that are replaced when devices, environments or the caller's leases change.
 #[must_use]
 pub fn watched_files(directory: &Path) -> Vec<PathBuf> {
-    [DEVICES_FILE, ENVIRONMENTS_FILE]
+    let leases = leases::own_name();
+    [DEVICES_FILE, ENVIRONMENTS_FILE, &leases]
         .map(|name| directory.join(name))
         .into()
 }

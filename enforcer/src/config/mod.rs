@@ -193,10 +193,12 @@ pub enum RuleKind {
         /// Counted where; of each device always on its host.
         scope: Scope,
     },
-    /// Environments that are older and hold a device.
+    /// Environments that are older, or of which the lease has ended, and that hold a device.
     MaxAge {
         /// Seconds.
         limits: Limits<u64>,
+        /// Whether an environment is too old once its lease has ended.
+        leases: bool,
     },
     /// Attached devices that their environment leaves idle.
     Idle {
@@ -224,7 +226,7 @@ impl RuleKind {
             | Self::MaxHostsPerUser { limits }
             | Self::MaxProcessesPerEnvironment { limits }
             | Self::MaxMemoryPerUser { limits, .. }
-            | Self::MaxAge { limits } => Some(limits),
+            | Self::MaxAge { limits, .. } => Some(limits),
             Self::NonEnvProcesses
             | Self::EnvDevices
             | Self::EnvMemory
@@ -241,7 +243,7 @@ impl RuleKind {
             | Self::MaxHostsPerUser { limits }
             | Self::MaxProcessesPerEnvironment { limits }
             | Self::MaxMemoryPerUser { limits, .. }
-            | Self::MaxAge { limits } => Some(limits),
+            | Self::MaxAge { limits, .. } => Some(limits),
             Self::NonEnvProcesses
             | Self::EnvDevices
             | Self::EnvMemory
@@ -270,11 +272,17 @@ impl RuleKind {
         }
     }
 
+    /// Whether it looks at leases.
+    const fn leases(&self) -> bool {
+        matches!(self, Self::MaxAge { leases: true, .. })
+    }
+
     /// Whether it counts what another counts, in the same way.
     fn counts_as(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
             && self.scope() == other.scope()
             && self.per() == other.per()
+            && (self.leases() || !other.leases())
     }
 }
 
@@ -289,6 +297,13 @@ pub struct Limits<T> {
 }
 
 impl Limits<u64> {
+    /// No user has a limit.
+    pub(crate) const fn none() -> Self {
+        let mut limits = Self::nothing();
+        limits.base.default = None;
+        limits
+    }
+
     /// Nothing is allowed, to anybody.
     pub(crate) const fn nothing() -> Self {
         Self {

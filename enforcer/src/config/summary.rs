@@ -7,8 +7,8 @@ use genv_core::duration::format_duration;
 use genv_core::model::MemoryAmount;
 
 use super::{
-    Action, Config, DetachedProcesses, HostSet, Limit, MemoryPer, Mode, OutsideSchedule, Rule,
-    RuleKind, Schedule, Scope, Selector, Undelivered,
+    Action, Config, DetachedProcesses, HostSet, Limit, Limits, MemoryPer, Mode, OutsideSchedule,
+    Rule, RuleKind, Schedule, Scope, Selector, Undelivered,
 };
 
 /// A configuration as it will work, for people: one paragraph for all, and one for each rule.
@@ -66,7 +66,7 @@ impl fmt::Display for Described<'_> {
         let rule = self.0;
         writeln!(f, "rule {}", rule.name)?;
         writeln!(f, "  finds    {}", forbidden(&rule.kind))?;
-        if let Some(limits) = rule.kind.limits() {
+        if let Some(limits) = rule.kind.limits().filter(|it| **it != Limits::none()) {
             writeln!(f, "  limit    {}", limit(&rule.kind, &limits.base))?;
             for (hosts, own) in &limits.overrides {
                 writeln!(
@@ -130,9 +130,14 @@ fn forbidden(kind: &RuleKind) -> String {
                 place(scope)
             )
         }
-        RuleKind::MaxAge { .. } => {
-            "environments that are older and hold or use a device".to_owned()
+        RuleKind::MaxAge { limits, leases } => match (*limits == Limits::none(), leases) {
+            (_, false) => "environments that are older and hold or use a device",
+            (true, true) => "environments that hold or use a device after the end of their lease",
+            (false, true) => {
+                "environments that are older, or whose lease has ended, and that hold or use a device"
+            }
         }
+        .to_owned(),
         RuleKind::Idle {
             below,
             over,

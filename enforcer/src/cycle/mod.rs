@@ -440,5 +440,6 @@ pub(crate) fn users(hosts: &[HostSnapshot]) -> BTreeSet<String> {
             .filter_map(|it| snapshot.user_of(it));
         environments.chain(processes)
     });
-    users.map(str::to_owned).collect()
+    let users: BTreeSet<&str> = users.collect();
+    users.into_iter().map(str::to_owned).collect()
 }

@@ -263,9 +263,8 @@ impl Judge<'_, '_> {
             Piece::Process(id) => return self.kill_of(rule, id),
             Piece::Attachment(id) => &self.facts.attachments[id],
         };
-        let uses = self.facts.uses_of(attachment.environment);
-        let on_it = uses.filter(|used| used.gpu == attachment.gpu);
-        let kills = on_it.filter_map(|used| self.kill_of(rule, used.process));
+        let uses = self.facts.uses_on(attachment.environment, attachment.gpu);
+        let kills = uses.filter_map(|used| self.kill_of(rule, used.process));
         kills.reduce(f64::min)
     }
 

@@ -161,8 +161,8 @@ impl<'j, 'a> Reach<'j, 'a> {
                 && other.detached_seconds.is_none()
         };
         let gpu = attachment.gpu;
-        let uses = self.facts.uses_of(attachment.environment);
-        let uses = uses.filter(move |used| ends_any && used.shows_use && used.gpu == gpu);
+        let uses = self.facts.uses_on(attachment.environment, gpu);
+        let uses = uses.filter(move |used| ends_any && used.shows_use);
         uses.map(|used| used.process)
             .filter(move |&id| self.may_end(id))
             .filter(move |&id| !contexts.is_spared(id, rule, gpu, &stays))

@@ -1,10 +1,9 @@
 //! How much its user has of a record: devices, memory and time, the most of what was seen and what is confirmed.
 
-use std::collections::BTreeMap;
-
 use genv_core::model::{DeviceIndex, Environment, EnvironmentDevice, Snapshot};
 
-use super::known::{Held, Known, Reservations, is_less};
+use super::known::{Held, Known, Reservations, is_less, is_short};
+use crate::by_gpu::ByGpu;
 
 /// A record whose time of making is later than now by more than this was not made then: clocks of machines that share a
 /// state differ by less.
@@ -16,7 +15,7 @@ pub(super) struct Compared {
     /// The record as it counts, if that differs.
     pub(super) counts: Option<Environment>,
     /// What it reserves of GPUs, where that is not what the files say.
-    pub(super) reserved: BTreeMap<u32, Held>,
+    pub(super) reserved: ByGpu<Held>,
     pub(super) why: Vec<String>,
     /// Whether something is to be written down.
     pub(super) changed: bool,
@@ -27,7 +26,7 @@ pub(super) fn held(
     environment: &Environment,
     reservations: &Reservations<'_>,
     seen_seconds: f64,
-) -> BTreeMap<u32, Held> {
+) -> ByGpu<Held> {
     let attached = environment.devices.iter().filter(|device| device.attached);
     let held = attached.map(|device| {
         let gpu = device.index.whole().gpu;
@@ -47,12 +46,8 @@ pub(super) fn held(
 }
 
 /// Whether a record has less memory than its user had.
-pub(super) fn is_lessened(
-    known: &Known,
-    environment: &Environment,
-    now: &BTreeMap<u32, Held>,
-) -> bool {
-    let less = |(gpu, held): (&u32, &Held)| {
+pub(super) fn is_lessened(known: &Known, environment: &Environment, now: &ByGpu<Held>) -> bool {
+    let less = |(gpu, held): (u32, &Held)| {
         let first = known.devices.get(gpu);
         first.is_some_and(|first| held.is_less(first))
     };
@@ -64,7 +59,7 @@ pub(super) fn is_lessened(
 pub(super) fn compare(
     environment: &Environment,
     known: &mut Known,
-    now: &BTreeMap<u32, Held>,
+    now: &ByGpu<Held>,
     gone: &[u32],
     shown: bool,
     snapshot: &Snapshot,
@@ -79,8 +74,8 @@ pub(super) fn compare(
 
     let mut memory_bytes = environment.gpu_memory_bytes;
     if is_less(memory_bytes, known.memory_bytes) {
-        let of_all = |held: &Held| held.memory_bytes.is_none() && !held.unread;
-        if now.values().any(of_all) {
+        let of_all = |(_, held): (u32, &Held)| held.memory_bytes.is_none() && !held.unread;
+        if now.iter().any(of_all) {
             why.push("its memory was lowered".to_owned());
         }
         memory_bytes = known.memory_bytes;
@@ -89,8 +84,8 @@ pub(super) fn compare(
         known.memory_bytes = memory_bytes;
         known.memory_seen_seconds = read_seconds;
     }
-    for (&gpu, held) in now {
-        match known.devices.get_mut(&gpu) {
+    for (gpu, held) in now.iter() {
+        match known.devices.get_mut(gpu) {
             Some(first) if held.is_less(first) => {
                 why.push(format!("its memory on device {gpu} was lowered"));
                 let memory_bytes = first.memory_bytes;
@@ -117,22 +112,25 @@ pub(super) fn compare(
     let before = known.devices.len();
     known
         .devices
-        .retain(|gpu, held| now.contains_key(gpu) || !held.unconfirmed);
+        .retain(|gpu, held| now.contains(gpu) || !held.unconfirmed);
     compared.changed |= known.devices.len() != before;
     let kept = gone
         .iter()
-        .filter_map(|gpu| Some((*gpu, *known.devices.get(gpu)?)));
+        .filter_map(|gpu| Some((*gpu, *known.devices.get(*gpu)?)));
     let kept: Vec<(u32, Held)> = kept.collect();
     for (gpu, held) in &kept {
         why.push(format!("device {gpu} was taken from it"));
         compared.reserved.insert(*gpu, *held);
     }
+    let lease_end = lease_end(environment, known);
     let differs = created != environment.created_timestamp_seconds
+        || lease_end != environment.lease_end_timestamp_seconds
         || memory_bytes != environment.gpu_memory_bytes
         || !kept.is_empty();
     if differs {
         let mut counts = environment.clone();
         counts.created_timestamp_seconds = created;
+        counts.lease_end_timestamp_seconds = lease_end;
         counts.gpu_memory_bytes = memory_bytes;
         kept.iter().for_each(|(gpu, _)| attach(&mut counts, *gpu));
         compared.counts = Some(counts);
@@ -168,6 +166,13 @@ fn created(
         known.seen_seconds,
     ];
     bounds.into_iter().flatten().reduce(f64::max)
+}
+
+/// When its lease ends. If the wall clock was turned forward since the environment was first seen, that much later.
+fn lease_end(environment: &Environment, known: &Known) -> Option<f64> {
+    let end = environment.lease_end_timestamp_seconds?;
+    let turned = Some(known.turned_seconds).filter(|it| !is_short(it) && *it > 0.0);
+    Some(end + turned.unwrap_or_default())
 }
 
 /// Shows an environment as attached to a device.

@@ -12,6 +12,7 @@ use genv_core::state::ConfirmedChange;
 use super::judgement::Judgement;
 use super::known::{Held, key, member};
 use super::places::of;
+use crate::by_gpu::ByGpu;
 
 /// A process may seem to have started so much later than it did.
 const START_TOLERANCE_SECONDS: f64 = 2.0;
@@ -119,18 +120,13 @@ impl Judgement<'_, '_> {
     }
 
     /// Remembers devices that came to a record, and looks for what bears out that its user attached them.
-    pub(super) fn bear_out_devices(
-        &mut self,
-        eid: &str,
-        now: &BTreeMap<u32, Held>,
-        processes: &[usize],
-    ) {
+    pub(super) fn bear_out_devices(&mut self, eid: &str, now: &ByGpu<Held>, processes: &[usize]) {
         let Some(known) = self.known.get_mut(eid) else {
             return;
         };
         let mut sought: Vec<u32> = Vec::new();
-        for (&gpu, held) in now {
-            let held = known.devices.entry(gpu).or_insert_with(|| {
+        for (gpu, held) in now.iter() {
+            let held = known.devices.entry(gpu, || {
                 self.judged.changed = true;
                 let unconfirmed = !known.is_new && !self.believes;
                 Held {
@@ -156,7 +152,7 @@ impl Judgement<'_, '_> {
                 && let Some(held) = self
                     .known
                     .get_mut(eid)
-                    .and_then(|it| it.devices.get_mut(&gpu))
+                    .and_then(|it| it.devices.get_mut(gpu))
             {
                 held.unconfirmed = false;
                 self.judged.changed = true;

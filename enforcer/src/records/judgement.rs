@@ -14,9 +14,10 @@ use super::TooManyRecords;
 use super::amounts::{Compared, compare, held, is_lessened};
 use super::evidence::Claims;
 use super::given_back::GivenBack;
-use super::known::{Held, Known, Reservations, member};
+use super::known::{Held, Known, KnownByEid, Reservations, member};
 use super::places::{Places, Taken};
 use super::witness::Witness;
+use crate::by_gpu::ByGpu;
 use crate::plan::Unconfirmed;
 
 /// Processes by the environment that they are in, as the snapshot says; by position.
@@ -36,7 +37,7 @@ pub(super) struct Judged {
 
 /// What is remembered of one host.
 pub(super) struct Memory<'j> {
-    pub(super) known: &'j mut BTreeMap<String, Known>,
+    pub(super) known: &'j mut KnownByEid,
     pub(super) places: &'j mut Places,
     pub(super) given_back: &'j mut GivenBack,
     pub(super) claims: &'j mut Claims,
@@ -45,7 +46,7 @@ pub(super) struct Memory<'j> {
 /// What a judgement is made of.
 pub(super) struct Judgement<'j, 'w> {
     pub(super) snapshot: &'j Snapshot,
-    pub(super) known: &'j mut BTreeMap<String, Known>,
+    pub(super) known: &'j mut KnownByEid,
     pub(super) places: &'j mut Places,
     given_back: &'j mut GivenBack,
     pub(super) claims: &'j mut Claims,
@@ -143,19 +144,21 @@ impl<'j, 'w> Judgement<'j, 'w> {
     fn compare_amounts(&mut self, uses: &Uses<'_>) {
         let reservations = Reservations::of(self.snapshot);
         let uptime = self.witness.as_mut().and_then(|it| it.uptime_seconds());
-        for (eid, environment) in std::mem::take(&mut self.environments) {
-            let now = held(&environment, &reservations, self.read_seconds);
+        let mut environments = std::mem::take(&mut self.environments);
+        for (eid, environment) in &mut environments {
+            let now = held(environment, &reservations, self.read_seconds);
             let processes = uses.get(eid.as_str()).map_or(&[][..], Vec::as_slice);
-            let counts = self.amounts(&environment, &now, processes, uptime);
-            let counts = counts.map_or(environment, Arc::new);
-            self.environments.insert(eid, counts);
+            if let Some(counts) = self.amounts(environment, &now, processes, uptime) {
+                *environment = Arc::new(counts);
+            }
         }
+        self.environments = environments;
     }
 
     fn amounts(
         &mut self,
         environment: &Environment,
-        now: &BTreeMap<u32, Held>,
+        now: &ByGpu<Held>,
         processes: &[usize],
         uptime: Option<f64>,
     ) -> Option<Environment> {
@@ -167,7 +170,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
         let asked_seconds = self.asked_seconds;
         known
             .devices
-            .retain(|gpu, held| !held.was_taken(now.contains_key(gpu), asked_seconds));
+            .retain(|gpu, held| !held.was_taken(now.contains(gpu), asked_seconds));
         self.judged.changed |= known.devices.len() != before;
         let is_in_use = |moved: &HashMap<usize, Attribution>, gpu: u32| {
             let mut of_it = snapshot
@@ -182,12 +185,12 @@ impl<'j, 'w> Judgement<'j, 'w> {
         };
         // Devices that are gone, and that a process of the environment uses.
         let mut gone: Vec<u32> = Vec::new();
-        for gpu in self.known[eid].devices.keys() {
-            if !now.contains_key(gpu) && is_in_use(&self.moved, *gpu) {
-                gone.push(*gpu);
+        for gpu in known.devices.gpus() {
+            if !now.contains(gpu) && is_in_use(&self.moved, gpu) {
+                gone.push(gpu);
             }
         }
-        if !gone.is_empty() || is_lessened(&self.known[eid], environment, now) {
+        if !gone.is_empty() || is_lessened(known, environment, now) {
             self.confirm(eid, uid);
         }
         let shown = snapshot.environment(eid).is_some_and(|own| own.uid == uid);
@@ -211,7 +214,7 @@ impl<'j, 'w> Judgement<'j, 'w> {
             mut why,
             changed,
         } = compared;
-        let unsure = known.unsure(now.keys().chain(reserved.keys()));
+        let unsure = known.unsure(now.gpus().chain(reserved.gpus()));
         for gpu in &unsure {
             self.unconfirmed.add(&snapshot.hostname, eid, *gpu);
         }

@@ -7,6 +7,11 @@ use genv_core::model::{Environment, Member, Snapshot};
 use genv_core::state::{Confirmed, ConfirmedChange};
 use serde::{Deserialize, Serialize};
 
+use crate::by_gpu::ByGpu;
+
+/// The records of a host that are remembered, by eid.
+pub(super) type KnownByEid = HashMap<String, Known>;
+
 /// What is remembered of a record: the most that its user had of everything.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +23,9 @@ pub(super) struct Known {
     /// How long this machine had run then; only of records of this machine.
     #[serde(default)]
     pub(super) seen_uptime_seconds: Option<f64>,
+    /// How far the wall clock was turned forward since then, by the clock since boot, which no admin turns.
+    #[serde(default, skip_serializing_if = "is_short")]
+    pub(super) turned_seconds: f64,
     /// The time of making that it claims, if it can be.
     pub(super) created_seconds: Option<f64>,
     /// A time of making that was in the future when it was seen.
@@ -27,7 +35,7 @@ pub(super) struct Known {
     /// When that was last seen as it is, Unix time by the clock of the host.
     pub(super) memory_seen_seconds: f64,
     /// By GPU.
-    pub(super) devices: BTreeMap<u32, Held>,
+    pub(super) devices: ByGpu<Held>,
     /// Members that are its user's by the kernel, where that can be told, with when they were last seen in the record.
     #[serde(with = "pairs")]
     pub(super) members: BTreeMap<(u32, u64), f64>,
@@ -54,6 +62,12 @@ pub(super) struct Known {
 /// Records of which an older program wrote nothing else.
 const fn yes() -> bool {
     true
+}
+
+/// Whether a clock was turned by no more than clocks are corrected all the time.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+pub(super) fn is_short(seconds: &f64) -> bool {
+    seconds.abs() < 60.0
 }
 
 /// One device of a record.
@@ -107,10 +121,11 @@ impl Known {
             seen_seconds,
             seen_uptime_seconds: None,
             created_seconds: None,
+            turned_seconds: 0.0,
             impossible_seconds: None,
             memory_bytes: environment.gpu_memory_bytes,
             memory_seen_seconds: 0.0,
-            devices: BTreeMap::new(),
+            devices: ByGpu::default(),
             members: BTreeMap::new(),
             workers: BTreeMap::new(),
             context_seconds: None,
@@ -128,7 +143,9 @@ impl Known {
             self.seen_uptime_seconds = uptime_seconds;
         }
         if let Some((now, seen)) = uptime_seconds.zip(self.seen_uptime_seconds) {
-            self.seen_seconds = Some(now_seconds - (now - seen));
+            let seen_seconds = now_seconds - (now - seen);
+            self.turned_seconds += seen_seconds - self.seen_seconds.unwrap_or(seen_seconds);
+            self.seen_seconds = Some(seen_seconds);
         }
     }
 
@@ -138,12 +155,12 @@ impl Known {
     }
 
     /// Of these GPUs those that nothing shows to be held by its user's will.
-    pub(super) fn unsure<'g>(&self, gpus: impl Iterator<Item = &'g u32>) -> BTreeSet<u32> {
-        let is_unsure = |gpu: &&u32| {
-            let held = self.devices.get(gpu);
+    pub(super) fn unsure(&self, gpus: impl Iterator<Item = u32>) -> BTreeSet<u32> {
+        let is_unsure = |gpu: &u32| {
+            let held = self.devices.get(*gpu);
             !self.borne_out || held.is_some_and(|held| held.unconfirmed)
         };
-        gpus.filter(is_unsure).copied().collect()
+        gpus.filter(is_unsure).collect()
     }
 
     /// What nothing shows to be its user's will, in words.
@@ -196,10 +213,10 @@ impl Known {
                 }
                 ConfirmedChange::Released { gpu } => {
                     self.devices
-                        .retain(|index, held| *index != gpu || *at_seconds < held.seen_seconds);
+                        .retain(|index, held| index != gpu || *at_seconds < held.seen_seconds);
                 }
                 ConfirmedChange::Reserved { gpu, bytes } => {
-                    let held = self.devices.get_mut(&gpu);
+                    let held = self.devices.get_mut(gpu);
                     if let Some(held) = held.filter(|held| *at_seconds >= held.seen_seconds) {
                         lowered |= held.memory_bytes != Some(bytes);
                         held.memory_bytes = Some(bytes);

@@ -31,7 +31,7 @@ use crate::plan::Unconfirmed;
 use evidence::Claims;
 use given_back::GivenBack;
 use judgement::{Judgement, Memory};
-use known::Known;
+use known::KnownByEid;
 use places::Places;
 pub(crate) use witness::{Here, Witness};
 
@@ -54,7 +54,7 @@ pub(crate) struct Records {
     version: u32,
     boot_id: String,
     /// By host and eid.
-    hosts: BTreeMap<String, BTreeMap<String, Known>>,
+    hosts: BTreeMap<String, KnownByEid>,
     /// Where processes were first seen, by host.
     #[serde(default)]
     places: BTreeMap<String, Places>,
@@ -169,7 +169,7 @@ impl Records {
     pub(crate) fn note_taken(&mut self, hostname: &str, eid: &str, gpu: u32, now_seconds: f64) {
         let host = self.hosts.get_mut(hostname);
         let known = host.and_then(|environments| environments.get_mut(eid));
-        if let Some(held) = known.and_then(|known| known.devices.get_mut(&gpu)) {
+        if let Some(held) = known.and_then(|known| known.devices.get_mut(gpu)) {
             held.taken_seconds = Some(now_seconds);
             self.changed = true;
         }

@@ -1,6 +1,7 @@
 //! The user of a record. A record stays its user's as long as a member or a job of that user lives, whatever the files
 //! show later.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::HashSet;
@@ -103,6 +104,8 @@ impl Judgement<'_, '_> {
             self.differs = true;
             let mut own = Environment::clone(environment);
             (own.uid, own.username) = (uid, owner);
+            // It was read from a file of the user that the record names.
+            own.lease_end_timestamp_seconds = None;
             return Some(own);
         }
         if !lives || environment.uid != uid {
@@ -151,7 +154,8 @@ impl Judgement<'_, '_> {
             .known
             .keys()
             .filter(|eid| !shown.contains(eid.as_str()));
-        let gone: Vec<String> = gone.cloned().collect();
+        // A process that could be of two is of the first.
+        let gone: BTreeSet<String> = gone.cloned().collect();
         for eid in gone {
             let uid = self.known[&eid].uid;
             let members: Vec<(u32, u64)> = self.known[&eid].members.keys().copied().collect();
@@ -177,7 +181,7 @@ impl Judgement<'_, '_> {
             let mut devices = process.devices.iter();
             if outside
                 && process.uid == uid
-                && devices.any(|device| known.devices.contains_key(&device.index.gpu))
+                && devices.any(|device| known.devices.contains(device.index.gpu))
             {
                 of_it.push(position);
             }

@@ -68,6 +68,7 @@ impl Judgement<'_, '_> {
             }
             let mut eids = first.get(&it).cloned().unwrap_or_default();
             eids.extend(place);
+            eids.sort();
             let is_taken = eids.iter().any(|first| self.keeps(first, it, environment));
             if is_taken && !self.has_joined(eid, environment.uid, it.0) {
                 self.taken.entry(eid.clone()).or_default().insert(it);
@@ -209,6 +210,7 @@ impl Judgement<'_, '_> {
             created_timestamp_seconds: known.created_seconds,
             gpus: None,
             gpu_memory_bytes: known.memory_bytes,
+            lease_end_timestamp_seconds: None,
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: known.members.keys().copied().map(member).collect(),

@@ -163,6 +163,31 @@ fn an_age_is_the_smallest_that_is_borne_out() {
 }
 
 #[test]
+fn a_clock_that_is_turned_ends_no_lease() {
+    let mut witness = FakeWitness::default();
+    let mut records = Records::default();
+    let mut left = Vec::new();
+    for (seconds, turned_seconds) in [(0.0, 0.0), (1.0, 8.0 * 86_400.0), (7300.0, 8.0 * 86_400.0)] {
+        witness.uptime_seconds = Some(100.0 + seconds);
+        let now = NOON + seconds + turned_seconds;
+        let mut hosts = lab(true);
+        let snapshot = hosts[0].snapshot.as_mut().map(Arc::make_mut).unwrap();
+        snapshot.timestamp_seconds = now;
+        let environment = Arc::make_mut(&mut snapshot.environments[0]);
+        environment.created_timestamp_seconds = Some(NOON - 1.0);
+        environment.lease_end_timestamp_seconds = Some(NOON + 7200.0);
+        let counting = records.count(&hosts, Some(("gpu01", &mut witness)), now);
+        let snapshot = counting.hosts[0].snapshot.as_deref();
+        let snapshot = snapshot.or(hosts[0].snapshot.as_deref()).unwrap();
+        let end = snapshot.environments[0]
+            .lease_end_timestamp_seconds
+            .unwrap();
+        left.push((end - now).round());
+    }
+    assert_eq!(left, [7200.0, 7199.0, -100.0]);
+}
+
+#[test]
 fn a_clock_that_is_turned_makes_no_environment_older() {
     let mut witness = FakeWitness::default();
     let mut records = Records::default();

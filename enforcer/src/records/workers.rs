@@ -93,9 +93,9 @@ impl Judgement<'_, '_> {
                 self.judged.changed |= note_context(known, snapshot.timestamp_seconds);
             }
         }
-        let is_measured = |gpu: &u32| {
+        let is_measured = |gpu: u32| {
             let mut devices = snapshot.devices.iter();
-            devices.any(|it| it.index == DeviceIndex::gpu(*gpu) && it.processes_measured)
+            devices.any(|it| it.index == DeviceIndex::gpu(gpu) && it.processes_measured)
         };
         let mut unseen = Vec::new();
         for (eid, known) in self.known.iter_mut() {
@@ -103,7 +103,7 @@ impl Judgement<'_, '_> {
                 continue;
             }
             // The processes with a context on such a device are not known: the environment may have one.
-            if !known.devices.keys().all(is_measured) {
+            if !known.devices.gpus().all(is_measured) {
                 self.judged.changed |= note_context(known, snapshot.timestamp_seconds);
             }
             let is_unseen = |(_, seen): &(&(u32, u64), &f64)| **seen != self.read_seconds;
@@ -123,7 +123,7 @@ impl Judgement<'_, '_> {
 
 fn is_on_device_of(process: &Process, known: &Known) -> bool {
     let mut devices = process.devices.iter();
-    devices.any(|it| known.devices.contains_key(&it.index.gpu))
+    devices.any(|it| known.devices.contains(it.index.gpu))
 }
 
 /// Whether there is a change to save.

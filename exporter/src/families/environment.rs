@@ -76,6 +76,17 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         },
     },
     Family {
+        name: "genv_environment_lease_end_timestamp_seconds",
+        kind: Kind::Largest,
+        labels: &["eid"],
+        help: "When the lease of the environment ends, in seconds of Unix time, by 'genv activate --for' or 'genv extend'; absent without a lease.",
+        samples: |host, out| {
+            for environment in environments(host) {
+                out.add(&[&environment.eid], environment.lease_end_timestamp_seconds);
+            }
+        },
+    },
+    Family {
         name: "genv_environment_devices",
         kind: Kind::Gauge,
         labels: &["eid"],

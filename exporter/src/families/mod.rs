@@ -14,6 +14,7 @@ mod collector;
 mod device;
 mod environment;
 mod process;
+mod queue;
 mod user;
 
 pub mod genv1;
@@ -34,6 +35,7 @@ pub const GROUPS: &[(&str, &[HostFamily])] = &[
     ("Hosts and collectors", collector::FAMILIES),
     ("Devices", device::FAMILIES),
     ("Environments", environment::FAMILIES),
+    ("The queue for devices", queue::FAMILIES),
     ("Users", user::FAMILIES),
     ("Processes", process::FAMILIES),
 ];

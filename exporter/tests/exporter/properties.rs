@@ -114,6 +114,7 @@ fn environment() -> impl Strategy<Value = Environment> {
             created_timestamp_seconds,
             gpus: None,
             gpu_memory_bytes: None,
+            lease_end_timestamp_seconds: None,
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: Vec::new(),
@@ -239,6 +240,7 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
     );
     (collectors, of(name()), parts).prop_map(
         |(collectors, driver_version, (devices, environments, processes, counters))| Snapshot {
+            queue: Vec::new(),
             version: SNAPSHOT_VERSION,
             hostname: "inner".to_owned(),
             timestamp_seconds: 1.0,

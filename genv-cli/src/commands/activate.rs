@@ -1,23 +1,26 @@
 //! `genv activate`
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{find_username, in_initial_pid_namespace, own_pid_namespace, own_uid};
-use genv_core::state::allocate::{AttachRequest, Selection};
+use genv_core::state::allocate::{AttachRequest, DeviceKind};
 use genv_core::state::{Activation, Configuration, EditableState, MemberId, State, StoreError};
 
 use crate::announce::{Activated, HeldDevice, QuietFlag};
+use crate::choice::{KindFlags, selection};
 use crate::failure::EXIT_CODES;
+use crate::lease::LeaseFlag;
 use crate::machine::{Machine, Survey, tell};
 use crate::own_environment::{self, Shown, check_lost, check_member, check_owner};
 use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
-use crate::shell::Caller;
+use crate::shell::{self, Caller};
 use crate::{completion, local_config, values};
 
-const EXAMPLE: &str = "Example: an environment with two GPUs, as soon as they can be had
-  genv activate --gpus 2 --wait
+const EXAMPLE: &str = "Example: an environment with two A100, as soon as they can be had, for a working day, which everybody sees
+  genv activate --gpus 2 --gpu-type a100 --wait --for 8h
 
 In a terminal beside it, to work in the same environment
   genv activate --id 12496";
@@ -25,7 +28,7 @@ In a terminal beside it, to work in the same environment
 /// Start an environment in this shell, or join one.
 ///
 /// It is configured by a .genv folder in the working directory, above it or in the home directory, and
-/// attached to as many devices as are configured. If they cannot be had nothing is changed.
+/// attached to as many devices as are configured, of one model if one has enough. If they cannot be had nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Activate {
@@ -37,7 +40,7 @@ pub(crate) struct Activate {
     eid: Option<String>,
 
     /// Do not attach devices.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["index", "gpu_type", "gpu_memory_at_least"])]
     no_attach: bool,
 
     /// Leave the prompt as it is.
@@ -55,6 +58,13 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     gpus: Option<u32>,
 
+    /// Attach these devices, such as 2,3, and configure their number.
+    #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices(), conflicts_with_all = ["gpus", "gpu_type", "gpu_memory_at_least"])]
+    index: Vec<u32>,
+
+    #[command(flatten)]
+    kind: KindFlags,
+
     /// Configure how much memory of each device it has, such as 4g, and share them. Without it: whole devices.
     #[arg(long, value_name = "MEMORY", value_parser = values::gpu_memory, allow_negative_numbers = true)]
     gpu_memory: Option<MemoryAmount>,
@@ -62,6 +72,9 @@ pub(crate) struct Wanted {
     /// Name it.
     #[arg(long, value_name = "NAME", value_parser = values::name, allow_negative_numbers = true)]
     name: Option<String>,
+
+    #[command(flatten)]
+    lease: LeaseFlag,
 
     #[command(flatten)]
     wait: WaitFlag,
@@ -105,6 +118,12 @@ pub(crate) struct Entered {
 
 impl Activate {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if shell::is_envrc() {
+            anyhow::bail!(
+                "cannot activate in .envrc: direnv runs it in a shell of its own, and the environment would end with that shell. \
+                 Run 'genv activate' in your shell. There 'mkdir -p .genv && genv config --save' keeps the configuration for the folder"
+            );
+        }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let state = machine.state().unwrap_or_default();
@@ -143,6 +162,10 @@ impl Activate {
             activation: entered.activation,
             devices: &entered.devices,
             configuration: &entered.shown.configuration,
+            lease_end: entered
+                .shown
+                .lease_end
+                .filter(|_| is_new || self.wanted.lease.duration.is_some()),
             loaded: loaded.map(|folder| (folder, self.wanted.used_of(&entry.local))),
         });
         Ok(caller.enter(&entered.shown.for_shell(), !self.no_prompt)?)
@@ -194,8 +217,17 @@ impl Wanted {
         let local = local.clone();
         Configuration {
             name: local.name.filter(|_| self.name.is_none()),
-            gpus: local.gpus.filter(|_| self.gpus.is_none()),
+            gpus: local.gpus.filter(|_| self.number().is_none()),
             gpu_memory: local.gpu_memory.filter(|_| self.gpu_memory.is_none()),
+        }
+    }
+
+    /// The number of devices by the flags.
+    fn number(&self) -> Option<u32> {
+        let indices: BTreeSet<&u32> = self.index.iter().collect();
+        match indices.len() {
+            0 => self.gpus,
+            number => u32::try_from(number).ok(),
         }
     }
 
@@ -207,12 +239,13 @@ impl Wanted {
     ) -> anyhow::Result<Entered> {
         // This call asks the name service: it must come before the lock of the state.
         let username = find_username(own_uid());
+        let kind = self.kind.kind();
         let change = |state: &mut EditableState, survey: &Survey| {
-            self.change(state, survey, entry, username.as_deref())
+            self.change(state, survey, entry, &kind, username.as_deref())
         };
         // The GPUs are needed only for an attachment.
         let may_attach = entry.attach
-            && (self.gpus.or(entry.local.gpus).is_some() || {
+            && (self.number().or(entry.local.gpus).is_some() || !kind.is_any() || {
                 let state = machine.state().unwrap_or_default();
                 state.environments.iter().any(|it| it.eid == entry.eid)
             });
@@ -225,6 +258,7 @@ impl Wanted {
         }
         let asking = Asking {
             eid: entry.eid,
+            kind: &kind,
             caller: entry.caller,
             over_subscribe: self.over_subscribe,
             force: self.force,
@@ -238,6 +272,7 @@ impl Wanted {
         state: &mut EditableState,
         survey: &Survey,
         entry: &Entry<'_>,
+        kind: &DeviceKind,
         username: Option<&str>,
     ) -> anyhow::Result<Entered> {
         let eid = entry.eid;
@@ -248,21 +283,33 @@ impl Wanted {
         let member = MemberId::Process(entry.member);
         let activation = state.activate(eid, own_uid(), username, &member);
         // Those who are in it already go on as they are, whatever is in the folder of one who joins.
-        let known = match activation {
-            Activation::Created => entry.local.clone(),
-            Activation::Joined => state.configuration(eid)?,
+        let (known, number) = match activation {
+            Activation::Created => {
+                let number = self.number().or(entry.local.gpus);
+                let of_kind = (!kind.is_any()).then_some(1);
+                (entry.local.clone(), number.or(of_kind))
+            }
+            Activation::Joined => (state.configuration(eid)?, self.gpus),
         };
         let configuration = Configuration {
             name: self.name.clone().or(known.name),
-            gpus: self.gpus.or(known.gpus),
+            gpus: number.or(known.gpus),
             gpu_memory: self.gpu_memory.or(known.gpu_memory),
         };
         let gpus = configuration.gpus;
         state.configure(eid, configuration)?;
-        let untouched = state.attached(eid).is_empty() || self.gpus.is_some();
-        if let Some(gpus) = gpus.filter(|_| entry.attach && untouched) {
+        if let Some(duration) = self.lease.duration {
+            state.lease(eid, duration);
+        }
+        let attached = state.attached(eid);
+        let is_asked = self.number().is_some() || !kind.is_any();
+        if entry.attach
+            && (attached.is_empty() || is_asked)
+            && let Some(selection) = selection(&self.index, gpus, kind, &attached)
+        {
             let request = AttachRequest {
-                selection: Selection::Count(gpus),
+                selection,
+                kind: kind.clone(),
                 over_subscribe: self.over_subscribe,
                 usage: survey.usage.clone(),
             };
@@ -271,7 +318,7 @@ impl Wanted {
         Ok(Entered {
             shown: Shown::changed(state, eid),
             activation,
-            devices: HeldDevice::all(state, eid, &survey.models),
+            devices: HeldDevice::all(state, eid, &survey.usage.models),
         })
     }
 }

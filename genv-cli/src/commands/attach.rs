@@ -2,10 +2,11 @@
 
 use clap::Args;
 use genv_core::state::EditableState;
-use genv_core::state::allocate::{AttachRequest, Selection};
+use genv_core::state::allocate::AttachRequest;
 
 use super::shell::refresh;
 use crate::announce::{Attached, HeldDevice, QuietFlag};
+use crate::choice::{KindFlags, selection};
 use crate::failure::EXIT_CODES;
 use crate::machine::{Machine, Survey, tell};
 use crate::own_environment::{self, Shown};
@@ -14,16 +15,22 @@ use crate::shell::Caller;
 use crate::{completion, values};
 
 const EXAMPLE: &str = "Example: exactly three devices, whatever is configured
-  genv attach --count 3";
+  genv attach --count 3
+
+One H100 or A100
+  genv attach --count 1 --gpu-type h100,a100";
 
 /// Attach devices to the environment: without a number as many as are configured.
 ///
-/// What it has too many is given up.
+/// What it has too many is given up. Several devices are of one model, if one model has enough of them.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Attach {
     #[command(flatten)]
     which: Which,
+
+    #[command(flatten)]
+    kind: KindFlags,
 
     #[command(flatten)]
     wait: WaitFlag,
@@ -43,19 +50,19 @@ pub(crate) struct Attach {
 #[group(multiple = false)]
 struct Which {
     /// Have so many in all.
-    #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "gpus", value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     count: Option<u32>,
 
-    /// Have this one too.
-    #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
-    index: Option<u32>,
+    /// Attach these devices too, such as 2 or 2,3.
+    #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices(), conflicts_with_all = ["gpu_type", "gpu_memory_at_least"])]
+    index: Vec<u32>,
 
     /// Have as many as are configured.
     #[arg(long)]
     config: bool,
 
     /// Only show this shell the devices that the environment has now.
-    #[arg(long, conflicts_with = "wait")]
+    #[arg(long, conflicts_with_all = ["wait", "gpu_type", "gpu_memory_at_least"])]
     refresh: bool,
 }
 
@@ -69,8 +76,10 @@ impl Attach {
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
+        let kind = self.kind.kind();
         let asking = Asking {
             eid: &eid,
+            kind: &kind,
             caller: Some(&caller),
             over_subscribe: self.over_subscribe,
             force: self.force,
@@ -78,17 +87,20 @@ impl Attach {
         };
         let attempt = |state: &mut EditableState, survey: &Survey| {
             let environment = own_environment::own(state.environments(), &eid, TASK)?;
-            let Some(selection) = self.which.selection(environment.gpus) else {
+            let number = self.which.count.or(environment.gpus);
+            let attached = state.attached(&eid);
+            let Some(selection) = selection(&self.which.index, number, &kind, &attached) else {
                 return Ok(None);
             };
             let request = AttachRequest {
                 selection,
+                kind: kind.clone(),
                 over_subscribe: self.over_subscribe,
                 usage: survey.usage.clone(),
             };
-            let before = HeldDevice::all(state, &eid, &survey.models);
+            let before = HeldDevice::all(state, &eid, &survey.usage.models);
             state.attach(&eid, &request)?;
-            let now = HeldDevice::all(state, &eid, &survey.models);
+            let now = HeldDevice::all(state, &eid, &survey.usage.models);
             Ok(Some((Shown::changed(state, &eid), before, now)))
         };
         match obtain(&mut machine, asking, attempt)? {
@@ -107,14 +119,5 @@ impl Attach {
             ),
         }
         Ok(())
-    }
-}
-
-impl Which {
-    fn selection(&self, configured: Option<u32>) -> Option<Selection> {
-        match self.index {
-            Some(index) => Some(Selection::Index(index)),
-            None => self.count.or(configured).map(Selection::Count),
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
-use genv_core::state::allocate::{AttachRequest, Selection};
+use genv_core::state::allocate::{AttachRequest, DeviceKind, Selection};
 use genv_core::state::shape::{DevicesDocument, Times};
 use genv_core::state::{
     AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State, StoreError,
@@ -17,6 +17,7 @@ use super::overview::Overview;
 use super::query::{Field, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
+use crate::lease;
 use crate::machine::{INVENTORY_PATIENCE, Machine, Survey};
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
@@ -69,6 +70,8 @@ enum DevicesCommand {
         allow_over_subscription: bool,
         #[command(flatten)]
         force: ForceFlag,
+        #[command(flatten)]
+        wait: WaitFlag,
     },
     /// Detach an environment from its devices or from one, and print those that it has then.
     Detach {
@@ -149,15 +152,19 @@ impl DevicesCommand {
                 index,
                 allow_over_subscription,
                 force,
+                wait,
             } => {
-                let asked = count.map(Selection::Count).or(index.map(Selection::Index));
-                print_indices(&attach(
-                    machine,
-                    &eid,
-                    asked,
-                    allow_over_subscription,
+                let one = index.map(|it| Selection::Indices([it].into()));
+                let asking = Asking {
+                    eid: &eid,
+                    kind: &DeviceKind::default(),
+                    caller: None,
+                    over_subscribe: allow_over_subscription,
                     force,
-                )?)?;
+                    wait,
+                };
+                let asked = count.map(Selection::Count).or(one);
+                print_indices(&attach(machine, asking, asked.as_ref())?)?;
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
@@ -219,31 +226,23 @@ pub(super) fn known(machine: &mut Machine) -> anyhow::Result<State> {
 /// either it keeps what it has. Returns the indices of all its devices.
 fn attach(
     machine: &mut Machine,
-    eid: &str,
-    asked: Option<Selection>,
-    over_subscribe: bool,
-    force: ForceFlag,
+    asking: Asking<'_>,
+    asked: Option<&Selection>,
 ) -> anyhow::Result<Vec<u32>> {
-    let asking = Asking {
-        eid,
-        caller: None,
-        over_subscribe,
-        force,
-        wait: WaitFlag::default(),
-    };
+    let eid = asking.eid;
     obtain(
         machine,
         asking,
         |state: &mut EditableState, survey: &Survey| {
             check_outside(state, eid, "attach")?;
             let configured = state.configuration(eid)?.gpus.map(Selection::Count);
-            let Some(selection) = asked.or(configured) else {
+            let Some(selection) = asked.cloned().or(configured) else {
                 return Ok(state.attached(eid));
             };
             let request = AttachRequest {
-                selection,
-                over_subscribe,
+                over_subscribe: asking.over_subscribe,
                 usage: survey.usage.clone(),
+                ..AttachRequest::new(selection)
             };
             Ok(state.attach(eid, &request)?)
         },
@@ -298,7 +297,9 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         });
         return print_csv("ID,ENV ID,ENV NAME,ATTACHED", !flags.no_header, lines);
     }
-    let header = &["ID", "ENV ID", "ENV NAME", "ATTACHED", "USER", "MEMORY"];
+    let header = &[
+        "ID", "ENV ID", "ENV NAME", "ATTACHED", "UNTIL", "USER", "MEMORY",
+    ];
     let mut table = Table::new(header).header(!flags.no_header);
     let mut users = Users::default();
     for (device, attachment) in rows() {
@@ -307,7 +308,8 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
         let total = total.unwrap_or_default();
         let Some(attachment) = attachment else {
             let empty = Cell::default;
-            table.row([index, empty(), empty(), empty(), empty(), Cell::own(total)]);
+            let total = Cell::own(total);
+            table.row([index, empty(), empty(), empty(), empty(), empty(), total]);
             continue;
         };
         let eid = &attachment.eid;
@@ -318,10 +320,12 @@ fn list_devices(state: &State, flags: &ListFlags) -> io::Result<()> {
             Cell::foreign(eid),
             Cell::foreign(name(eid).unwrap_or_default()),
             Cell::own(time(attachment)),
+            lease::cell(state.lease_end(eid)),
             user.unwrap_or_default(),
             Cell::own(claimed.map_or_else(|| total.clone(), |it| format!("{it} of {total}"))),
         ]);
     }
+    table.drop_empty(4);
     table.write(&mut stdout())
 }
 

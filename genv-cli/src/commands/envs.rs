@@ -11,6 +11,7 @@ use super::query::{self, answer};
 use crate::ago::{ago, now_seconds};
 use crate::completion;
 use crate::failure::Failure;
+use crate::lease;
 use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, print, print_csv, print_json, stdout,
@@ -281,7 +282,8 @@ fn found<'a>(state: &'a State, member: &MemberId) -> Vec<&'a str> {
 fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
     let times = Times::here();
     if flags.json {
-        return print_json(&EnvironmentsDocument::new(&state.environments, &times));
+        let document = EnvironmentsDocument::new(&state.environments, &times);
+        return print_json(&document.with_leases(&state.leases));
     }
     let created = |it: &EnvironmentState| match it.created_timestamp_seconds {
         Some(created) if !flags.timestamp => ago(created, now_seconds()),
@@ -295,8 +297,10 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
         });
         return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
-    let mut table = Table::new(&["ID", "USER", "NAME", "CREATED", "DEVICES", "PID(S)"])
-        .header(!flags.no_header);
+    let header = &[
+        "ID", "USER", "NAME", "CREATED", "UNTIL", "DEVICES", "PID(S)",
+    ];
+    let mut table = Table::new(header).header(!flags.no_header);
     let attached = state.all_attached();
     let mut users = Users::default();
     for it in &state.environments {
@@ -306,10 +310,12 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
             users.cell(it.uid),
             Cell::foreign(it.name.as_deref().unwrap_or_default()),
             Cell::own(created(it)),
+            lease::cell(state.lease_end(&it.eid)),
             Cell::own(super::devices::indices(attached.map_or(&[], |it| it))),
             Cell::own(members(it)),
         ]);
     }
+    table.drop_empty(4);
     table.write(&mut stdout())
 }
 

@@ -21,6 +21,9 @@ use crate::{completion, shell, values};
 const EXAMPLE: &str = "Example: train on two GPUs as soon as they can be had
   genv exec --gpus 2 --wait -- python train.py
 
+On one device with 40 GB or more
+  genv exec --gpu-memory-at-least 40g -- python train.py
+
 The same as a job that goes on after logout, and what it prints
   genv exec --detach --gpus 2 --wait -- python train.py
   genv logs --follow";
@@ -51,7 +54,7 @@ pub(crate) struct Exec {
     job: Option<PathBuf>,
 
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 

@@ -11,6 +11,8 @@ use genv_core::state::{DeviceState, Waiting};
 use serde::Serialize;
 
 use super::devices::known;
+use crate::ago::now_seconds;
+use crate::lease;
 use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, stdout};
@@ -38,10 +40,19 @@ pub(crate) struct Free {
 #[derive(Serialize)]
 struct Answer {
     devices: Vec<FreeDevice>,
+    /// The devices that are held and come free by a lease.
+    expected: Vec<ExpectedDevice>,
     /// The processes that get devices first.
     waiting: Vec<WaitingProcess>,
     /// Why it is not known who uses the devices.
     gpus_unknown: Option<String>,
+}
+
+/// A device that is held, and the time at which its leases end.
+#[derive(Serialize)]
+struct ExpectedDevice {
+    index: u32,
+    timestamp_seconds: f64,
 }
 
 /// A process in the queue.
@@ -110,6 +121,15 @@ impl Free {
         });
         let answer = Answer {
             devices,
+            expected: state
+                .expectation(now_seconds())
+                .of_devices()
+                .into_iter()
+                .map(|(index, timestamp_seconds)| ExpectedDevice {
+                    index,
+                    timestamp_seconds,
+                })
+                .collect(),
             waiting: waiting
                 .iter()
                 .map(|&Waiting { pid, uid, .. }| WaitingProcess { pid, uid })
@@ -120,6 +140,7 @@ impl Free {
             print_json(&answer)?;
         } else {
             self.print(&answer, state.devices.len())?;
+            name_expected(&answer.expected);
             name_waiting(&waiting);
         }
         Ok(())
@@ -220,11 +241,25 @@ pub(super) fn unheld(is_used: bool, is_waited_for: bool, processes: Option<usize
     Cell::own(state).style(DOUBTFUL)
 }
 
+/// Reports when devices come free by leases.
+fn name_expected(expected: &[ExpectedDevice]) {
+    let devices = expected.iter();
+    let devices = devices.map(|it| {
+        let time = lease::moment(it.timestamp_seconds);
+        format!("device {} at {time}", it.index)
+    });
+    let devices: Vec<String> = devices.collect();
+    if !devices.is_empty() {
+        let devices = devices.join(", ");
+        tell(&format!("expected back, by leases: {devices}"));
+    }
+}
+
 /// Reports the processes that get devices first.
 pub(super) fn name_waiting(waiting: &[Waiting]) {
     if !waiting.is_empty() {
         tell(&format!(
-            "{} in the queue for devices: '--wait' waits too, '-o' shares",
+            "{} in the queue for devices: 'genv activate --wait' waits too, 'genv activate -o' shares",
             who_waits(waiting)
         ));
     }

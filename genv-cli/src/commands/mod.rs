@@ -11,6 +11,7 @@ mod doctor;
 mod enforce;
 mod envs;
 mod exec;
+mod extend;
 mod free;
 mod home;
 mod jobs;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Home(home::Home),
     Lock(lock::Lock),
     Exec(exec::Exec),
+    Extend(extend::Extend),
     Jobs(jobs::Jobs),
     Logs(jobs::Logs),
     Wait(jobs::Wait),
@@ -115,6 +117,7 @@ impl Command {
             Self::Home(command) => command.run(),
             Self::Lock(command) => command.run(),
             Self::Exec(command) => command.run(),
+            Self::Extend(command) => command.run(),
             Self::Jobs(command) => command.run(),
             Self::Logs(command) => command.run(),
             Self::Wait(command) => command.run(),

@@ -13,21 +13,26 @@ use genv_core::state::{DeviceState, State};
 use super::free::unheld;
 use crate::ago::{now_seconds, short_age};
 use crate::announce::indices;
+use crate::lease;
 use crate::machine::tell;
 use crate::output::{Cell, DOUBTFUL, ListFlags, OWN, Table, harmless, stdout, terminal_width};
 use crate::outside::DeviceUse;
 use crate::users::Users;
 
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     "GPU",
     "MODEL",
     "USER",
     "ENVIRONMENT",
     "SINCE",
+    "UNTIL",
     "MEMORY GiB",
     "LOAD",
     "OUTSIDE",
 ];
+
+/// The position of the end of leases.
+const UNTIL: usize = 5;
 
 /// The positions of the model, the user and the environment, which are shortened where a line does not fit.
 const SHORTENED: [usize; 3] = [1, 2, 3];
@@ -81,6 +86,7 @@ impl<'a> Overview<'a> {
                 }
             }
         }
+        table.drop_empty(UNTIL);
         table.fit(&SHORTENED, terminal_width());
         table.write(&mut stdout())?;
         if let Err(reason) = &self.device_use.sample {
@@ -114,6 +120,7 @@ impl<'a> Overview<'a> {
             user,
             environment,
             since,
+            lease::cell(self.lease_end(device)),
             used_of_total(memory, device.total_memory),
             Cell::own(load.map_or_else(unknown, |it| format!("{:.0} %", it * 100.0))).right(),
             self.outside(device.index).right(),
@@ -134,6 +141,7 @@ impl<'a> Overview<'a> {
         [
             Cell::own(sample.index.to_string()),
             Cell::foreign(&format!("MIG {}", profile.unwrap_or(UNKNOWN))),
+            empty(),
             empty(),
             empty(),
             empty(),
@@ -163,6 +171,15 @@ impl<'a> Overview<'a> {
         let since = self.since(index, starts, STATE_FILES, "all times of attachment");
         let style = |cell: Cell| if is_own { cell.style(OWN) } else { cell };
         [style(listed(users)), style(listed(names)), since]
+    }
+
+    /// The end of the last lease, if all holders have one.
+    fn lease_end(&self, device: &DeviceState) -> Option<f64> {
+        let attachments = device.attachments.iter();
+        let ends: Option<Vec<f64>> = attachments
+            .map(|it| self.state.lease_end(&it.eid))
+            .collect();
+        ends?.into_iter().max_by(f64::total_cmp)
     }
 
     /// The users, the state, and the start of the first process of a device that no environment holds.

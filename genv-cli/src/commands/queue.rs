@@ -1,19 +1,23 @@
 //! `genv queue`
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use genv_core::outside;
 use genv_core::proc::username;
-use genv_core::state::Waiting;
+use genv_core::state::{RequestedDevices, Waiting};
 use serde::Serialize;
 
 use crate::ago::{now_seconds, whole_units};
+use crate::lease;
 use crate::machine::Machine;
 use crate::output::{Cell, Table, TableFlags, print, print_json, stdout};
 
 /// List the processes that wait for devices, in the order in which they get them.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It is not known when devices come free: nobody says beforehand when an environment ends."
+    after_help = "EXPECTED is the time by which leases of enough devices have ended ('genv activate --for'). Without such \
+                  leases it is not known."
 )]
 pub(crate) struct Queue {
     #[command(flatten)]
@@ -31,27 +35,30 @@ struct Place {
     pid: u32,
     uid: u32,
     username: String,
-    /// The number of devices in all.
-    gpus: Option<u32>,
-    /// One particular device.
-    index: Option<u32>,
-    /// The memory of each device; absent: all of it.
-    gpu_memory_bytes: Option<u64>,
+    /// Without a number and without an index, the request is not known.
+    #[serde(flatten)]
+    request: RequestedDevices,
     since_timestamp_seconds: Option<i64>,
+    /// By leases; absent: not known.
+    expected_timestamp_seconds: Option<f64>,
 }
 
 impl Queue {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
-        let waiting: Vec<Place> = machine.waiting(&state).iter().map(Place::of).collect();
+        let waiting = machine.waiting(&state);
+        let expected = state.expectation(now_seconds()).of_queue(&waiting);
+        let waiting: Vec<Place> = waiting.iter().zip(expected).map(Place::of).collect();
         if self.output.json {
             return Ok(print_json(&Answer { waiting })?);
         }
         if waiting.is_empty() {
             return Ok(print(b"No process waits for devices.\n")?);
         }
-        let header = &["PLACE", "USER", "PROCESS", "DEVICES", "MEMORY", "WAITS"];
+        let header = &[
+            "PLACE", "USER", "PROCESS", "DEVICES", "TYPE", "MEMORY", "WAITS", "EXPECTED",
+        ];
         let mut table = Table::new(header).header(!self.output.no_header);
         for (place, number) in waiting.iter().zip(1..) {
             table.row(place.cells(number));
@@ -61,28 +68,52 @@ impl Queue {
 }
 
 impl Place {
-    fn of(waiting: &Waiting) -> Self {
-        let request = waiting.request.unwrap_or_default();
+    fn of((waiting, expected): (&Waiting, Option<f64>)) -> Self {
         Self {
             pid: waiting.pid,
             uid: waiting.uid,
             username: username(waiting.uid),
-            gpus: request.gpus,
-            index: request.index,
-            gpu_memory_bytes: request.gpu_memory_bytes,
+            request: waiting.request.clone().unwrap_or_default(),
             since_timestamp_seconds: waiting.since_timestamp_seconds,
+            expected_timestamp_seconds: expected,
         }
     }
 
-    fn cells(&self, number: u32) -> [Cell; 6] {
-        let devices = match (self.gpus, self.index) {
-            (Some(gpus), _) => gpus.to_string(),
-            (None, Some(index)) => format!("number {index}"),
-            (None, None) => "?".to_owned(),
+    fn cells(&self, number: u32) -> [Cell; 8] {
+        let RequestedDevices {
+            gpus,
+            index,
+            indices,
+            gpu_types,
+            gpu_memory_at_least_bytes,
+            gpu_memory_bytes,
+        } = &self.request;
+        // Earlier versions write one index alone.
+        let indices: BTreeSet<u32> = indices.iter().chain(index).copied().collect();
+        let numbers = || {
+            indices
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
         };
-        let is_known = self.gpus.is_some() || self.index.is_some();
-        let memory = match self.gpu_memory_bytes {
-            Some(bytes) => outside::memory(bytes),
+        let devices = match (gpus, indices.len()) {
+            (Some(gpus), _) => gpus.to_string(),
+            (None, 0) => "?".to_owned(),
+            (None, 1) => format!("number {}", numbers()),
+            (None, _) => format!("numbers {}", numbers()),
+        };
+        let is_known = gpus.is_some() || !indices.is_empty();
+        let least = gpu_memory_at_least_bytes.map(outside::memory);
+        let least = least.map(|it| format!("{it} or more"));
+        let types: Vec<String> = gpu_types.iter().cloned().chain(least).collect();
+        let kind = match types.is_empty() {
+            false => Cell::foreign(&types.join(", ")),
+            true if is_known => Cell::own("any".to_owned()),
+            true => Cell::own("?".to_owned()),
+        };
+        let memory = match gpu_memory_bytes {
+            Some(bytes) => outside::memory(*bytes),
             None if is_known => "all".to_owned(),
             None => "?".to_owned(),
         };
@@ -91,8 +122,13 @@ impl Place {
             Cell::foreign(&self.username),
             Cell::own(self.pid.to_string()),
             Cell::own(devices),
+            kind,
             Cell::own(memory),
             Cell::own(self.waits(now_seconds())),
+            Cell::own(
+                self.expected_timestamp_seconds
+                    .map_or_else(|| "not known".to_owned(), lease::moment),
+            ),
         ]
     }
 

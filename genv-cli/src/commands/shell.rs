@@ -121,9 +121,9 @@ fn join() -> anyhow::Result<()> {
 /// The work of a shell before a prompt after a file has changed.
 fn prompt() -> anyhow::Result<()> {
     match resumed(Caller::from_environment()?, Wish::Prompt)? {
-        Resumed::Shown(Some(line)) => tell(&line),
+        Resumed::Shown(lines) => lines.iter().for_each(|line| tell(line)),
         Resumed::Left(why) => note(&why),
-        Resumed::Shown(None) | Resumed::Nothing => {}
+        Resumed::Nothing => {}
     }
     print_unread();
     Ok(())

@@ -7,6 +7,7 @@ use clap::Args;
 use genv_core::state::{EnvironmentState, State};
 use serde_json::json;
 
+use crate::lease;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
 use crate::own_environment;
@@ -62,6 +63,7 @@ fn object(state: &State, environment: Option<&EnvironmentState>) -> serde_json::
             "gpus": environment.gpus,
             "gpu_memory": environment.gpu_memory.map(|amount| amount.to_string()),
             "devices": state.attached(&environment.eid),
+            "lease_end_timestamp_seconds": state.lease_end(&environment.eid),
             "stale": stale(&state.attached(&environment.eid)).is_some(),
             "pids": environment.pids,
             "kernel_ids": environment.kernel_ids,
@@ -103,9 +105,12 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
         || "not limited".to_owned(),
         |amount| format!("{amount} of each device"),
     );
+    let lease = state.lease_end(eid).map(lease::words);
+    let lease = lease.map(|until| format!("Lease     {until}\n"));
     format!(
-        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}",
+        "Environment {} is active.\n\nAttached  {devices}\nName      {name}\nDevices   {gpus}\nMemory    {memory}\n{}{}",
         harmless(eid),
+        lease.unwrap_or_default(),
         stale.unwrap_or_default()
     )
 }

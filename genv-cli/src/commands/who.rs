@@ -15,6 +15,7 @@ use super::free::{memory, processes, told};
 use crate::ago::{ago, now_seconds};
 use crate::announce::indices;
 use crate::completion;
+use crate::lease;
 use crate::local_snapshot;
 use crate::machine::{Machine, USAGE_PATIENCE, tell};
 use crate::output::{Cell, DOUBTFUL, Table, TableFlags, harmless, print_json, stdout};
@@ -68,6 +69,8 @@ struct Holder {
     /// Absent: all of it.
     memory_bytes: Option<u64>,
     attached: Option<String>,
+    /// The end of the environment's lease; absent without one.
+    lease_end_timestamp_seconds: Option<f64>,
     #[serde(skip)]
     attached_timestamp_seconds: Option<f64>,
 }
@@ -156,7 +159,7 @@ impl Who {
         if answer.holders.is_empty() {
             writeln!(out, "Nobody holds it")?;
         } else {
-            let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE"];
+            let header = &["HELD BY", "ENV ID", "ENV NAME", "MEMORY", "SINCE", "UNTIL"];
             let mut table = Table::new(header).header(!self.output.no_header);
             let mut users = Users::default();
             for it in &answer.holders {
@@ -168,8 +171,10 @@ impl Who {
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
                     Cell::own(claimed.unwrap_or_else(|| "all".to_owned())),
                     Cell::own(since.map(|it| ago(it, now_seconds())).unwrap_or_default()),
+                    lease::cell(it.lease_end_timestamp_seconds),
                 ]);
             }
+            table.drop_empty(5);
             table.write(out)?;
         }
         let processes = answer.processes.as_ref().unwrap_or(&answer.named);
@@ -279,6 +284,7 @@ fn holder(attachment: &AttachmentState, state: &State) -> Holder {
             .attached_timestamp_seconds
             .map(|attached| Times::here().text(Some(attached))),
         attached_timestamp_seconds: attachment.attached_timestamp_seconds,
+        lease_end_timestamp_seconds: state.lease_end(&attachment.eid),
     }
 }
 

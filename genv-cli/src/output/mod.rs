@@ -1,6 +1,6 @@
 //! How answers are printed: tables for people, CSV and JSON for programs.
 //!
-//! What users chose, such as the name of an environment, may be anything that somebody wrote to the state files. A
+//! What users chose, such as the name of an environment, may be any text, since every user may write to the state files. A
 //! table shows it so that it cannot play tricks on a terminal; CSV and JSON have it as it is, as genv 1.4.3
 //! prints it (whose CSV has no quotes: columns that users fill are best asked for one at a time).
 

@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::harmless;
 
-/// How many characters of a text from somebody a table shows.
+/// The number of characters that a table shows of a text from a file.
 const MOST_SHOWN_CHARACTERS: usize = 60;
 
 /// Between two columns.
@@ -43,7 +43,7 @@ impl Cell {
         }
     }
 
-    /// A text that somebody else chose.
+    /// A text that this program did not choose.
     pub(crate) fn foreign(text: &str) -> Self {
         Self::own(shortened(&harmless(text), MOST_SHOWN_CHARACTERS))
     }
@@ -73,14 +73,14 @@ impl Cell {
 /// Rows of fields under names, aligned.
 #[derive(Debug)]
 pub(crate) struct Table {
-    header: Option<&'static [&'static str]>,
+    header: Option<Vec<&'static str>>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
-    pub(crate) fn new(header: &'static [&'static str]) -> Self {
+    pub(crate) fn new(header: &[&'static str]) -> Self {
         Self {
-            header: Some(header),
+            header: Some(header.to_vec()),
             rows: Vec::new(),
         }
     }
@@ -95,12 +95,28 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// Leaves out a column without a text.
+    pub(crate) fn drop_empty(&mut self, column: usize) {
+        if self.rows.iter().all(|cells| cells[column].text.is_empty()) {
+            if let Some(names) = &mut self.header {
+                names.remove(column);
+            }
+            for cells in &mut self.rows {
+                cells.remove(column);
+            }
+        }
+    }
+
     /// Shortens the texts of these columns, those of the widest column first, until each line fits `width`. Names of
     /// columns are not shortened.
     pub(crate) fn fit(&mut self, columns: &[usize], width: usize) {
         let mut widths = self.widths();
         let line = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-        let least = |column: usize| self.header.map_or(LEAST_WIDTH, |it| it[column].width());
+        let least = |column: usize| {
+            self.header
+                .as_ref()
+                .map_or(LEAST_WIDTH, |it| it[column].width())
+        };
         for _ in width..line {
             let columns = columns.iter().filter(|it| widths[**it] > least(**it));
             let Some(widest) = columns.max_by_key(|it| widths[**it]) else {
@@ -117,7 +133,7 @@ impl Table {
 
     /// The widths of the columns.
     fn widths(&self) -> Vec<usize> {
-        let names = self.header.unwrap_or_default();
+        let names = self.header.as_deref().unwrap_or_default();
         let mut widths: Vec<usize> = names.iter().map(|name| name.width()).collect();
         for cells in &self.rows {
             widths.resize(widths.len().max(cells.len()), 0);
@@ -131,7 +147,7 @@ impl Table {
     /// Writes the table, without spaces at the ends of lines.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let first = self.rows.first();
-        let names = self.header.map(|names| {
+        let names = self.header.as_ref().map(|names| {
             let cells = names.iter().enumerate().map(|(column, name)| Cell {
                 is_right_aligned: first.is_some_and(|it| it[column].is_right_aligned),
                 ..Cell::own(*name).style(HEADER)

@@ -203,19 +203,17 @@ impl Caller {
     ) -> Result<(), CallerError> {
         let read = |name: &str| env::var_os(name);
         let mut changes = variables::show(read, environment, shims::folder(), occasion);
-        changes.push(Change::Watch(
-            self.watched(variables::path_folder(&changes)),
-        ));
+        changes.push(Change::Watch(self.watched(variables::watched(&changes))));
         self.hand_over(&changes)
     }
 
     /// The words for its prompt's next comparisons; none if comparing is not possible.
-    fn watched(&self, folder: OsString) -> Vec<OsString> {
+    fn watched(&self, [folder, reminder]: [OsString; 2]) -> Vec<OsString> {
         let Some(watch) = self.watch.as_ref().filter(|it| it.keep().is_ok()) else {
             return Vec::new();
         };
         let mut words: Vec<OsString> = watch.paths().collect();
-        words.insert(1, folder);
+        words.splice(1..1, [folder, reminder]);
         words
     }
 
@@ -254,13 +252,13 @@ mod tests {
 
     #[test]
     fn a_call_names_shell_pid_and_kind() {
-        let caller = Caller::parse("2 zsh 42 interactive".into()).unwrap();
+        let caller = Caller::parse("3 zsh 42 interactive".into()).unwrap();
         assert_eq!(
             (caller.shell, caller.pid(), caller.interactive()),
             (Shell::Zsh, 42, true)
         );
         assert!(
-            !Caller::parse("2 bash 42 script".into())
+            !Caller::parse("3 bash 42 script".into())
                 .unwrap()
                 .interactive()
         );
@@ -271,9 +269,9 @@ mod tests {
         for text in [
             "1 fish 42 interactive",
             "0 fish 1 script",
-            "2 fish x script",
-            "2 fish 3",
-            "2 fish 42 interactive more",
+            "3 fish x script",
+            "3 fish 3",
+            "3 fish 42 interactive more",
         ] {
             let error = Caller::parse(text.into()).unwrap_err();
             assert!(

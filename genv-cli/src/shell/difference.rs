@@ -11,6 +11,7 @@ pub(crate) const REPLACED: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVIC
 
 const PATH: &str = "PATH";
 const SHOWN: &str = "SHOWN";
+const LEASE: &str = "LEASE";
 const PROMPT: &str = "PROMPT";
 
 /// What entering an environment changed.
@@ -24,6 +25,8 @@ pub(crate) struct Difference {
     pub(crate) prompt: bool,
     /// The last value that genv gave `CUDA_VISIBLE_DEVICES`: any other value is the user's.
     pub(crate) shown: Option<OsString>,
+    /// The given [reminders](super::reminder) of the lease.
+    pub(crate) reminders: Option<OsString>,
 }
 
 impl Difference {
@@ -45,6 +48,9 @@ impl Difference {
         if let Some(shown) = &self.shown {
             words.push(format!("{SHOWN}={}", escape(shown)));
         }
+        if let Some(reminders) = &self.reminders {
+            words.push(format!("{LEASE}={}", escape(reminders)));
+        }
         words.join(" ")
     }
 
@@ -63,6 +69,8 @@ impl Difference {
                 difference.prompt = true;
             } else if name == SHOWN.as_bytes() {
                 difference.shown = value;
+            } else if name == LEASE.as_bytes() {
+                difference.reminders = value;
             }
         }
         difference
@@ -119,8 +127,9 @@ mod tests {
             path_entry in proptest::option::of(bytes()),
             prompt: bool,
             shown in proptest::option::of(bytes()),
+            reminders in proptest::option::of(bytes()),
         ) {
-            let difference = Difference { replaced, path_entry, prompt, shown };
+            let difference = Difference { replaced, path_entry, prompt, shown, reminders };
             prop_assert_eq!(Difference::decode(OsStr::new(&difference.encode())), difference);
         }
 

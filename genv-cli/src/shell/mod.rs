@@ -20,14 +20,17 @@
 //!   function's template defines. Nothing else: the content of a value cannot run (`quote`).
 //!
 //! Before each prompt within an environment the shell compares files with a stamp (`watch`), and calls
-//! `genv shell --prompt` if a file is newer. Otherwise it starts no program.
+//! `genv shell --prompt` if a file is newer, or if the time of a reminder has come (`reminder`). Otherwise it starts no
+//! program.
 
 mod caller;
 mod child;
 mod detect;
 mod difference;
+mod direnv;
 mod news;
 mod quote;
+mod reminder;
 mod resume;
 mod shims;
 mod template;
@@ -37,13 +40,14 @@ mod watch;
 pub(crate) use caller::{Caller, CallerError, advice, called_by_genv_1, is_function_waiting};
 pub(crate) use child::enter_child;
 pub(crate) use detect::{Detected, detect};
+pub(crate) use direnv::is_evaluating as is_envrc;
 pub(crate) use resume::{ResumeError, Resumed, Wish, resume};
 pub(crate) use shims::folder as shims_folder;
 pub(crate) use template::{deinit, init};
 pub(crate) use variables::{ShellEnvironment, visible};
 
 /// Version of the protocol. A function of another version is refused: its shell has to be set up again.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// A shell that genv can be set up in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,15 +7,17 @@ use genv_core::proc::own_uid;
 use genv_core::state::{ConfirmedChange, MemberId, State, StateStore, StoreError, read_confirmed};
 
 use super::news::News;
-use super::variables::{Occasion, shown_devices, users_devices};
+use super::reminder::Reminders;
+use super::variables::{Occasion, reminders, shown_devices, users_devices};
 use super::{Caller, CallerError};
 use crate::own_environment::{Shown, check_member};
 
 /// What became of the environment that a shell's variables name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resumed {
-    /// The shell shows the present environment. The text, for a prompt only, names the changes of its devices.
-    Shown(Option<String>),
+    /// The shell shows the present environment. The texts, for a prompt only, name the changes of its devices and the end of
+    /// its lease.
+    Shown(Vec<String>),
     /// The shell showed an environment that it cannot be in, and shows none now. The text gives the reason.
     Left(String),
     /// Nothing to do: the shell is in no environment, or in a container whose environment it cannot join.
@@ -93,16 +95,18 @@ pub(crate) fn resume(
                 users: users_devices(variable),
                 now: &shown.devices,
             };
-            let line = news.line();
+            let due = shown.lease_end.map(Reminders::due);
+            let reminder = due.and_then(|due| due.line(reminders(variable), &eid));
+            let lines = news.line().into_iter().chain(reminder).collect();
             caller.show(&shown.for_shell(), Occasion::Prompt)?;
-            Ok(Resumed::Shown(line))
+            Ok(Resumed::Shown(lines))
         }
         Ok((shown, _)) => {
             caller.refresh(&shown.for_shell())?;
-            Ok(Resumed::Shown(None))
+            Ok(Resumed::Shown(Vec::new()))
         }
         Err(_) if wish == Wish::Prompt && !has_ended(store.path(), &eid) => {
-            Ok(Resumed::Shown(Some(disputed(&eid))))
+            Ok(Resumed::Shown(vec![disputed(&eid)]))
         }
         Err(why) => {
             caller.leave()?;

@@ -8,6 +8,7 @@ use genv_core::model::MemoryAmount;
 use super::Shell;
 use super::difference::{self, Difference};
 use super::quote::quote;
+use super::reminder::Reminders;
 
 /// The environment that a shell is in, as its variables tell it.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct ShellEnvironment<'a> {
     pub(crate) gpu_memory: Option<MemoryAmount>,
     /// Indices of the attached devices.
     pub(crate) devices: &'a [u32],
+    /// The end of its lease, Unix time.
+    pub(crate) lease_end: Option<f64>,
 }
 
 /// A change of the calling shell.
@@ -32,7 +35,8 @@ pub(crate) enum Change {
     Unset(&'static str),
     /// Show or hide the environment in the prompt.
     Prompt(bool),
-    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), and files. Empty: stop comparing.
+    /// Compare before each prompt: a stamp, a folder of PATH (or nothing), the time of a reminder (or nothing), and files.
+    /// Empty: stop comparing.
     Watch(Vec<OsString>),
 }
 
@@ -118,6 +122,14 @@ pub(crate) fn show(
             kept.path_entry = Some(entry);
         }
     }
+    let given = kept.reminders.as_deref().and_then(Reminders::decode);
+    kept.reminders = environment.lease_end.map(|end| {
+        let due = Reminders::due(end);
+        // A command of the user leaves it to the next prompt to remind of a lease that the shell knows.
+        let given = given.filter(|it| it.end_seconds == due.end_seconds);
+        let given = given.filter(|_| occasion != Occasion::Prompt);
+        given.unwrap_or(due).encode()
+    });
     set(difference::VARIABLE, Some(kept.encode().into()));
     changes.push(Change::Prompt(kept.prompt));
     changes
@@ -135,14 +147,24 @@ pub(crate) fn users_devices(variable: impl Fn(&str) -> Option<OsString>) -> Opti
     (now != shown).then_some(now)
 }
 
-/// The folder that was put in front of PATH.
-pub(crate) fn path_folder(changes: &[Change]) -> OsString {
-    let restore = changes.iter().find_map(|change| match change {
-        Change::Set(difference::VARIABLE, value) => Some(value),
-        _ => None,
-    });
-    let entry = restore.and_then(|text| Difference::decode(text).path_entry);
-    entry.unwrap_or_default()
+/// The reminders of its lease that a shell has given.
+pub(super) fn reminders(variable: impl Fn(&str) -> Option<OsString>) -> Option<Reminders> {
+    let text = Difference::decode(&variable(difference::VARIABLE)?).reminders?;
+    Reminders::decode(&text)
+}
+
+/// The folder that was put in front of PATH, and the time of the next reminder, by these changes.
+pub(super) fn watched(changes: &[Change]) -> [OsString; 2] {
+    let kept = |name: &str| {
+        changes.iter().find_map(|change| match change {
+            Change::Set(known, value) if *known == name => Some(value.clone()),
+            _ => None,
+        })
+    };
+    let entry = kept(difference::VARIABLE).and_then(|text| Difference::decode(&text).path_entry);
+    let next = reminders(kept).and_then(Reminders::next_uptime_seconds);
+    let next = next.map(|seconds| seconds.to_string().into());
+    [entry.unwrap_or_default(), next.unwrap_or_default()]
 }
 
 /// The changes with which a shell shows no environment any more.

@@ -17,7 +17,7 @@ pub(super) struct Facts {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     facts: HashMap<u32, Facts>,
-    lineage: HashMap<u32, Lineage>,
+    lineage: foldhash::HashMap<u32, Lineage>,
     pub(super) usernames: HashMap<u32, String>,
 }
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write, stdin, stdout};
 
 use anyhow::{Context, Result};
 use genv_core::model::MemoryAmount;
-use genv_core::state::allocate::{AttachRequest, DeviceUsage, Selection};
+use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{ChangeError, Configuration, MemberId, StateStore, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +23,9 @@ fn main() -> Result<()> {
     let [directory, eid, count, memory @ ..] = arguments.as_slice() else {
         anyhow::bail!("usage: state_client DIRECTORY EID COUNT [MEMORY]");
     };
-    let request = AttachRequest {
-        selection: Selection::Count(count.parse().context("COUNT is no number")?),
-        over_subscribe: false,
-        usage: DeviceUsage::default(),
-    };
+    let request = AttachRequest::new(Selection::Count(
+        count.parse().context("COUNT is no number")?,
+    ));
     let memory = memory
         .first()
         .map(|memory| MemoryAmount::from_person(memory));

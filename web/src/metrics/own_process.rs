@@ -30,20 +30,20 @@ impl OwnProcess {
     #[must_use]
     pub fn read() -> Self {
         // The kernel makes the file anew for each reader, with all interrupts; the start of this process stays the same.
-        static SYSTEM: LazyLock<String> =
-            LazyLock::new(|| fs::read_to_string("/proc/stat").unwrap_or_default());
+        static BOOT: LazyLock<Option<f64>> =
+            LazyLock::new(|| boot_seconds(&fs::read_to_string("/proc/stat").ok()?));
         let stat = fs::read("/proc/self/stat").unwrap_or_default();
         Self {
             open_fds: open_fds(),
             max_fds: getrlimit(Resource::Nofile)
                 .current
                 .map(|limit| limit as f64),
-            ..Self::from_stat(&String::from_utf8_lossy(&stat), &SYSTEM)
+            ..Self::from_stat(&String::from_utf8_lossy(&stat), *BOOT)
         }
     }
 
-    /// What the two `stat` files tell.
-    fn from_stat(own: &str, system: &str) -> Self {
+    /// What `/proc/self/stat` tells, and the time of the start since the machine was started at `boot`, Unix time.
+    fn from_stat(own: &str, boot: Option<f64>) -> Self {
         // The command's name is in parentheses and may hold anything; the fields after it are counted from 3.
         let fields: Vec<&str> = own
             .rsplit_once(')')
@@ -51,9 +51,6 @@ impl OwnProcess {
             .unwrap_or_default();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let ticks = clock_ticks_per_second() as f64;
-        let boot = system
-            .lines()
-            .find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
         Self {
             cpu_seconds: field(14)
                 .zip(field(15))
@@ -67,6 +64,12 @@ impl OwnProcess {
             ..Self::default()
         }
     }
+}
+
+/// When the machine was started, by `btime` of `/proc/stat`, Unix time.
+fn boot_seconds(stat: &str) -> Option<f64> {
+    let mut lines = stat.lines();
+    lines.find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// The number of open files: since Linux 6.2 the size of `/proc/self/fd` (proc_pid_fd(5)), before the number of its entries.
@@ -120,7 +123,7 @@ mod tests {
     fn a_command_name_with_spaces_and_parentheses_shifts_no_field() {
         let own = OwnProcess::from_stat(
             "7 (a) S 1 (x) R 1 2 3 4 5 6 7 8 9 10 200 100 13 14 15 16 4 18 5000 4096 3 21 22\n",
-            "cpu 1 2\nbtime 1000\n",
+            boot_seconds("cpu 1 2\nbtime 1000\n"),
         );
         let ticks = clock_ticks_per_second() as f64;
         assert_eq!(own.cpu_seconds, Some(300.0 / ticks));
@@ -132,6 +135,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_absent() {
-        assert_eq!(OwnProcess::from_stat("", ""), OwnProcess::default());
+        assert_eq!(
+            OwnProcess::from_stat("", boot_seconds("")),
+            OwnProcess::default()
+        );
     }
 }

@@ -117,9 +117,11 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         environments,
         devices,
         recorded: Default::default(),
+        queue: Vec::new(),
         kernels_not_found: Default::default(),
         incomplete: false,
         left_out: Default::default(),
+        leases: Default::default(),
         warnings: Vec::new(),
     }
 }

@@ -126,7 +126,7 @@ fn everything_that_is_asked_of_a_process_is_read() {
         parent: 0,
         uid: Some(1001),
     };
-    assert_eq!(table.lineage, HashMap::from([(42, lineage)]));
+    assert_eq!(table.lineage, [(42, lineage)].into_iter().collect());
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn the_running_kernel_tells_this_process_and_its_ancestors() {
 
 #[test]
 fn a_process_whose_parent_ended_is_shown_below_another_parent() {
-    // A parent that nobody waits for keeps its directory: then the child's `stat` shows the change.
+    // A zombie keeps its directory: then the child's `stat` shows the change.
     for (waited_for, reads) in [(true, 1), (false, CYCLES_BETWEEN_STATS)] {
         // The child ends with its input, also where this test fails.
         let script = "exec 3<&0; cat <&3 >/dev/null & echo $!; wait";

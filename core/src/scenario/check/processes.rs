@@ -53,6 +53,7 @@ impl Checker<'_> {
                     (None, Some(_)) => None,
                     (created, _) => Some(self.moment(created)),
                 },
+                lease_seconds: entry.lease.map(|lease| lease.0),
                 devices: indices,
                 pids: entry.pids.clone().unwrap_or_else(|| vec![shell]),
                 kernel_ids: entry.kernel_ids.clone(),

@@ -128,6 +128,7 @@ pub(super) struct EnvironmentEntry {
     pub(super) gpus: Option<u32>,
     pub(super) gpu_memory: Option<Amount>,
     pub(super) created: Option<Moment>,
+    pub(super) lease: Option<Span>,
     #[serde(default)]
     pub(super) devices: Vec<Located<Index>>,
     pub(super) pids: Option<Vec<u32>>,

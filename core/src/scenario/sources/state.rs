@@ -64,6 +64,16 @@ impl StateSource for SimulatedState {
                 })
                 .collect(),
             recorded: RecordedMembers::default(),
+            queue: Vec::new(),
+            leases: environments
+                .iter()
+                .filter_map(|(environment, created)| {
+                    Some((
+                        environment.eid.clone(),
+                        created + environment.lease_seconds?,
+                    ))
+                })
+                .collect(),
             kernels_not_found: BTreeMap::new(),
             incomplete: false,
             left_out: Arc::default(),

@@ -1,31 +1,23 @@
 //! Why devices are not assigned.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
+use super::DeviceKind;
 use crate::model::MemoryAmount;
-use crate::outside::OutsideUse;
+use crate::outside::{self, OutsideUse};
+use crate::proc::username;
+use crate::text::harmless;
+
+/// The number of environments that an error names.
+const MOST_NAMED: usize = 3;
 
 /// Why an environment does not get its devices. The attachments are unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AllocateError {
-    /// The machine has too few such devices.
-    #[error("cannot attach {}{}: {}", devices(*.needed), with(*.memory), not_enough(*.needed, *.available, *.large, *.total, .holders, .outside))]
-    NotEnough {
-        /// The number of requested devices.
-        needed: u32,
-        /// The number of available devices, with those that the environment has.
-        available: u32,
-        /// The number of devices with the requested memory, free or not.
-        large: u32,
-        /// The number of devices of the machine.
-        total: u32,
-        /// The requested memory on each device.
-        memory: Option<MemoryAmount>,
-        /// The attachments that keep devices from being available.
-        holders: Vec<Holder>,
-        /// The processes that alone keep devices from being available, without holding them.
-        outside: Vec<OutsideUse>,
-    },
+    /// The machine has too few such devices, or too few of them are free.
+    #[error(transparent)]
+    NotEnough(Box<Shortage>),
     /// There is no device with this index.
     #[error("there is no device {index}: {}", no_such_device(*.total))]
     NoSuchDevice {
@@ -65,8 +57,59 @@ impl AllocateError {
     #[must_use]
     pub fn outside(&self) -> &[OutsideUse] {
         match self {
-            Self::NotEnough { outside, .. } | Self::Used { outside, .. } => outside,
+            Self::NotEnough(shortage) => &shortage.outside,
+            Self::Used { outside, .. } => outside,
             Self::NoSuchDevice { .. } | Self::Held { .. } | Self::Lost { .. } => &[],
+        }
+    }
+}
+
+/// Too few devices of a kind. The display of some looks up users' names.
+#[derive(Clone, Debug, Default, PartialEq, thiserror::Error)]
+#[error("cannot attach {}{kind}{}: {}", devices(*.needed), with(*.memory), self.reason())]
+pub struct Shortage {
+    /// The number of requested devices.
+    pub needed: u32,
+    /// The requested kind.
+    pub kind: DeviceKind,
+    /// The number of available devices of the kind, with those that the environment has.
+    pub available: u32,
+    /// The number of devices of the kind with the requested memory, free or not.
+    pub large: u32,
+    /// The number of devices of the kind.
+    pub total: u32,
+    /// The devices of the machine, of all kinds.
+    pub models: Vec<ModelCount>,
+    /// The requested memory on each device.
+    pub memory: Option<MemoryAmount>,
+    /// The attachments that keep devices from being available.
+    pub holders: Vec<Holder>,
+    /// The processes that alone keep devices from being available, without holding them.
+    pub outside: Vec<OutsideUse>,
+}
+
+/// The devices of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelCount {
+    /// The name of the model; absent if it is not known.
+    pub name: Option<String>,
+    /// The memory of each device; absent if it is not known.
+    pub total_memory: Option<MemoryAmount>,
+    /// The number of devices.
+    pub devices: u32,
+}
+
+/// `2 NVIDIA A100-SXM4-40GB (40.0 GiB each)`
+impl fmt::Display for ModelCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = if self.devices == 1 { "" } else { " each" };
+        match &self.name {
+            Some(name) => write!(f, "{} {}", self.devices, harmless(name))?,
+            None => write!(f, "{} of a model that is not known", self.devices)?,
+        }
+        match self.total_memory {
+            Some(total) => write!(f, " ({}{each})", outside::memory(total.bytes())),
+            None => Ok(()),
         }
     }
 }
@@ -78,6 +121,8 @@ pub struct Holder {
     pub index: u32,
     /// The environment.
     pub eid: String,
+    /// The user of the environment, if the state lists the environment.
+    pub uid: Option<u32>,
     /// The reserved memory; absent: all memory.
     pub memory: Option<MemoryAmount>,
 }
@@ -126,68 +171,127 @@ fn used(outside: &[OutsideUse]) -> String {
     format!("{first}{more} {uses}")
 }
 
-fn not_enough(
-    needed: u32,
-    available: u32,
-    large: u32,
-    total: u32,
-    holders: &[Holder],
-    outside: &[OutsideUse],
-) -> String {
-    let environments: BTreeSet<&str> = holders.iter().map(|holder| holder.eid.as_str()).collect();
-    if total == 0 {
-        return "this machine has none. 'genv doctor' tells why".to_owned();
-    }
-    if total < needed {
-        return format!(
-            "this machine has {total}. Ask for {total} at most, by a flag or by 'genv config gpus {total}'"
-        );
-    }
-    if large < needed {
-        return format!(
-            "{large} of {total} have so much. Ask for less, by a flag or by 'genv config gpu-memory'"
-        );
-    }
-    if let Some(first) = outside.first() {
-        let index = first.gpu;
-        let on_first: Vec<OutsideUse> = outside
-            .iter()
-            .filter(|it| it.gpu == index)
-            .cloned()
-            .collect();
-        let on_others: BTreeSet<u32> = outside
-            .iter()
-            .map(|it| it.gpu)
-            .filter(|it| *it != index)
-            .collect();
-        let others = match on_others.len() {
-            0 => String::new(),
-            1 => ", and 1 more device is used so".to_owned(),
-            others => format!(", and {others} more devices are used so"),
+impl Shortage {
+    fn reason(&self) -> String {
+        let (needed, available, large, total) =
+            (self.needed, self.available, self.large, self.total);
+        let (such, is_any) = match self.kind.is_any() {
+            true => ("", true),
+            false => (" such devices", false),
         };
-        let held = match environments.len() {
-            0 => String::new(),
-            1 => "; one environment holds others".to_owned(),
-            environments => format!("; {environments} environments hold others"),
+        if self.models.is_empty() {
+            return "this machine has none. 'genv doctor' tells why".to_owned();
+        }
+        if total < needed && is_any {
+            return format!(
+                "this machine has {total}. Ask for {total} at most, by a flag or by 'genv config gpus {total}'"
+            );
+        }
+        if total < needed {
+            let models: Vec<String> = self.models.iter().map(ModelCount::to_string).collect();
+            let (has, ask) = match total {
+                0 => ("none".to_owned(), "ask for one of these".to_owned()),
+                _ => (
+                    total.to_string(),
+                    format!("ask for {total} at most, or for others"),
+                ),
+            };
+            let models = models.join(", ");
+            return format!("this machine has {has}. Its devices are {models}: {ask}");
+        }
+        if large < needed {
+            return format!(
+                "{large} of {total}{such} have so much. Ask for less, by a flag or by 'genv config gpu-memory'"
+            );
+        }
+        let environments: BTreeSet<&str> = self.holders.iter().map(|it| it.eid.as_str()).collect();
+        if let Some(first) = self.outside.first() {
+            let index = first.gpu;
+            let on_first = self.outside.iter().filter(|it| it.gpu == index);
+            let on_first: Vec<OutsideUse> = on_first.cloned().collect();
+            let on_others = self.outside.iter().map(|it| it.gpu);
+            let on_others: BTreeSet<u32> = on_others.filter(|it| *it != index).collect();
+            let others = match on_others.len() {
+                0 => String::new(),
+                1 => ", and 1 more device is used so".to_owned(),
+                others => format!(", and {others} more devices are used so"),
+            };
+            let held = match environments.len() {
+                0 => String::new(),
+                1 => "; one environment holds others".to_owned(),
+                environments => format!("; {environments} environments hold others"),
+            };
+            return format!(
+                "{available} of {total}{such} can be had. Device {index}: {}{others}{held}. {USED_REMEDY}",
+                used(&on_first)
+            );
+        }
+        let hold = match environments.len() {
+            0 => {
+                return format!("{available} of {total}{such} can be had. 'genv free' tells which");
+            }
+            _ if !is_any => {
+                return format!(
+                    "{available} of {total}{such} can be had, and {}. 'genv devices' tells more, '--wait' waits",
+                    self.named_holders()
+                );
+            }
+            1 => "one environment holds".to_owned(),
+            environments => format!("{environments} environments hold"),
         };
-        return format!(
-            "{available} of {total} can be had. Device {index}: {}{others}{held}. {USED_REMEDY}",
-            used(&on_first)
-        );
+        let others = match total.saturating_sub(available) {
+            _ if total == 1 => "it",
+            1 => "the other",
+            _ => "the others",
+        };
+        format!(
+            "{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits"
+        )
     }
-    let hold = match environments.len() {
-        0 => return format!("{available} of {total} can be had. 'genv free' tells which"),
-        1 => "one environment holds".to_owned(),
-        environments => format!("{environments} environments hold"),
-    };
-    let others = match total.saturating_sub(available) {
-        _ if total == 1 => "it",
-        1 => "the other",
-        _ => "the others",
-    };
-    format!(
-        "{available} of {total} can be had, and {hold} {others}. 'genv devices' tells who, '--wait' waits"
-    )
+
+    /// `environment 12496 of bob holds devices 1, 3 and 4gi of device 2, environment 7 of eva holds device 5`
+    fn named_holders(&self) -> String {
+        let mut environments: Vec<(&Holder, Vec<u32>, Vec<String>)> = Vec::new();
+        for holder in &self.holders {
+            let known = environments
+                .iter()
+                .position(|(it, ..)| it.eid == holder.eid);
+            let position = known.unwrap_or_else(|| {
+                environments.push((holder, Vec::new(), Vec::new()));
+                environments.len() - 1
+            });
+            let (_, whole, parts) = &mut environments[position];
+            match holder.memory {
+                None => whole.push(holder.index),
+                Some(memory) => parts.push(format!("{memory} of device {}", holder.index)),
+            }
+        }
+        let named = environments.iter().take(MOST_NAMED);
+        let named = named.map(|(holder, whole, parts)| {
+            let user = holder
+                .uid
+                .map(|uid| format!(" of {}", harmless(&username(uid))));
+            let numbers: Vec<String> = whole.iter().map(u32::to_string).collect();
+            let whole = match numbers.len() {
+                0 => None,
+                1 => Some(format!("device {}", numbers[0])),
+                _ => Some(format!("devices {}", numbers.join(", "))),
+            };
+            let held: Vec<String> = whole.into_iter().chain(parts.iter().cloned()).collect();
+            format!(
+                "environment {}{} holds {}",
+                escaped(&holder.eid),
+                user.unwrap_or_default(),
+                held.join(" and ")
+            )
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        match environments.len().saturating_sub(MOST_NAMED) {
+            0 => named,
+            1 => format!("{named}, and 1 more environment holds others"),
+            more => format!("{named}, and {more} more environments hold others"),
+        }
+    }
 }
 
 fn held(index: u32, holders: &[Holder]) -> String {

@@ -28,11 +28,7 @@ fn devices(attached: &[&[&str]]) -> Vec<DeviceState> {
 }
 
 fn request(selection: Selection) -> AttachRequest {
-    AttachRequest {
-        selection,
-        over_subscribe: false,
-        usage: DeviceUsage::default(),
-    }
+    AttachRequest::new(selection)
 }
 
 fn count(count: u32) -> AttachRequest {
@@ -99,7 +95,7 @@ fn a_part_of_a_device_is_had_where_enough_memory_is_left() {
         "cannot attach 2 devices with 15gi of memory: 1 of 4 can be had, and 3 environments hold the others. 'genv devices' tells who, '--wait' waits"
     );
     assert_eq!(
-        chosen(&list, "17gi", &request(Selection::Index(0))).unwrap_err(),
+        chosen(&list, "17gi", &request(Selection::Indices([0].into()))).unwrap_err(),
         "cannot attach device 0 with 17gi of memory: it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
     let unknown = vec![DeviceState {
@@ -124,7 +120,7 @@ fn devices_without_processes_come_first_and_lost_ones_never() {
         chosen(&list, "", &request).unwrap_err(),
         "cannot attach 4 devices: 3 of 4 can be had. 'genv free' tells which"
     );
-    request.selection = Selection::Index(2);
+    request.selection = Selection::Indices([2].into());
     assert_eq!(
         chosen(&list, "", &request).unwrap_err(),
         "cannot attach device 2: it does not answer. See whether 'nvidia-smi' works"
@@ -166,7 +162,7 @@ fn what_others_use_and_do_not_hold_is_not_handed_out() {
              and does not hold it, and 1 more device is used so; one environment holds others. {remedy}"
         )
     );
-    request.selection = Selection::Index(1);
+    request.selection = Selection::Indices([1].into());
     request
         .usage
         .outside
@@ -195,7 +191,7 @@ fn an_environment_keeps_what_it_has_whoever_uses_it() {
     let mut request = count(2);
     request.usage.outside = outside(&[0]);
     assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1]));
-    request.selection = Selection::Index(0);
+    request.selection = Selection::Indices([0].into());
     assert_eq!(chosen(&list, "", &request), Ok(vec![0]));
 }
 
@@ -246,7 +242,7 @@ fn what_an_environment_has_is_kept_unless_it_does_not_suffice_any_more() {
 #[test]
 fn one_device_by_its_index_comes_beside_the_others() {
     let list = devices(&[&["me"], &["a"], &[], &["a:4gi", "b:1gi"]]);
-    let index = |index| request(Selection::Index(index));
+    let index = |index| request(Selection::Indices([index].into()));
     assert_eq!(chosen(&list, "", &index(2)), Ok(vec![0, 2]));
     assert_eq!(chosen(&list, "", &index(0)), Ok(vec![0]));
     assert_eq!(
@@ -254,7 +250,7 @@ fn one_device_by_its_index_comes_beside_the_others() {
         "cannot attach device 1: environment a holds it. 'genv who 1' tells more"
     );
     assert_eq!(
-        chosen(&list, "", &over(Selection::Index(1))),
+        chosen(&list, "", &over(Selection::Indices([1].into()))),
         Ok(vec![0, 1])
     );
     assert_eq!(chosen(&list, "11gi", &index(3)), Ok(vec![0, 3]));
@@ -266,6 +262,13 @@ fn one_device_by_its_index_comes_beside_the_others() {
         chosen(&list, "17gi", &index(2)).unwrap_err(),
         "cannot attach device 2 with 17gi of memory: it has not so much memory. Ask for less, by a flag or by 'genv config gpu-memory'"
     );
+    let both = request(Selection::Indices([2, 0].into()));
+    assert_eq!(chosen(&list, "", &both), Ok(vec![0, 2]));
+    let one_held = request(Selection::Indices([1, 2].into()));
+    assert_eq!(
+        chosen(&list, "", &one_held).unwrap_err(),
+        "cannot attach device 1: environment a holds it. 'genv who 1' tells more"
+    );
     assert_eq!(
         chosen(&list, "", &index(99)).unwrap_err(),
         "there is no device 99: this machine has devices 0 to 3. 'genv devices' lists them"
@@ -276,8 +279,110 @@ fn one_device_by_its_index_comes_beside_the_others() {
 fn an_eid_plays_no_tricks_on_a_terminal() {
     let list = devices(&[&["\u{1b}[2Jx\n"]]);
     assert_eq!(
-        chosen(&list, "", &request(Selection::Index(0))).unwrap_err(),
+        chosen(&list, "", &request(Selection::Indices([0].into()))).unwrap_err(),
         "cannot attach device 0: environment \\u{1b}[2Jx\\n holds it. 'genv who 0' tells more"
+    );
+}
+
+fn models<T: ToString>(names: &[T]) -> BTreeMap<u32, String> {
+    (0..).zip(names.iter().map(T::to_string)).collect()
+}
+
+const A100: &str = "NVIDIA A100-SXM4-40GB";
+const T4: &str = "Tesla T4";
+
+#[test]
+fn several_devices_are_of_one_model_if_one_has_enough() {
+    let list = devices(&[&[], &[], &[], &[], &[]]);
+    let mut request = count(2);
+    request.usage.models = models(&[T4, A100, A100, T4, A100]);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 3]));
+    // Those without processes come first.
+    request.usage.busy = [0].into();
+    assert_eq!(chosen(&list, "", &request), Ok(vec![1, 2]));
+    request.usage.busy.clear();
+    request.selection = Selection::Count(1);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0]));
+    request.selection = Selection::Count(3);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![1, 2, 4]));
+    request.selection = Selection::Count(4);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2, 3]));
+    // Where models are not known, the order of index decides.
+    request.usage.models.clear();
+    request.selection = Selection::Count(3);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2]));
+}
+
+#[test]
+fn more_devices_are_of_the_model_that_the_environment_has() {
+    let list = devices(&[&[], &["me"], &[], &[], &["a"]]);
+    let mut request = count(2);
+    request.usage.models = models(&[T4, A100, T4, A100, A100]);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![1, 3]));
+    request.selection = Selection::Count(3);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2]));
+}
+
+#[test]
+fn only_devices_of_the_requested_kind_are_taken_and_kept() {
+    let mut list = devices(&[&["me"], &[], &[], &[]]);
+    list[3].total_memory = Some(amount("80gi"));
+    let mut request = count(1);
+    request.usage.models = models(&[T4, T4, A100, "NVIDIA H100"]);
+    request.kind.types = vec!["a100".to_owned()];
+    assert_eq!(chosen(&list, "", &request), Ok(vec![2]));
+    request.kind.types.push("t4".to_owned());
+    request.selection = Selection::Count(3);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![0, 1, 2]));
+    request.kind = DeviceKind {
+        memory_at_least: Some(amount("80g")),
+        ..DeviceKind::default()
+    };
+    request.selection = Selection::Count(1);
+    assert_eq!(chosen(&list, "", &request), Ok(vec![3]));
+}
+
+#[test]
+fn too_few_devices_of_a_kind_are_told_with_their_holders() {
+    let list = devices(&[&["a"], &[], &["b:4gi"], &[], &["c"]]);
+    let mut request = count(2);
+    request.usage.models = models(&[A100, A100, A100, T4, T4]);
+    request.kind.types = vec!["a100".to_owned()];
+    let refused = |request: &AttachRequest| chosen(&list, "", request).unwrap_err();
+    assert_eq!(
+        refused(&request),
+        "cannot attach 2 devices of type 'a100': 1 of 3 such devices can be had, and environment a holds device 0, \
+         environment b holds 4gi of device 2. 'genv devices' tells more, '--wait' waits"
+    );
+    let all_held = devices(&[&["a"], &["a"], &["b:4gi"], &["c"], &["d"]]);
+    request.usage.models = models(&[A100, A100, A100, A100, A100]);
+    assert_eq!(
+        chosen(&all_held, "16gi", &request).unwrap_err(),
+        "cannot attach 2 devices of type 'a100' with 16gi of memory: 0 of 5 such devices can be had, and environment a holds \
+         devices 0, 1, environment b holds 4gi of device 2, environment c holds device 3, and 1 more environment holds \
+         others. 'genv devices' tells more, '--wait' waits"
+    );
+    request.usage.models = models(&[A100, A100, A100, T4, T4]);
+    request.usage.outside = outside(&[1]);
+    assert_eq!(
+        refused(&request),
+        "cannot attach 2 devices of type 'a100': 0 of 3 such devices can be had. Device 1: process 4712 of bob (2.0 GiB) \
+         uses it and does not hold it; 2 environments hold others. '--wait' waits until that ends, '--force' takes the \
+         device all the same"
+    );
+    request.selection = Selection::Count(4);
+    assert_eq!(
+        refused(&request),
+        "cannot attach 4 devices of type 'a100': this machine has 3. Its devices are 3 NVIDIA A100-SXM4-40GB (16.0 GiB \
+         each), 2 Tesla T4 (16.0 GiB each): ask for 3 at most, or for others"
+    );
+    request.kind.types = vec!["h100".to_owned()];
+    request.kind.memory_at_least = Some(amount("40g"));
+    request.selection = Selection::Count(1);
+    assert_eq!(
+        refused(&request),
+        "cannot attach 1 device of type 'h100' of 40g or more: this machine has none. Its devices are 3 NVIDIA \
+         A100-SXM4-40GB (16.0 GiB each), 2 Tesla T4 (16.0 GiB each): ask for one of these"
     );
 }
 
@@ -290,6 +395,7 @@ struct Step {
     busy: BTreeSet<u32>,
     own: BTreeSet<u32>,
     lost: BTreeSet<u32>,
+    models: Vec<String>,
 }
 
 prop_compose! {
@@ -298,13 +404,14 @@ prop_compose! {
         memory in option::of(1..20_u64),
         selection in prop_oneof![
             (0..6_u32).prop_map(Selection::Count),
-            (0..6_u32).prop_map(Selection::Index),
+            proptest::collection::btree_set(0..6_u32, 1..3).prop_map(Selection::Indices),
         ],
         busy in proptest::collection::btree_set(0..5_u32, 0..3),
         own in proptest::collection::btree_set(0..5_u32, 0..3),
         lost in proptest::collection::btree_set(0..5_u32, 0..2),
+        models in proptest::collection::vec("[ab]", 0..5),
     ) -> Step {
-        Step { environment, memory, selection, busy, own, lost }
+        Step { environment, memory, selection, busy, own, lost, models }
     }
 }
 
@@ -325,9 +432,14 @@ proptest! {
                 step.memory.map(|gibibytes| MemoryAmount::mebibytes(gibibytes << 10)),
             );
             let request = AttachRequest {
-                selection: step.selection,
-                over_subscribe: false,
-                usage: DeviceUsage { busy: step.busy, own: step.own, lost: step.lost.clone(), ..DeviceUsage::default() },
+                usage: DeviceUsage {
+                    busy: step.busy,
+                    own: step.own,
+                    lost: step.lost.clone(),
+                    models: models(&step.models),
+                    ..DeviceUsage::default()
+                },
+                ..AttachRequest::new(step.selection.clone())
             };
             let before = state.clone();
             let had = state.attached(&eid);
@@ -339,14 +451,14 @@ proptest! {
                             prop_assert_eq!(indices.len(), usize::try_from(count).unwrap());
                             prop_assert!(indices.iter().all(|index| !step.lost.contains(index)));
                         }
-                        Selection::Index(index) => {
-                            prop_assert!(indices.contains(&index));
+                        Selection::Indices(wanted) => {
+                            prop_assert!(wanted.iter().all(|index| indices.contains(index)));
                             prop_assert!(had.iter().all(|index| indices.contains(index)));
                         }
                     }
                 }
                 Err(_) => {
-                    let requested = state.requested;
+                    let requested = state.requested.clone();
                     prop_assert_eq!(&state, &crate::state::EditableState { requested, ..before });
                 }
             }

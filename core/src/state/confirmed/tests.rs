@@ -1,4 +1,4 @@
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-use super::allocate::{DeviceUsage, Selection};
+use super::allocate::Selection;
 use super::*;
 
 /// A machine with GPUs of so many MiB.
@@ -12,6 +12,7 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         visible: Visible::new(),
         jobs: HashSet::new(),
         known: KnownEnvironments::new(),
+        leases: Leases::new(),
         devices_known: false,
         requested: None,
         now_seconds: 1000.5,
@@ -36,11 +37,7 @@ pub(in crate::state) fn configure(
 }
 
 fn attach(state: &mut EditableState, eid: &str, selection: Selection) -> Vec<u32> {
-    let request = AttachRequest {
-        selection,
-        over_subscribe: false,
-        usage: DeviceUsage::default(),
-    };
+    let request = AttachRequest::new(selection);
     state.attach(eid, &request).unwrap()
 }
 
@@ -78,9 +75,8 @@ fn an_environment_ends_with_its_last_member_and_its_devices_become_free() {
 fn what_is_asked_of_an_environment_that_does_not_exist_fails() {
     let mut state = machine(&[100]);
     let request = AttachRequest {
-        selection: Selection::Count(1),
         over_subscribe: true,
-        usage: DeviceUsage::default(),
+        ..AttachRequest::new(Selection::Count(1))
     };
     let error = state.attach("no\n", &request).unwrap_err();
     assert_eq!(
@@ -104,7 +100,7 @@ fn attaching_again_gives_every_device_the_amount_that_is_configured_now() {
     };
     configure(&mut state, "e", Some(MemoryAmount::mebibytes(5)));
     assert_eq!(amounts(&state), [None, None]);
-    attach(&mut state, "e", Selection::Index(1));
+    attach(&mut state, "e", Selection::Indices([1].into()));
     assert_eq!(amounts(&state), [None, Some("5mi".to_owned())]);
     attach(&mut state, "e", Selection::Count(2));
     assert_eq!(

@@ -1,5 +1,3 @@
-use std::collections::HashMap;
-
 use super::*;
 use crate::proc::Below;
 
@@ -131,7 +129,7 @@ fn table(looker: Looker, processes: &[Process]) -> ProcessTable {
         }
     }
     let sees_all = !matches!(looker, Looker::UserWithHidepid);
-    table.below = Below::seen(sees_all.then(|| HashMap::from([(PID, below)])));
+    table.below = Below::seen(sees_all.then(|| [(PID, below)].into_iter().collect()));
     table
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::super::allocate::DeviceKind;
 use super::*;
 
 /// A process that holds a lock (fcntl(2)) on a file with this mode, until the process is killed.
@@ -62,14 +63,29 @@ fn the_request_is_that_of_the_file_whatever_its_user_wrote() {
         request(File::open(&path).unwrap())
     };
     let memory = MemoryAmount::from_person("4g").unwrap();
+    let of_kind = AttachRequest {
+        kind: DeviceKind {
+            types: vec!["a100".to_owned(), "rtx 4090".to_owned()],
+            memory_at_least: Some(memory),
+        },
+        ..AttachRequest::new(Selection::Count(2))
+    };
     for request in [
-        RequestedDevices::new(Selection::Count(2), Some(memory)),
-        RequestedDevices::new(Selection::Index(3), None),
+        RequestedDevices::new(&AttachRequest::new(Selection::Count(2)), Some(memory)),
+        RequestedDevices::new(&AttachRequest::new(Selection::Indices([3].into())), None),
+        RequestedDevices::new(&AttachRequest::new(Selection::Indices([2, 3].into())), None),
+        RequestedDevices::new(&of_kind, None),
     ] {
         let content = serde_json::to_string(&request).unwrap();
         assert_eq!(read(&content), Some(request));
     }
     assert_eq!(read("{}"), Some(RequestedDevices::default()));
+    // Earlier versions know one index and no kinds.
+    let earlier = RequestedDevices {
+        index: Some(3),
+        ..RequestedDevices::default()
+    };
+    assert_eq!(read("{\"index\": 3}"), Some(earlier));
     let long = format!("{{\"gpus\": 1, \"x\": \"{}\"}}", "x".repeat(2000));
     for damaged in ["", "x", "{\"gpus\": -1}", "{\"gpus\": 1e99}", &long] {
         assert_eq!(read(damaged), None, "{damaged}");

@@ -129,6 +129,8 @@ pub(super) struct RuleEntry {
     #[serde(default, deserialize_with = "given")]
     pub(super) per: Option<Located<MemoryPer>>,
     #[serde(default, deserialize_with = "given")]
+    pub(super) leases: Option<Located<bool>>,
+    #[serde(default, deserialize_with = "given")]
     pub(super) below: Option<Located<Ratio>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) over: Option<Located<Span>>,

@@ -46,7 +46,8 @@ impl KindWord {
                 &["limit", "overrides", "scope"]
             }
             Self::MaxHostsPerUser => &["limit"],
-            Self::MaxProcessesPerEnvironment | Self::MaxAge => &["limit", "overrides"],
+            Self::MaxProcessesPerEnvironment => &["limit", "overrides"],
+            Self::MaxAge => &["limit", "overrides", "leases"],
             Self::MaxMemoryPerUser => &["limit", "overrides", "per", "scope"],
             Self::Idle => &["below", "over", "only_if"],
             Self::UnknownProcesses => &["over"],
@@ -108,6 +109,7 @@ impl RuleEntry {
             ),
             ("scope", self.scope.as_ref().map(|entry| entry.referenced)),
             ("per", self.per.as_ref().map(|entry| entry.referenced)),
+            ("leases", self.leases.as_ref().map(|entry| entry.referenced)),
             ("below", self.below.as_ref().map(|entry| entry.referenced)),
             ("over", self.over.as_ref().map(|entry| entry.referenced)),
             (

@@ -244,9 +244,17 @@ impl Resolver<'_> {
                     scope,
                 }
             }
-            KindWord::MaxAge => RuleKind::MaxAge {
-                limits: limits(Unit::Time)?,
-            },
+            KindWord::MaxAge => {
+                let leases = entry.leases.as_ref().is_some_and(|leases| leases.value);
+                let is_unlimited = leases && entry.limit.is_none() && entry.overrides.is_none();
+                RuleKind::MaxAge {
+                    limits: match is_unlimited {
+                        true => Limits::none(),
+                        false => limits(Unit::Time)?,
+                    },
+                    leases,
+                }
+            }
             KindWord::Idle => self.idle(entry, interval)?,
             KindWord::UnknownProcesses => RuleKind::UnknownProcesses {
                 over: self.over(entry, interval)?,

@@ -39,6 +39,8 @@ rules:
   - {name: a, kind: non-env-processes, action: kill, for: 0s, warn: [], grace: 90s}
   - {name: b, kind: idle, action: detach, warn: [], processes: keep, when: {between: '22:00-06:00', outside: reset}}
   - {name: c, kind: max-age, limit: 36h, action: warn, match: {except_hosts: ['g[1-9]'], devices: [0, 1]}}
+  - {name: g, kind: max-age, leases: true, action: detach, warn: [5m]}
+  - {name: h, kind: max-age, limit: 12h, leases: true}
   - {name: d, kind: max-memory-per-user, limit: {users: {alice: 1500m}}, per: total, scope: all-hosts}
   - {name: f, kind: idle, action: kill, warn: []}
   - {name: e, kind: max-devices-per-user, limit: 1, match: {hosts: ['g[1-5]'], except_users: [alice, bob]}}
@@ -53,7 +55,7 @@ fn promise_11_check_fails_on_an_unknown_key_with_line_and_column() {
     let (printed, error) = checked("version: 1\nrules:\n  - {kind: idle, belov: 0.1}\n");
     assert_eq!(printed, "");
     insta::assert_snapshot!(error.unwrap(), @r"
-    enforcer.yaml:3:18: unknown field `belov`, expected one of name, kind, action, for, warn, undelivered, remember, grace, processes, limit, overrides, scope, per, below, over, only_if, match, when
+    enforcer.yaml:3:18: unknown field `belov`, expected one of name, kind, action, for, warn, undelivered, remember, grace, processes, limit, overrides, scope, per, leases, below, over, only_if, match, when
      2 | rules:
      3 |   - {kind: idle, belov: 0.1}
        |                  ^

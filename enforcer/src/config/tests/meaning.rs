@@ -141,7 +141,7 @@ fn the_contracts_example_means_what_it_says() {
         if limits.base.default == Some(80 << 30))
     );
     assert!(
-        matches!(&config.rules[8].kind, RuleKind::MaxAge { limits } if limits.base.default == Some(7 * 86_400))
+        matches!(&config.rules[8].kind, RuleKind::MaxAge { limits, .. } if limits.base.default == Some(7 * 86_400))
     );
     // The defaults lengthen no rule that measures a time of its own.
     assert_eq!(config.rules[8].for_duration, Duration::ZERO);

@@ -172,6 +172,7 @@ impl<'a> Facts<'a> {
             host,
             user,
             created_seconds: environment.created_timestamp_seconds,
+            lease_end_seconds: environment.lease_end_timestamp_seconds,
             attachments: first..self.attachments.len(),
             moved,
             uses: 0..0,
@@ -286,59 +287,67 @@ impl<'a> Facts<'a> {
         id
     }
 
+    /// Lists all by user, and uses also by environment; those of one by host and GPU.
     fn sort(&mut self) {
-        // All are listed by host.
-        let users = self.users.len();
-        let of_environments = self.environments.iter().map(|it| Some(it.user));
-        (self.environments_by_user, _) = by_group(users, of_environments);
-        let attachments = &self.attachments;
-        let of_attachments = attachments.iter().map(|it| Some(it.user));
-        (self.attachments_by_user, _) = by_group(users, of_attachments);
-        let place = |id: AttachmentId| (attachments[id].user, attachments[id].host);
-        let of_places = self
-            .attachments_by_user
-            .chunk_by_mut(|&a, &b| place(a) == place(b));
-        of_places.for_each(|ids| ids.sort_by_key(|&id| attachments[id].gpu));
+        let (hosts, users) = (self.hosts.len(), self.users.len());
+        let (environments, attachments) = (&self.environments, &self.attachments);
+        let of_environments = (0..environments.len()).map(|id| (id, Some(environments[id].user)));
+        let by_user = by_group(users, of_environments).0;
+        let place = |id: AttachmentId| (attachments[id].host, attachments[id].gpu);
+        let by_gpu = by_host_and_gpu(hosts, 0..attachments.len(), place);
+        let of_attachments = by_gpu.iter().map(|&id| (id, Some(attachments[id].user)));
+        self.attachments_by_user = by_group(users, of_attachments).0;
         let (processes, uses) = (&self.processes, &self.uses);
-        let of = |used: &UseFacts| &processes[used.process];
-        let gpu = |position: &usize| uses[*position].gpu;
-        (self.uses_by_user, _) = by_group(users, uses.iter().map(|it| of(it).user));
-        let place = |position: usize| (of(&uses[position]).user, of(&uses[position]).host);
-        let of_places = self
-            .uses_by_user
-            .chunk_by_mut(|&a, &b| place(a) == place(b));
-        of_places.for_each(|positions| positions.sort_by_key(gpu));
-        let of_uses = uses.iter().map(|it| of(it).environment);
-        let (mut by_environment, ends) = by_group(self.environments.len(), of_uses);
+        let of = |position: usize| &processes[uses[position].process];
+        let place = |position: usize| (of(position).host, uses[position].gpu);
+        let by_gpu = by_host_and_gpu(hosts, 0..uses.len(), place);
+        let of_uses = by_gpu.iter().map(|&it| (it, of(it).user));
+        self.uses_by_user = by_group(users, of_uses).0;
+        let of_uses = by_gpu.iter().map(|&it| (it, of(it).environment));
+        let (by_environment, ends) = by_group(environments.len(), of_uses);
+        self.uses_by_environment = by_environment;
+        self.environments_by_user = by_user;
         let mut first = 0;
         for (environment, end) in self.environments.iter_mut().zip(ends) {
             environment.uses = first..end;
-            by_environment[first..end].sort_by_key(gpu);
             first = end;
         }
-        self.uses_by_environment = by_environment;
     }
 }
 
-/// The positions of items by their group, those of one group in their order, and the end of each group among the
-/// positions. An item without a group is left out.
-fn by_group(
+/// Positions in the order of hosts and GPUs, those of one GPU in their order.
+pub(super) fn by_host_and_gpu(
+    hosts: usize,
+    positions: impl Iterator<Item = usize> + Clone,
+    place: impl Fn(usize) -> (HostId, u32),
+) -> Vec<usize> {
+    let mut gpus: Vec<u32> = positions.clone().map(|it| place(it).1).collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let of_gpus = positions.map(|it| (it, gpus.binary_search(&place(it).1).ok()));
+    let by_gpu = by_group(gpus.len(), of_gpus).0;
+    let of_hosts = by_gpu.iter().map(|&it| (it, Some(place(it).0)));
+    by_group(hosts, of_hosts).0
+}
+
+/// Positions by their group, those of one group in their order, and the end of each group among them. A position without
+/// a group is left out.
+pub(super) fn by_group(
     groups: usize,
-    of: impl Iterator<Item = Option<usize>> + Clone,
+    of: impl Iterator<Item = (usize, Option<usize>)> + Clone,
 ) -> (Vec<usize>, Vec<usize>) {
+    let of = of.filter_map(|(position, group)| Some((position, group?)));
     let mut ends = vec![0; groups];
-    of.clone().flatten().for_each(|group| ends[group] += 1);
+    of.clone().for_each(|(_, group)| ends[group] += 1);
     let mut number = 0;
     for end in &mut ends {
-        // A group begins where the one before it ends, and ends there until its items are put in.
+        // A group begins where the one before it ends, and ends there until its positions are put in.
         number += std::mem::replace(end, number);
     }
     let mut positions = vec![0; number];
-    for (position, group) in of.enumerate() {
-        if let Some(group) = group {
-            positions[ends[group]] = position;
-            ends[group] += 1;
-        }
+    for (position, group) in of {
+        positions[ends[group]] = position;
+        ends[group] += 1;
     }
     (positions, ends)
 }

@@ -162,6 +162,8 @@ pub(super) struct EnvironmentFacts<'a> {
     pub(super) user: UserId,
     /// Unix time by the clock of its host.
     pub(super) created_seconds: Option<f64>,
+    /// The end of its lease, Unix time by the clock of its host.
+    pub(super) lease_end_seconds: Option<f64>,
     pub(super) attachments: Range<AttachmentId>,
     /// Whether the environment attached an index while another GPU was there. The environment's GPUs are not known
     /// then.
@@ -300,6 +302,21 @@ impl<'a> Facts<'a> {
         self.uses_by_environment[range]
             .iter()
             .map(|&position| &self.uses[position])
+    }
+
+    /// What the processes of an environment use of a GPU.
+    pub(super) fn uses_on(
+        &self,
+        environment: EnvironmentId,
+        gpu: u32,
+    ) -> impl Iterator<Item = &UseFacts> {
+        let all = &self.uses_by_environment[self.environments[environment].uses.clone()];
+        let of = |position: &usize| self.uses[*position].gpu;
+        let first = all.partition_point(|position| of(position) < gpu);
+        all[first..]
+            .iter()
+            .map(|&position| &self.uses[position])
+            .take_while(move |used| used.gpu == gpu)
     }
 
     /// The devices that an environment is attached to.

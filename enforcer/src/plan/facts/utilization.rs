@@ -1,6 +1,7 @@
 //! How busy processes keep GPUs, beside those of other users.
 
-use super::{AttachmentFacts, Facts, UseFacts, UserId};
+use super::gather::{by_group, by_host_and_gpu};
+use super::{AttachmentFacts, Facts, HostId, UseFacts, UserId};
 
 impl UseFacts {
     /// Utilization as a part of the time that processes of other users left of the GPU. Absent if it was not measured.
@@ -32,11 +33,9 @@ impl Facts<'_> {
             return None;
         }
         let (mut own, mut others) = (0.0, None);
-        for used in self.uses_of(attachment.environment) {
-            if used.gpu == gpu {
-                own += used.utilization_ratio?;
-                others = Some(used.others_ratio);
-            }
+        for used in self.uses_on(attachment.environment, gpu) {
+            own += used.utilization_ratio?;
+            others = Some(used.others_ratio);
         }
         match others {
             Some(others) => of_what_is_left(own, others),
@@ -47,28 +46,28 @@ impl Facts<'_> {
 
     /// Fills in what processes of other users make of each GPU.
     pub(super) fn compare_users(&mut self) {
-        for host in &self.hosts {
-            let processes = &self.processes[host.processes.clone()];
-            let first = processes.first().map_or(0, |process| process.uses.start);
-            let end = processes.last().map_or(0, |process| process.uses.end);
-            let user = |used: &UseFacts| {
-                let process = &self.processes[used.process];
-                process.user.or(process.unknown_owner)
-            };
-            let uses = &mut self.uses[first..end];
-            let mut positions: Vec<(u32, Option<UserId>, usize)> = uses
-                .iter()
-                .enumerate()
-                .map(|(position, used)| (used.gpu, user(used), position))
-                .collect();
-            positions.sort_unstable();
-            for on_gpu in positions.chunk_by(|a, b| a.0 == b.0) {
-                let all = sum(uses, on_gpu).max(host.utilization_of(on_gpu[0].0));
-                for of_user in on_gpu.chunk_by(|a, b| a.1 == b.1) {
-                    if of_user.len() < on_gpu.len() {
-                        let rest = (all - sum(uses, of_user)).max(0.0);
-                        let of_user = of_user.iter().map(|(_, _, position)| *position);
-                        of_user.for_each(|position| uses[position].others_ratio = rest);
+        let (processes, uses) = (&self.processes, &mut self.uses);
+        let (hosts, users) = (self.hosts.len(), self.users.len());
+        let of_uses = uses.iter().map(|used| {
+            let process = &processes[used.process];
+            let user = process.user.or(process.unknown_owner);
+            // All without a user are one.
+            (process.host, used.gpu, user.unwrap_or(users))
+        });
+        let of_uses: Vec<(HostId, u32, UserId)> = of_uses.collect();
+        let user = |position: usize| of_uses[position].2;
+        let place = |position: usize| (of_uses[position].0, of_uses[position].1);
+        let of_users = (0..uses.len()).map(|it| (it, Some(user(it))));
+        let (by_user, _) = by_group(users + 1, of_users);
+        let positions = by_host_and_gpu(hosts, by_user.into_iter(), place);
+        for on_gpu in positions.chunk_by(|&a, &b| place(a) == place(b)) {
+            let (host, gpu) = place(on_gpu[0]);
+            let all = sum(uses, on_gpu).max(self.hosts[host].utilization_of(gpu));
+            for of_user in on_gpu.chunk_by(|&a, &b| user(a) == user(b)) {
+                if of_user.len() < on_gpu.len() {
+                    let rest = (all - sum(uses, of_user)).max(0.0);
+                    for &position in of_user {
+                        uses[position].others_ratio = rest;
                     }
                 }
             }
@@ -77,8 +76,7 @@ impl Facts<'_> {
 }
 
 /// Utilization by uses at these positions, as far as it was measured.
-fn sum(uses: &[UseFacts], positions: &[(u32, Option<UserId>, usize)]) -> f64 {
-    let ratios = positions.iter();
-    let ratios = ratios.map(|(_, _, position)| uses[*position].utilization_ratio);
+fn sum(uses: &[UseFacts], positions: &[usize]) -> f64 {
+    let ratios = positions.iter().map(|it| uses[*it].utilization_ratio);
     ratios.flatten().sum()
 }

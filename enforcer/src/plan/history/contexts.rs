@@ -95,8 +95,8 @@ impl History {
                 gpus: ByGpu::default(),
             };
             let known = host.contexts.entry(left.pid).or_insert_with(new);
-            known.gpus.entry(left.gpu).was_attached = true;
-            let works_on = known.gpus.entry(left.works_on);
+            known.gpus.entry(left.gpu, Default::default).was_attached = true;
+            let works_on = known.gpus.entry(left.works_on, Default::default);
             works_on.observe(Some(1.0), now_seconds);
         }
     }
@@ -162,7 +162,7 @@ impl ProcessContexts {
         };
         let attached = facts.attachments_of(environment);
         for used in uses {
-            let context = self.gpus.entry(used.gpu);
+            let context = self.gpus.entry(used.gpu, Default::default);
             let is_attached = attached.iter().any(|it| it.gpu == used.gpu);
             context.was_attached |= is_attached;
             let ratio = match is_attached {

@@ -1,7 +1,7 @@
 //! What was seen in a cycle.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{History, ViolationHistory};
 use crate::config::{Action, Rule};
@@ -172,21 +172,11 @@ impl History {
             return;
         }
 
-        let environments = &facts.environments[host.environments.clone()];
-        let state_is_known = freshness.state == Freshness::New && !host.state_is_damaged();
-        if state_is_known && !known.attachments.is_empty() {
-            let held: BTreeSet<(&str, u32)> = environments
-                .iter()
-                .flat_map(|environment| {
-                    let eid = environment.environment.eid.as_str();
-                    let attachments = &facts.attachments[environment.attachments.clone()];
-                    attachments
-                        .iter()
-                        .map(move |attachment| (eid, attachment.gpu))
-                })
-                .collect();
+        if freshness.state == Freshness::New && !host.state_is_damaged() {
             known.attachments.retain(|eid, gpus| {
-                gpus.retain(|gpu, _| held.contains(&(eid.as_str(), *gpu)));
+                let environment = facts.environment(host.hostname, eid);
+                let held = environment.map_or(&[][..], |id| facts.attachments_of(id));
+                gpus.retain(|gpu, _| held.iter().any(|it| it.gpu == *gpu));
                 !gpus.is_empty()
             });
         }

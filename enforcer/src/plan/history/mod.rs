@@ -1,7 +1,6 @@
 //! What a plan remembers: since when each violation is seen, which warnings were given, what was ended, refused or
 //! detached, and how busy each attachment was.
 
-mod by_gpu;
 mod contexts;
 mod evidence;
 mod follow;
@@ -22,8 +21,8 @@ use serde::{Deserialize, Serialize};
 
 use super::freshness::{LastRead, ObservedTime};
 use super::{Key, Subject};
+use crate::by_gpu::ByGpu;
 use crate::config::Rule;
-use by_gpu::ByGpu;
 pub(super) use contexts::ContextHistory;
 use evidence::About;
 pub(super) use follow::wants_new_round;

@@ -21,10 +21,7 @@ pub(super) fn findings(view: &View<'_, '_>) -> Vec<Finding> {
         let Some(capacity) = attachment.memory_bytes.or(environment.gpu_memory_bytes) else {
             continue;
         };
-        let uses = || {
-            let uses = facts.uses_of(attachment.environment);
-            uses.filter(|used| used.gpu == attachment.gpu)
-        };
+        let uses = || facts.uses_on(attachment.environment, attachment.gpu);
         let used = uses().fold(0_u64, |sum, used| sum.saturating_add(used.memory_bytes));
         if used <= capacity {
             continue;

@@ -63,7 +63,7 @@ impl Idle {
         let hostname = facts.hosts[attachment.host].hostname;
         let gpu = attachment.gpu;
         let over = words::duration(self.over.as_secs());
-        let mut uses = facts.uses_of(attachment.environment);
+        let mut uses = facts.uses_on(attachment.environment, gpu);
         let percent = words::percent(average.measured);
         let span = words::duration((self.over + average.gaps).as_secs());
         let used = if span == over {
@@ -71,7 +71,7 @@ impl Idle {
         } else {
             format!("used at {percent} in the {over} that were measured of the last {span}")
         };
-        let found = if uses.any(|used| used.gpu == gpu) {
+        let found = if uses.next().is_some() {
             format!("holds device {gpu}, {used}")
         } else {
             format!("holds device {gpu} without a process, {used}")
@@ -113,8 +113,8 @@ pub(in crate::plan) fn unmeasured<'a>(
 /// Whether a device is in use, and the driver does not measure the utilization.
 pub(in crate::plan) fn is_unmeasured(facts: &Facts<'_>, attachment: &AttachmentFacts) -> bool {
     let uses_unmeasured = || {
-        let mut uses = facts.uses_of(attachment.environment);
-        uses.any(|used| used.gpu == attachment.gpu && used.utilization_ratio.is_none())
+        let mut uses = facts.uses_on(attachment.environment, attachment.gpu);
+        uses.any(|used| used.utilization_ratio.is_none())
     };
     attachment.utilization_ratio.is_none() && uses_unmeasured()
 }

@@ -87,7 +87,7 @@ pub(super) fn findings(view: &View<'_, '_>, past: &Past<'_>, now_seconds: f64) -
         RuleKind::MaxMemoryPerUser { limits, per, scope } => {
             max_memory_per_user::findings(view, limits, *per, *scope)
         }
-        RuleKind::MaxAge { .. } => max_age::findings(view, &contexts, now_seconds),
+        RuleKind::MaxAge { leases, .. } => max_age::findings(view, &contexts, *leases, now_seconds),
         RuleKind::Idle {
             below,
             over,

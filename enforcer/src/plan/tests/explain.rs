@@ -248,7 +248,10 @@ fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
             per: MemoryPer::Total,
             scope: Scope::Host,
         },
-        RuleKind::MaxAge { limits: limit(60) },
+        RuleKind::MaxAge {
+            limits: limit(60),
+            leases: false,
+        },
     ];
     let lab = lab()
         .environment("gpu01", "e2", "alice")

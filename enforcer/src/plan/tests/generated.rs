@@ -184,6 +184,7 @@ fn kinds() -> impl Strategy<Value = RuleKind> {
         },
         8 => RuleKind::MaxAge {
             limits: times(limits, 1000),
+            leases: false,
         },
         9 => RuleKind::UnknownProcesses { over: seconds(20) },
         _ => RuleKind::Idle {

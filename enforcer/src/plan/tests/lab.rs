@@ -39,6 +39,7 @@ impl Lab {
             devices: (0..devices).map(device).collect(),
             environments: Vec::new(),
             processes: Vec::new(),
+            queue: Vec::new(),
             counters: Counters::default(),
         });
         Self {
@@ -76,6 +77,7 @@ impl Lab {
             created_timestamp_seconds: Some(NOON - 3600.0),
             gpus: None,
             gpu_memory_bytes: None,
+            lease_end_timestamp_seconds: None,
             oldest_member_started_timestamp_seconds: None,
             foreign_members: 0,
             members: Vec::new(),

@@ -196,6 +196,7 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
 fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_is_left() {
     let kind = RuleKind::MaxAge {
         limits: limit(1800),
+        leases: false,
     };
     let mut too_old = rule(kind, Action::Detach);
     too_old.selector.devices = Some([1].into());

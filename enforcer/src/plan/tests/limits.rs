@@ -204,6 +204,7 @@ fn more_memory_of_a_user() {
 fn environments_that_are_too_old_and_have_devices() {
     let kind = RuleKind::MaxAge {
         limits: limit(1800),
+        leases: false,
     };
     let mut lab = Lab::new(1, 2)
         .environment("gpu01", "new", "alice")
@@ -218,6 +219,45 @@ fn environments_that_are_too_old_and_have_devices() {
         detached(kind, &lab),
         ["alice: environment old is 1h old and has devices | 30m by default | old:0 (10), old:1"]
     );
+}
+
+#[test]
+fn environments_of_which_the_lease_has_ended() {
+    let kind = |limits| RuleKind::MaxAge {
+        limits,
+        leases: true,
+    };
+    let mut lab = Lab::new(1, 5);
+    for (gpu, eid) in (0..).zip(["ended", "goes-on", "none", "too-long", "unused"]) {
+        lab = lab.environment("gpu01", eid, "alice");
+        if eid != "unused" {
+            lab = lab.attach("gpu01", eid, gpu, 10.0);
+        }
+    }
+    let mut lease = |eid: &str, created: f64, end: f64| {
+        let environment = lab.eid("gpu01", eid);
+        environment.created_timestamp_seconds = Some(NOON + created);
+        environment.lease_end_timestamp_seconds = Some(NOON + end);
+    };
+    lease("ended", -600.0, -300.0);
+    lease("goes-on", -600.0, 0.0);
+    lease("too-long", -3600.0, 7200.0);
+    lease("unused", -600.0, -300.0);
+    let ended = "alice: the lease of environment ended ended 5m ago, and it has devices | devices until the end of the lease | ended:0";
+    assert_eq!(detached(kind(Limits::none()), &lab), [ended]);
+    assert_eq!(
+        detached(kind(limit(1800)), &lab),
+        [
+            ended,
+            "alice: environment none is 1h old and has devices | 30m by default | none:2",
+            "alice: environment too-long is 1h old and has devices; its lease is longer than the limit | 30m by default | too-long:3",
+        ]
+    );
+    let without = RuleKind::MaxAge {
+        limits: limit(7200),
+        leases: false,
+    };
+    assert_eq!(detached(without, &lab), [""; 0]);
 }
 
 #[test]

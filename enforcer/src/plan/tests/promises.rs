@@ -31,7 +31,10 @@ fn every_kind(action: Action) -> Vec<Rule> {
             per: MemoryPer::Device,
             scope,
         },
-        RuleKind::MaxAge { limits: limit(0) },
+        RuleKind::MaxAge {
+            limits: limit(0),
+            leases: false,
+        },
         RuleKind::Idle {
             below: 1.1,
             over: seconds(20),

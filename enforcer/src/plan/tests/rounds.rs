@@ -191,7 +191,10 @@ fn detaching_rules() -> Vec<Rule> {
         max_devices_per_user(0, scope),
         max_environments_per_user(0, scope),
         RuleKind::MaxHostsPerUser { limits: limit(0) },
-        RuleKind::MaxAge { limits: limit(60) },
+        RuleKind::MaxAge {
+            limits: limit(60),
+            leases: false,
+        },
         RuleKind::Idle {
             below: 0.05,
             over: seconds(20),

@@ -343,6 +343,7 @@ fn a_clock_that_is_off_by_hours_makes_a_host_neither_stale_nor_fresh_nor_its_env
     let max_age = |seconds| {
         let kind = RuleKind::MaxAge {
             limits: limit(seconds),
+            leases: false,
         };
         vec![rule(kind, Action::Detach)]
     };

@@ -68,7 +68,10 @@ fn an_environment_that_has_nothing_else_goes_before_her_own() {
 
 #[test]
 fn an_environment_that_is_taken_apart_ends_the_processes_that_it_would_end_without() {
-    let age = RuleKind::MaxAge { limits: limit(60) };
+    let age = RuleKind::MaxAge {
+        limits: limit(60),
+        leases: false,
+    };
     // Its process uses device 1 without an attachment of hers.
     let lab = Lab::new(1, 2).environment("gpu01", "e1", "alice").process(
         "gpu01",

@@ -95,6 +95,12 @@ fn every_action_ends_what_its_kind_forbids() {
         ),
         ("kind: max-age, limit: 30m", two_of_alice, "[]"),
         (
+            "kind: max-age, leases: true",
+            "[{eid: '1', user: alice, devices: [0], created: 30m, lease: 20m}, \
+              {eid: '2', user: alice, devices: [2], created: 20m}]",
+            "[]",
+        ),
+        (
             "kind: idle, over: 5m, match: {hosts: [a]}",
             one_of_alice,
             two_processes,

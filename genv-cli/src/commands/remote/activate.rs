@@ -1,10 +1,11 @@
 //! `genv remote activate`
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
-use genv_core::state::allocate::{AttachRequest, DeviceUsage, Selection, choose};
+use genv_core::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection, choose};
 use genv_core::state::{AttachmentState, DeviceState};
 use genv_core::text::harmless;
 use genv_remote::ask::Answer;
@@ -12,6 +13,7 @@ use genv_remote::{HostEntry, login_shell, protocol};
 
 use super::answers::{Answers, ask};
 use super::hosts::HostFlags;
+use crate::choice::KindFlags;
 use crate::commands::free::{processes, told};
 use crate::failure::Failure;
 use crate::machine::tell;
@@ -38,9 +40,8 @@ pub(super) struct Activate {
     #[arg(long, value_name = "N", value_parser = values::gpus, allow_negative_numbers = true)]
     gpus: Option<u32>,
 
-    /// What their model's name has in it, in whatever case: a100.
-    #[arg(long, value_name = "TEXT")]
-    gpu_type: Option<String>,
+    #[command(flatten)]
+    kind: KindFlags,
 
     /// How much memory of each it has, such as 4g, and share them. Without: whole devices.
     #[arg(long, value_name = "AMOUNT", value_parser = values::gpu_memory, allow_negative_numbers = true)]
@@ -79,7 +80,7 @@ impl Activate {
 
     /// How many devices are asked for.
     fn devices(&self) -> u32 {
-        let particular = self.gpu_type.is_some() || self.gpu_memory.is_some();
+        let particular = !self.kind.kind().is_any() || self.gpu_memory.is_some();
         self.gpus.unwrap_or(u32::from(particular))
     }
 
@@ -125,32 +126,36 @@ impl Activate {
                 .collect(),
         });
         let mut devices: Vec<DeviceState> = devices.collect();
+        let name = |index: &u32| gpus.get(index).and_then(|it| it.name.clone());
+        let named = gpus.keys().filter_map(|it| Some((*it, name(it)?)));
+        let busy = gpus.keys().copied().filter(is_used).collect();
+        let kind = self.kind.kind();
+        // As genv there will choose for a new environment: 1.x passes over memory and kind, and gives whole devices.
+        let (shared, kind_there, models) = match answer.answers_with {
+            protocol::Answers::Genv1 => (None, DeviceKind::default(), BTreeMap::new()),
+            _ => (self.gpu_memory, kind.clone(), named.collect()),
+        };
         let request = AttachRequest {
-            selection: Selection::Count(self.devices()),
-            over_subscribe: false,
+            kind: kind_there,
             usage: DeviceUsage {
-                busy: gpus.keys().copied().filter(is_used).collect(),
+                busy,
+                models,
                 ..DeviceUsage::default()
             },
+            ..AttachRequest::new(Selection::Count(self.devices()))
         };
-        // As genv there will choose for a new environment: 1.x passes over the memory and gives whole devices.
-        let shared = self
-            .gpu_memory
-            .filter(|_| answer.answers_with != protocol::Answers::Genv1);
         let choose = |devices: &[DeviceState]| choose(devices, "", shared, &request).ok();
         let given = choose(&devices)?;
         let is_wanted = |index: &u32| {
             gpus.get(index).is_some_and(|device| {
-                let name = device.name.as_deref();
                 let memory = device.measurements.memory;
-                let is_of_type = self.gpu_type.as_ref().is_none_or(|wanted| {
-                    name.is_some_and(|name| name.to_lowercase().contains(&wanted.to_lowercase()))
-                });
+                let total = memory.map(|it| MemoryAmount::from_bytes(it.total_bytes));
+                let is_of_kind = kind.accepts(device.name.as_deref(), total);
                 let is_large_enough = self
                     .gpu_memory
                     .zip(memory)
                     .is_none_or(|(wanted, memory)| wanted.bytes() <= memory.total_bytes);
-                is_of_type && is_large_enough
+                is_of_kind && is_large_enough
             })
         };
         if !given.iter().all(is_wanted) {
@@ -166,9 +171,7 @@ impl Activate {
 
     fn refused(&self, answers: &Answers, others: Option<&HostEntry>) -> Failure {
         let wanted = counted(self.devices() as usize, "free device");
-        let kind = self.gpu_type.as_ref().map_or_else(String::new, |kind| {
-            format!(" whose model is called '{}'", harmless(kind))
-        });
+        let kind = self.kind.kind();
         let memory = self.gpu_memory.map_or_else(String::new, |amount| {
             format!(" with {amount} of unclaimed memory")
         });
@@ -214,6 +217,13 @@ impl Activate {
         }
         if let Some(amount) = self.gpu_memory {
             variables.push(("GENV_PREACTIVATE_GPU_MEMORY", amount.to_string()));
+        }
+        let kind = self.kind.kind();
+        if !kind.types.is_empty() {
+            variables.push(("GENV_PREACTIVATE_GPU_TYPE", kind.types.join(",")));
+        }
+        if let Some(least) = kind.memory_at_least {
+            variables.push(("GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST", least.to_string()));
         }
         if let Some(name) = &self.name {
             variables.push(("GENV_PREACTIVATE_ENVIRONMENT_NAME", name.clone()));

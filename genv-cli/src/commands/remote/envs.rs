@@ -13,6 +13,7 @@ use super::devices::SummaryFlags;
 use super::hosts::HostFlags;
 use crate::ago::ago;
 use crate::commands::devices::indices;
+use crate::lease;
 use crate::output::{Cell, Format, Table, csv_line, print_csv, print_json, stdout};
 
 /// List the environments of all hosts.
@@ -39,6 +40,8 @@ struct OfEnvironment<'a> {
     username: &'a str,
     name: Option<&'a str>,
     created_timestamp_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_end_timestamp_seconds: Option<f64>,
     gpus: Option<u32>,
     gpu_memory: Option<String>,
     devices: Vec<u32>,
@@ -86,7 +89,7 @@ impl Envs {
             });
             print_csv("HOST,ID,USER,NAME,CREATED", !self.list.no_header, lines)?;
         } else {
-            let header = &["HOST", "ID", "USER", "NAME", "CREATED", "DEVICES"];
+            let header = &["HOST", "ID", "USER", "NAME", "CREATED", "UNTIL", "DEVICES"];
             let mut table = Table::new(header).header(!self.list.no_header);
             for (host, created, it) in &all {
                 table.row([
@@ -95,9 +98,11 @@ impl Envs {
                     Cell::foreign(&it.username),
                     Cell::foreign(it.name.as_deref().unwrap_or_default()),
                     Cell::own(created.clone()),
+                    lease::cell(it.lease_end_timestamp_seconds),
                     Cell::own(indices(&attached(it))),
                 ]);
             }
+            table.drop_empty(5);
             table.write(&mut stdout())?;
         }
         self.list.summarize(&format!(
@@ -116,6 +121,7 @@ fn of_host<'a>(host: &'a HostEntry, snapshot: &'a Snapshot) -> OfHost<'a> {
         username: &it.username,
         name: it.name.as_deref(),
         created_timestamp_seconds: it.created_timestamp_seconds,
+        lease_end_timestamp_seconds: it.lease_end_timestamp_seconds,
         gpus: it.gpus,
         gpu_memory: it
             .gpu_memory_bytes

@@ -76,18 +76,20 @@ function __genv_status
     return $argv[1]
 end
 
-# __genv_watch STAMP FOLDER FILE...: from now on each prompt compares the files with the stamp, and puts the folder back in
-# front of PATH, unless FOLDER is empty. Without arguments: stops both.
+# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and puts the folder back
+# in front of PATH, unless FOLDER is empty. From UPTIME on (/proc/uptime), unless it is empty, a prompt runs the program.
+# Without arguments: stops all of it.
 function __genv_watch
     if builtin test (builtin count $argv) = 0
         if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
             builtin set --global _OLD_VIRTUAL_PATH (__genv_without $__genv_folder $_OLD_VIRTUAL_PATH)
         end
-        builtin set --erase --global __genv_stamp __genv_folder __genv_files
+        builtin set --erase --global __genv_stamp __genv_folder __genv_uptime __genv_files
     else
         builtin set --global __genv_stamp $argv[1]
         builtin set --global __genv_folder $argv[2]
-        builtin set --global __genv_files $argv[3..]
+        builtin set --global __genv_uptime $argv[3]
+        builtin set --global __genv_files $argv[4..]
     end
 end
 
@@ -98,14 +100,22 @@ function __genv_without
     end
 end
 
-# Runs before each prompt. It starts a program only if a file is newer than the stamp.
+# Runs before each prompt. It starts a program only if a file is newer than the stamp, or it is time.
 function __genv_hook --on-event fish_prompt
     builtin set --local code $status
     if builtin set --query GENV_ENVIRONMENT_ID __genv_stamp
-        for file in $__genv_files
-            if builtin test $file -nt $__genv_stamp -o ! -e $__genv_stamp
-                __genv_call shell --prompt
-                break
+        if builtin test -n "$__genv_uptime"
+            and builtin read --local --delimiter . seconds rest </proc/uptime
+            and builtin test "$seconds" -ge "$__genv_uptime"
+            # Even if the program fails, it is not run before each prompt from now on.
+            builtin set --global __genv_uptime ''
+            __genv_call shell --prompt
+        else
+            for file in $__genv_files
+                if builtin test $file -nt $__genv_stamp -o ! -e $__genv_stamp
+                    __genv_call shell --prompt
+                    break
+                end
             end
         end
     end
@@ -137,11 +147,17 @@ function __genv_preactivate
     if builtin test -n "$GENV_PREACTIVATE_GPU_MEMORY"
         builtin set --append arguments "--gpu-memory=$GENV_PREACTIVATE_GPU_MEMORY"
     end
+    if builtin test -n "$GENV_PREACTIVATE_GPU_TYPE"
+        builtin set --append arguments "--gpu-type=$GENV_PREACTIVATE_GPU_TYPE"
+    end
+    if builtin test -n "$GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST"
+        builtin set --append arguments "--gpu-memory-at-least=$GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST"
+    end
     if builtin test -n "$GENV_PREACTIVATE_ENVIRONMENT_NAME"
         builtin set --append arguments "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     end
     # For this shell, not for those started from it.
-    builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_ENVIRONMENT_NAME
+    builtin set --erase GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_GPU_TYPE GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST GENV_PREACTIVATE_ENVIRONMENT_NAME
     if not builtin set --query GENV_ENVIRONMENT_ID
         __genv_call $arguments
     end

@@ -82,35 +82,43 @@ function __genv_prompt {
     fi
 }
 
-# __genv_watch STAMP FOLDER FILE...: from now on each prompt compares the files with the stamp, and puts the folder back in
-# front of PATH, unless FOLDER is empty. Without arguments: stops both.
+# __genv_watch STAMP FOLDER UPTIME FILE...: from now on each prompt compares the files with the stamp, and puts the folder back
+# in front of PATH, unless FOLDER is empty. From UPTIME on (/proc/uptime), unless it is empty, a prompt runs the program.
+# Without arguments: stops all of it.
 function __genv_watch {
     @zsh@ \builtin emulate -L zsh
     if [[ $# == 0 ]]; then
         if [[ -n ${__genv_folder-} && -n ${_OLD_VIRTUAL_PATH+set} ]]; then
             _OLD_VIRTUAL_PATH=${_OLD_VIRTUAL_PATH/"$__genv_folder:"/}
         fi
-        \builtin unset -v __genv_stamp __genv_folder __genv_files
+        \builtin unset -v __genv_stamp __genv_folder __genv_uptime __genv_files
         __genv_unhook
     else
-        __genv_stamp=$1 __genv_folder=$2
-        \builtin shift 2
+        __genv_stamp=$1 __genv_folder=$2 __genv_uptime=$3
+        \builtin shift 3
         __genv_files=("$@")
         __genv_rehook
     fi
 }
 
-# Runs before each prompt, after all other hooks. It starts a program only if a file is newer than the stamp.
+# Runs before each prompt, after all other hooks. It starts a program only if a file is newer than the stamp, or it is time.
 function __genv_hook {
-    \builtin local __genv_last=$? __genv_file __genv_rest
+    \builtin local __genv_last=$? __genv_file __genv_now __genv_rest
     @zsh@ \builtin emulate -L zsh
     if [[ -n ${GENV_ENVIRONMENT_ID+set} && -n ${__genv_stamp-} ]]; then
-        for __genv_file in "${__genv_files[@]}"; do
-            if [[ $__genv_file -nt $__genv_stamp || ! -e $__genv_stamp ]]; then
-                __genv_call shell --prompt || \builtin true
-                \builtin break
-            fi
-        done
+        if [[ -n $__genv_uptime ]] && IFS=. \builtin read -r __genv_now __genv_rest </proc/uptime &&
+            ((__genv_now >= __genv_uptime)); then
+            # Even if the program fails, it is not run before each prompt from now on.
+            __genv_uptime=''
+            __genv_call shell --prompt || \builtin true
+        else
+            for __genv_file in "${__genv_files[@]}"; do
+                if [[ $__genv_file -nt $__genv_stamp || ! -e $__genv_stamp ]]; then
+                    __genv_call shell --prompt || \builtin true
+                    \builtin break
+                fi
+            done
+        fi
     fi
     # The environment may have ended now.
     if [[ -n ${__genv_stamp-} ]]; then
@@ -194,11 +202,17 @@ function __genv_preactivate {
     if [[ -n ${GENV_PREACTIVATE_GPU_MEMORY-} ]]; then
         \builtin set -- "$@" "--gpu-memory=$GENV_PREACTIVATE_GPU_MEMORY"
     fi
+    if [[ -n ${GENV_PREACTIVATE_GPU_TYPE-} ]]; then
+        \builtin set -- "$@" "--gpu-type=$GENV_PREACTIVATE_GPU_TYPE"
+    fi
+    if [[ -n ${GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST-} ]]; then
+        \builtin set -- "$@" "--gpu-memory-at-least=$GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST"
+    fi
     if [[ -n ${GENV_PREACTIVATE_ENVIRONMENT_NAME-} ]]; then
         \builtin set -- "$@" "--name=$GENV_PREACTIVATE_ENVIRONMENT_NAME"
     fi
     # For this shell, not for those started from it.
-    \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_ENVIRONMENT_NAME
+    \builtin unset -v GENV_PREACTIVATE GENV_PREACTIVATE_PROMPT GENV_PREACTIVATE_GPUS GENV_PREACTIVATE_GPU_MEMORY GENV_PREACTIVATE_GPU_TYPE GENV_PREACTIVATE_GPU_MEMORY_AT_LEAST GENV_PREACTIVATE_ENVIRONMENT_NAME
     if [[ -z ${GENV_ENVIRONMENT_ID+set} ]]; then
         __genv_call "$@"
     fi

@@ -61,6 +61,7 @@ const DETACHED: ShellEnvironment<'_> = ShellEnvironment {
     gpus: None,
     gpu_memory: None,
     devices: &[],
+    lease_end: None,
 };
 
 fn attached() -> ShellEnvironment<'static> {
@@ -208,14 +209,14 @@ fn each_shell_is_spoken_to_in_its_language() {
         Change::Set("PATH", "/a b:/c".into()),
         Change::Unset("GENV_GPUS"),
         Change::Prompt(true),
-        Change::Watch(vec!["/s".into(), "".into(), "/it's".into()]),
+        Change::Watch(vec!["/s".into(), "".into(), "70".into(), "/it's".into()]),
     ];
     let code = |shell| String::from_utf8(code(shell, &changes)).unwrap();
     let posix = r"\builtin export GENV_ENVIRONMENT_NAME='it'\''s'
 \builtin export PATH='/a b:/c'
 \builtin unset -v GENV_GPUS
 __genv_prompt on
-__genv_watch '/s' '' '/it'\''s'
+__genv_watch '/s' '' '70' '/it'\''s'
 ";
     assert_eq!(code(Shell::Bash), posix);
     assert_eq!(code(Shell::Zsh), posix);
@@ -223,7 +224,7 @@ __genv_watch '/s' '' '/it'\''s'
 builtin set --global --export PATH '/a b' '/c'
 builtin set --query --global GENV_GPUS; and builtin set --erase --global GENV_GPUS
 __genv_prompt on
-__genv_watch '/s' '' '/it\'s'
+__genv_watch '/s' '' '70' '/it\'s'
 ";
     assert_eq!(code(Shell::Fish), fish);
 }

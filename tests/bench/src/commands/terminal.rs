@@ -1,4 +1,4 @@
-//! A terminal of 80 columns in which nobody reads.
+//! A terminal of 80 columns whose output is discarded.
 
 use std::fs::File;
 use std::io::{copy, sink};

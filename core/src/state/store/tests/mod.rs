@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::MemoryAmount;
-use crate::state::allocate::{AttachRequest, DeviceUsage, Selection};
+use crate::state::allocate::{AttachRequest, Selection};
 use crate::state::{Activation, ChangeError, Configuration, Inventory, MemberId};
 
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +36,7 @@ fn me() -> MemberId {
 }
 
 fn count(count: u32) -> AttachRequest {
-    AttachRequest {
-        selection: Selection::Count(count),
-        over_subscribe: false,
-        usage: DeviceUsage::default(),
-    }
+    AttachRequest::new(Selection::Count(count))
 }
 
 fn gpus(count: u32) -> Inventory {

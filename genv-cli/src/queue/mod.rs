@@ -1,26 +1,28 @@
 //! Getting devices, and waiting in a queue for them: first come, first served.
 
-use std::io::{IsTerminal as _, Write as _};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-use std::{env, io, process, thread};
+mod added;
+mod person;
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use std::{env, process};
+
+use added::Added;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
 use genv_core::outside::OutsideUse;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _, username};
-use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, EditableState, StoreError, Waiting};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP};
-use signal_hook::iterator::Signals;
+use genv_core::state::allocate::{AllocateError, DeviceKind, DeviceUsage};
+use genv_core::state::{ChangeError, EditableState, State, StoreError, Waiting};
+use person::Person;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::ago::whole_units;
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey, tell};
 use crate::output::harmless;
-use crate::shell::{self, Caller};
+use crate::shell::Caller;
 
 /// How often those who wait look again. Nothing is locked in between.
 const POLL: Duration = Duration::from_millis(300);
@@ -38,6 +40,8 @@ pub(crate) struct WaitFlag {
 pub(crate) struct Asking<'a> {
     /// For this environment, which may not be there yet.
     pub(crate) eid: &'a str,
+    /// The accepted devices.
+    pub(crate) kind: &'a DeviceKind,
     /// The shell that shall have them: nothing is changed for one that was killed meanwhile.
     pub(crate) caller: Option<&'a Caller>,
     /// Whether devices of others may be shared: then nobody waits.
@@ -79,6 +83,7 @@ pub(crate) fn obtain<T>(
         pid: process::id(),
         asking,
         waited: None,
+        models: BTreeMap::new(),
     };
     let done = place.obtain(machine, &mut attempt);
     if let (Err(_), Some(_)) = (&done, &place.waited) {
@@ -89,12 +94,21 @@ pub(crate) fn obtain<T>(
 
 /// What came of an attempt.
 enum Outcome<T> {
-    /// The attempt succeeded, and added these devices.
-    Done(T, Vec<u32>),
+    /// The attempt succeeded.
+    Done(T, Added),
     /// The process is next in the queue, and has to learn the processes on the devices.
     Next,
-    /// The process is in the queue, behind this number of others, for this reason.
-    Waits(usize, anyhow::Error),
+    /// The process is in the queue, for this reason.
+    Waits(Standing, anyhow::Error),
+}
+
+/// How a process stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Standing {
+    /// How many are before it.
+    ahead: usize,
+    /// When it is expected to get its devices, by leases, Unix time.
+    expected: Option<f64>,
 }
 
 /// A place in the queue, taken when the first attempt fails.
@@ -102,6 +116,8 @@ struct Place<'a> {
     pid: u32,
     asking: Asking<'a>,
     waited: Option<Person>,
+    /// The models of the devices by the last answer of the GPUs. They do not change.
+    models: BTreeMap<u32, String>,
 }
 
 impl Place<'_> {
@@ -111,21 +127,22 @@ impl Place<'_> {
         attempt: &mut impl Attempt<T>,
     ) -> anyhow::Result<T> {
         let asked_at = Instant::now();
-        let shell = || self.asking.caller.map(|caller| start_of(caller.pid()));
+        let caller = self.asking.caller;
+        let shell = || caller.map(|caller| start_of(caller.pid()));
         let started = shell();
         let mut ahead = 0;
         loop {
             // Whoever is not the next to get devices need not know who uses them.
             let survey = match ahead {
-                0 => Some(survey(machine, self.asking.eid)?),
+                0 => Some(self.survey(machine)?),
                 _ => None,
             };
             let heeded = survey
                 .as_ref()
                 .map(|survey| self.asking.force.heeded(survey));
             let outcome = machine.update(|state| self.attempt(state, heeded.as_ref(), attempt));
-            let refusal = match outcome? {
-                Outcome::Done(value, more) => {
+            let (standing, refusal) = match outcome? {
+                Outcome::Done(value, added) => {
                     if let Some(waiting) = self.waited.take() {
                         drop(waiting);
                         let waited = i64::try_from(asked_at.elapsed().as_secs());
@@ -133,7 +150,7 @@ impl Place<'_> {
                         tell(&format!("it is your turn, after {waited} in the queue"));
                     }
                     if let Some(survey) = &survey {
-                        note(survey, &more);
+                        added.note(survey);
                     }
                     return Ok(value);
                 }
@@ -141,16 +158,16 @@ impl Place<'_> {
                     ahead = 0;
                     continue;
                 }
-                Outcome::Waits(now_ahead, refusal) => {
-                    ahead = now_ahead;
-                    refusal
+                Outcome::Waits(standing, refusal) => {
+                    ahead = standing.ahead;
+                    (standing, refusal)
                 }
             };
             let waiting = match &mut self.waited {
                 Some(waiting) => waiting,
                 None => self.waited.insert(Person::new().context("cannot wait")?),
             };
-            waiting.show(ahead, in_the_way(&refusal));
+            waiting.show(standing, in_the_way(&refusal));
             let patience = self.asking.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
@@ -179,7 +196,13 @@ impl Place<'_> {
     ) -> anyhow::Result<Outcome<T>> {
         let eid = self.asking.eid;
         let is_surveyed = survey.is_some();
-        let survey = &survey.cloned().unwrap_or_default();
+        let survey = &survey.cloned().unwrap_or_else(|| Survey {
+            usage: DeviceUsage {
+                models: self.models.clone(),
+                ..DeviceUsage::default()
+            },
+            ..Survey::default()
+        });
         if let Some(inventory) = &survey.inventory {
             state.merge_inventory(inventory);
         }
@@ -192,12 +215,11 @@ impl Place<'_> {
         let had = state.attached(eid);
         let refusal: anyhow::Error = match attempt(state, survey) {
             Ok(value) => {
-                let mut more = state.attached(eid);
-                more.retain(|index| !had.contains(index));
-                if more.is_empty() || ahead == 0 || self.asking.over_subscribe {
+                let added = Added::new(state, eid, &had, survey);
+                if added.devices.is_empty() || ahead == 0 || self.asking.over_subscribe {
                     self.asking.caller.map_or(Ok(()), Caller::check)?;
                     state.leave_queue(self.pid);
-                    return Ok(Outcome::Done(value, more));
+                    return Ok(Outcome::Done(value, added));
                 }
                 Failure::OthersWait(state.queue()[..ahead].to_vec()).into()
             }
@@ -212,9 +234,34 @@ impl Place<'_> {
         if self.asking.wait.wait.is_none() {
             return Err(refusal);
         }
-        let requested = state.requested();
+        let requested = state.requested().cloned();
         *state = before;
-        Ok(Outcome::Waits(state.enqueue(self.pid, requested), refusal))
+        let standing = Standing {
+            ahead: state.enqueue(self.pid, requested),
+            expected: state.expected(self.pid),
+        };
+        Ok(Outcome::Waits(standing, refusal))
+    }
+
+    /// Asks the GPUs what an attachment needs to know.
+    fn survey(&mut self, machine: &mut Machine) -> anyhow::Result<Survey> {
+        let kind = self.asking.kind;
+        let models_needed = !kind.types.is_empty() && self.models.is_empty();
+        // A damaged state is repaired by the change that follows.
+        let state = machine.state().unwrap_or_default();
+        let mut survey = machine
+            .survey(&state, self.asking.eid, models_needed)
+            .map_err(|error| match error {
+                NoSample::Source(error) => error.into(),
+                error => not_known(kind, &error.to_string()),
+            })?;
+        if survey.usage.models.is_empty() {
+            survey.usage.models = self.models.clone();
+        } else {
+            self.models = survey.usage.models.clone();
+        }
+        check_known(kind, &survey, &state)?;
+        Ok(survey)
     }
 
     /// Leaves the queue, if it can: whoever ends is passed by anyway.
@@ -245,14 +292,33 @@ pub(crate) fn who_waits(waiting: &[Waiting]) -> String {
     }
 }
 
-/// Asks the GPUs what an attachment needs to know.
-fn survey(machine: &mut Machine, eid: &str) -> anyhow::Result<Survey> {
-    // A damaged state is repaired by the change that follows.
-    let state = machine.state().unwrap_or_default();
-    machine.survey(&state, eid).map_err(|error| match error {
-        NoSample::Source(error) => error.into(),
-        error => Failure::NotEnoughDevices(format!("cannot attach devices: {error}")).into(),
-    })
+/// Whether it is known which devices are of a kind.
+///
+/// # Errors
+/// It is not.
+fn check_known(kind: &DeviceKind, survey: &Survey, state: &State) -> anyhow::Result<()> {
+    let has_gpus = survey.inventory.as_ref().is_none_or(|it| it.count() > 0);
+    let is_type_unknown = !kind.types.is_empty() && survey.usage.models.is_empty();
+    let is_memory_unknown = kind.memory_at_least.is_some()
+        && survey.inventory.is_none()
+        && state.devices.iter().all(|it| it.total_memory.is_none());
+    if has_gpus && (is_type_unknown || is_memory_unknown) {
+        let why = survey.silence.as_deref();
+        let why = why.unwrap_or(
+            "the driver does not tell the models of the GPUs: see whether 'nvidia-smi' does",
+        );
+        return Err(not_known(kind, why));
+    }
+    Ok(())
+}
+
+fn not_known(kind: &DeviceKind, why: &str) -> anyhow::Error {
+    let remedy = if kind.is_any() {
+        ""
+    } else {
+        ", or ask for devices by '--index'"
+    };
+    Failure::NotEnoughDevices(format!("cannot attach devices{kind}: {why}{remedy}")).into()
 }
 
 /// When a process was started, if it is there.
@@ -292,41 +358,6 @@ fn attaches_used() -> bool {
     env::var_os(ATTACH_USED).is_some_and(|value| value == "1")
 }
 
-/// Warns of assigned devices that processes use without holding them, or whose processes are not known.
-fn note(survey: &Survey, handed_out: &[u32]) {
-    if attaches_used() {
-        return;
-    }
-    for index in handed_out {
-        if let Some(first) = survey
-            .usage
-            .outside
-            .get(index)
-            .and_then(|uses| uses.first())
-        {
-            tell(&format!(
-                "device {index} is used by {first}, which does not hold it: its memory and its time are shared with that process. \
-                 'genv who {index}' tells more"
-            ));
-        }
-    }
-    let unknown: Vec<String> = handed_out
-        .iter()
-        .filter(|index| survey.unknown.contains(index))
-        .map(u32::to_string)
-        .collect();
-    if !unknown.is_empty() {
-        let why = match &survey.silence {
-            Some(why) => harmless(why),
-            None => "the driver does not tell which processes use it".to_owned(),
-        };
-        let unknown = unknown.join(", ");
-        tell(&format!(
-            "it is not known whether other users use device {unknown}, which was attached all the same: {why}"
-        ));
-    }
-}
-
 /// Whether the attempt would succeed without other environments and other use of devices.
 fn comes_free<T>(
     state: &EditableState,
@@ -342,90 +373,4 @@ fn comes_free<T>(
     let mut unused = survey.clone();
     unused.usage.outside.clear();
     attempt(&mut alone, &unused).is_ok()
-}
-
-/// A person who waits, at a terminal or not.
-struct Person {
-    signals: Receiver<i32>,
-    /// The place in the queue, and the processes that the user waits for.
-    shown: Option<(usize, Vec<u32>)>,
-    terminal: bool,
-}
-
-impl Person {
-    fn new() -> io::Result<Self> {
-        let mut caught = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        if !shell::is_function_waiting() {
-            caught.add_signal(SIGTSTP)?;
-        }
-        let (sender, signals) = channel();
-        thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(move || {
-                for signal in caught.forever() {
-                    if sender.send(signal).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self {
-            signals,
-            shown: None,
-            terminal: io::stderr().is_terminal(),
-        })
-    }
-
-    /// Waits so long, or until a signal comes.
-    fn pause(&self, time: Duration) -> Option<i32> {
-        self.signals.recv_timeout(time).ok()
-    }
-
-    /// Shows the place in the queue and the processes that the user waits for. On a terminal the line is kept up to
-    /// date. Otherwise the line appears once, and again when other processes hinder the attempt.
-    fn show(&mut self, ahead: usize, uses: &[OutsideUse]) {
-        let pids: Vec<u32> = uses.iter().map(|it| it.pid).collect();
-        if let Some((shown_ahead, shown)) = &self.shown {
-            let is_same = *shown_ahead == ahead || !self.terminal;
-            if is_same && (*shown == pids || pids.is_empty()) {
-                return;
-            }
-        }
-        self.shown = Some((ahead, pids));
-        let place = match ahead {
-            0 => "next in the queue".to_owned(),
-            1 => "one before you".to_owned(),
-            ahead => format!("{ahead} before you"),
-        };
-        let whom = match uses {
-            [] => String::new(),
-            [first] => format!(", device {} waits for {first}", first.gpu),
-            [first, rest @ ..] => format!(
-                ", device {} waits for {first} and {} more",
-                first.gpu,
-                rest.len()
-            ),
-        };
-        let (begin, end) = if self.terminal {
-            ("\r\x1b[K", "")
-        } else {
-            ("", "\n")
-        };
-        // Nobody is left to tell if printing fails.
-        let _ = write!(
-            io::stderr(),
-            "{begin}genv: waiting for devices: {place}{whom}. Ctrl-C leaves the queue{end}"
-        );
-    }
-
-    fn clear(&self) {
-        if self.terminal {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
-impl Drop for Person {
-    fn drop(&mut self) {
-        self.clear();
-    }
 }

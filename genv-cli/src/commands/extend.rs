@@ -1,0 +1,58 @@
+//! `genv extend`
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Args;
+use genv_core::duration::format_duration;
+use genv_core::state::LONGEST_LEASE;
+
+use crate::failure::EXIT_CODES;
+use crate::lease::{self, parse_lease};
+use crate::machine::Machine;
+use crate::output::{harmless, print};
+use crate::{completion, own_environment, values};
+
+const EXAMPLE: &str = "Example: two more hours for the environment of this shell
+  genv extend 2h";
+
+/// Let the lease of the environment end later, or give it one.
+///
+/// A lease tells everybody until when the environment is wanted. One that has ended, or is not there yet, counts from now.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
+pub(crate) struct Extend {
+    /// How much later.
+    #[arg(value_name = "DURATION", value_parser = parse_lease)]
+    more: Duration,
+
+    /// Environment of yours; without it: that of this shell.
+    #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
+    eid: Option<String>,
+}
+
+const TASK: &str = "extend";
+
+impl Extend {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let eid = match self.eid {
+            Some(eid) => eid,
+            None => own_environment::active(TASK)?,
+        };
+        let end = Machine::here()?.update(|state| {
+            own_environment::own(state.environments(), &eid, TASK)?;
+            let left = state.extend_lease(&eid, self.more);
+            ensure!(
+                left <= LONGEST_LEASE,
+                "cannot extend: the lease would end in {}, and it ends in {} at most. Choose less",
+                format_duration(left),
+                format_duration(LONGEST_LEASE)
+            );
+            Ok::<_, anyhow::Error>(state.lease_end(&eid))
+        })?;
+        let until = end.map(lease::words).unwrap_or_default();
+        Ok(print(
+            format!("Environment {} has a lease {until}.\n", harmless(&eid)).as_bytes(),
+        )?)
+    }
+}
