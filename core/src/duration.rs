@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// It is a number, or ends in one.
-    #[error("duration '{0}' lacks a unit: write {0}s for seconds, or use ms, m, h, d or w")]
+    #[error("duration '{0}' lacks a unit: write {units}", units = with_units(.0))]
     NoUnit(String),
     /// It is something else.
     #[error(
@@ -86,7 +86,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
             return Err(malformed());
         }
         if unit_and_rest.is_empty() {
-            return Err(DurationError::NoUnit(text.to_owned()));
+            // Nothing is smaller than milliseconds.
+            return Err(match smallest {
+                1 => malformed(),
+                _ => DurationError::NoUnit(text.to_owned()),
+            });
         }
         let (name, unit) = UNITS
             .into_iter()
@@ -105,6 +109,25 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
             .ok_or_else(too_long)?;
     }
     Ok(Duration::from_millis(milliseconds))
+}
+
+/// What a text may mean that ends in a number: `8s, 8m, 8h or 8d`. Its last unit is larger.
+fn with_units(text: &str) -> String {
+    let before = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let last = UNITS.into_iter().find(|(name, _)| before.ends_with(name));
+    let units = match last.map(|(name, _)| name) {
+        None | Some("w") => "smhd",
+        Some("d") => "smh",
+        Some("h") => "sm",
+        Some("m") => "s",
+        Some(_) => return format!("{text}ms"),
+    };
+    let mut all: Vec<String> = units.chars().map(|unit| format!("{text}{unit}")).collect();
+    let last = all.pop().unwrap_or_default();
+    match all.is_empty() {
+        true => last,
+        false => format!("{} or {last}", all.join(", ")),
+    }
 }
 
 /// Writes a duration as [`parse_duration`] reads it, to the millisecond: `1h30m`.
@@ -207,6 +230,10 @@ mod tests {
             "",
             "10",
             "1h30",
+            "1d2",
+            "1m30",
+            "1s5",
+            "1ms5",
             "10 s",
             "-1s",
             "1.5s",
@@ -221,8 +248,12 @@ mod tests {
         .collect();
         insta::assert_snapshot!(all.join("\n"), @r"
         '' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
-        duration '10' lacks a unit: write 10s for seconds, or use ms, m, h, d or w
-        duration '1h30' lacks a unit: write 1h30s for seconds, or use ms, m, h, d or w
+        duration '10' lacks a unit: write 10s, 10m, 10h or 10d
+        duration '1h30' lacks a unit: write 1h30s or 1h30m
+        duration '1d2' lacks a unit: write 1d2s, 1d2m or 1d2h
+        duration '1m30' lacks a unit: write 1m30s
+        duration '1s5' lacks a unit: write 1s5ms
+        '1ms5' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
         '10 s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
         '-1s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m
         '1.5s' is not a duration: write whole numbers with the units w, d, h, m, s or ms, the largest first, such as 10s or 1h30m

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use clap::Args;
+use genv_core::duration::format_duration;
 use genv_core::model::MemoryAmount;
 use genv_core::outside::memory;
 use genv_core::state::{Activation, Configuration, EditableState, EnvironmentState};
 
 use crate::lease;
+use crate::local_config::LocalConfig;
 use crate::machine::tell;
 use crate::output::harmless;
 use crate::shell::Caller;
@@ -31,6 +34,11 @@ impl QuietFlag {
     pub(crate) fn announcer(self, caller: &Caller) -> Announcer {
         Announcer::of(caller).unless(self.quiet)
     }
+
+    /// As [`QuietFlag::announcer`], for a command that changes no shell.
+    pub(crate) fn announcer_without_shell(self) -> Announcer {
+        Announcer::without_shell().unless(self.quiet)
+    }
 }
 
 /// Prints the line or drops it.
@@ -44,6 +52,14 @@ impl Announcer {
     pub(crate) fn of(caller: &Caller) -> Self {
         Self {
             is_read: caller.interactive() && io::stderr().is_terminal(),
+        }
+    }
+
+    /// Prints if stderr is a terminal and the command is a job of an interactive shell: such a shell puts each command
+    /// into a process group of its own, and a script does not.
+    pub(crate) fn without_shell() -> Self {
+        Self {
+            is_read: io::stderr().is_terminal() && leads_process_group(),
         }
     }
 
@@ -113,8 +129,8 @@ pub(crate) struct Activated<'a> {
     pub(crate) configuration: &'a Configuration,
     /// The end of its lease.
     pub(crate) lease_end: Option<f64>,
-    /// The folder of the loaded `.genv`, and its effective values.
-    pub(crate) loaded: Option<(&'a Path, Configuration)>,
+    /// The loaded `.genv` or the file in its place, and its effective values.
+    pub(crate) loaded: Option<(&'a Path, LocalConfig)>,
 }
 
 impl fmt::Display for Activated<'_> {
@@ -123,23 +139,62 @@ impl fmt::Display for Activated<'_> {
             Activation::Created => "started",
             Activation::Joined => "joined",
         };
-        write!(f, "{done} environment {}", harmless(self.eid))?;
+        write!(
+            f,
+            "{done} environment {} {}",
+            harmless(self.eid),
+            equipment(self.devices, self.lease_end)
+        )?;
         match (self.devices, self.configuration.gpus) {
-            ([], Some(0)) => f.write_str(" without devices")?,
-            ([], None) => f.write_str(" without devices: 'genv attach --count 1' attaches one")?,
-            ([], Some(gpus)) => {
-                write!(f, " without devices: 'genv attach' attaches {gpus}")?;
-            }
-            (devices, _) => write!(f, " with {}", described(devices))?,
-        }
-        if let Some(end) = self.lease_end {
-            write!(f, " {}", lease::words(end))?;
+            ([], None) => f.write_str(": 'genv attach --count 1' attaches one")?,
+            ([], Some(gpus)) if gpus > 0 => write!(f, ": 'genv attach' attaches {gpus}")?,
+            _ => {}
         }
         match &self.loaded {
-            Some((folder, loaded)) if *loaded != Configuration::default() => {
-                write!(f, "; loaded {} from {}", values(loaded), path(folder))
+            Some((source, loaded)) if *loaded != LocalConfig::default() => {
+                write!(
+                    f,
+                    "; loaded {} from {}",
+                    loaded_values(loaded),
+                    path(source)
+                )
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Whether this process leads its process group. In a container the leader may be outside, where getpgrp(2) returns 0, which
+/// rustix does not expect.
+fn leads_process_group() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let pid = stat.split(' ').next();
+    // After the name: state, parent, group.
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    pid.is_some_and(|pid| after_name.split_whitespace().nth(2) == Some(pid))
+}
+
+/// `genv exec`: the devices and the lease of a command, as the end of a sentence.
+pub(crate) struct Given<'a> {
+    pub(crate) devices: &'a [HeldDevice],
+    pub(crate) configuration: &'a Configuration,
+    /// The end of the lease.
+    pub(crate) lease_end: Option<f64>,
+}
+
+impl Given<'_> {
+    /// Whether the command has no devices and did not request `--gpus 0`.
+    pub(crate) const fn lacks_devices(&self) -> bool {
+        self.devices.is_empty() && !matches!(self.configuration.gpus, Some(0))
+    }
+}
+
+impl fmt::Display for Given<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&equipment(self.devices, self.lease_end))?;
+        match self.lacks_devices() {
+            true => f.write_str(": '--gpus 1' reserves one"),
+            false => Ok(()),
         }
     }
 }
@@ -208,8 +263,8 @@ pub(crate) struct Configured<'a> {
 impl fmt::Display for Configured<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut done = Vec::new();
-        if let Some(folder) = self.loaded {
-            done.push(format!("loaded {} from {}", values(self.now), path(folder)));
+        if let Some(source) = self.loaded {
+            done.push(format!("loaded {} from {}", values(self.now), path(source)));
         } else if self.before != self.now {
             let (now, before) = (values(self.now), values(self.before));
             done.push(format!("configured {now} (before: {before})"));
@@ -284,12 +339,33 @@ fn remaining(environment: &EnvironmentState) -> String {
 
 /// `gpus 2, gpu-memory 4g, name x`
 fn values(configuration: &Configuration) -> String {
+    listed(&configured(configuration))
+}
+
+/// `gpus 2, name x, gpu-type a100, for 8h`
+fn loaded_values(config: &LocalConfig) -> String {
+    let kind = &config.kind;
+    let types = (!kind.types.is_empty()).then(|| kind.types.join(" or "));
+    let types = types.map(|it| format!("gpu-type {}", harmless(&it)));
+    let least = kind.memory_at_least;
+    let least = least.map(|it| format!("gpu-memory-at-least {it}"));
+    let lease = config.lease;
+    let lease = lease.map(|it| format!("for {}", format_duration(it)));
+    let mut values = configured(&config.configuration);
+    values.extend([types, least, lease].into_iter().flatten());
+    listed(&values)
+}
+
+fn configured(configuration: &Configuration) -> Vec<String> {
     let gpus = configuration.gpus.map(|it| format!("gpus {it}"));
     let gpu_memory = configuration.gpu_memory;
     let gpu_memory = gpu_memory.map(|it| format!("gpu-memory {it}"));
     let name = configuration.name.as_deref();
     let name = name.map(|it| format!("name {}", harmless(it)));
-    let values: Vec<String> = [gpus, gpu_memory, name].into_iter().flatten().collect();
+    [gpus, gpu_memory, name].into_iter().flatten().collect()
+}
+
+fn listed(values: &[String]) -> String {
     match values.is_empty() {
         true => "no values".to_owned(),
         false => values.join(", "),
@@ -322,6 +398,16 @@ fn described(devices: &[HeldDevice]) -> String {
         true => indices::<u32>(&[]),
         false => described.collect::<Vec<_>>().join(" and "),
     }
+}
+
+/// `with device 1 (NVIDIA T4, 15.0 GiB) until 18:00 (in 2 h)`
+fn equipment(devices: &[HeldDevice], lease_end: Option<f64>) -> String {
+    let devices = match devices {
+        [] => "without devices".to_owned(),
+        devices => format!("with {}", described(devices)),
+    };
+    let lease = lease_end.map(|end| format!(" {}", lease::words(end)));
+    devices + &lease.unwrap_or_default()
 }
 
 fn numbered(devices: &[HeldDevice]) -> String {

@@ -1,12 +1,16 @@
 //! Running a command that the user names, and ending as it ends.
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 
 use anyhow::Context as _;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -21,6 +25,43 @@ pub(crate) fn command(words: &[OsString]) -> anyhow::Result<Command> {
     let mut command = Command::new(program);
     command.args(arguments);
     Ok(command)
+}
+
+/// Looks for the program of a command, as its start will: in `first` and the folders of PATH.
+///
+/// # Errors
+/// It is not there, or cannot be run.
+pub(crate) fn look_up(command: &Command, first: Option<&OsStr>) -> Result<(), Failure> {
+    let program = command.get_program();
+    let found = if program.is_empty() {
+        Err(Errno::NOENT)
+    } else if program.as_encoded_bytes().contains(&b'/') {
+        executable(Path::new(program))
+    } else {
+        // Without PATH the C library has folders of its own.
+        let Some(path) = env::var_os("PATH").filter(|it| !it.is_empty()) else {
+            return Ok(());
+        };
+        let folders = first.map(Into::into).into_iter();
+        let mut missing = Errno::NOENT;
+        let is_found = folders.chain(env::split_paths(&path)).any(|folder| {
+            let answer = executable(&folder.join(program));
+            if answer == Err(Errno::ACCESS) {
+                missing = Errno::ACCESS;
+            }
+            answer.is_ok()
+        });
+        if is_found { Ok(()) } else { Err(missing) }
+    };
+    found.map_err(|errno| cannot_run(command, &errno.into()))
+}
+
+fn executable(path: &Path) -> Result<(), Errno> {
+    access(path, Access::EXEC_OK)?;
+    if path.is_dir() {
+        return Err(Errno::ACCESS);
+    }
+    Ok(())
 }
 
 /// Becomes the command; returns only if that fails.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use genv_core::duration::{format_duration, parse_duration};
+use genv_core::duration::parse_duration;
 use genv_core::model::local_time_zone;
 use genv_core::state::LONGEST_LEASE;
 use genv_core::text::short_moment;
@@ -23,12 +23,18 @@ pub(crate) struct LeaseFlag {
 pub(crate) fn parse_lease(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).map_err(|error| error.to_string())?;
     if duration < Duration::from_secs(1) || duration > LONGEST_LEASE {
-        let longest = format_duration(LONGEST_LEASE);
+        let longest = days(LONGEST_LEASE);
         return Err(format!(
             "a lease lasts 1s to {longest}: choose such a duration, as 8h"
         ));
     }
     Ok(duration)
+}
+
+/// `366 days`, rounded up.
+pub(crate) fn days(duration: Duration) -> String {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    format!("{} days", seconds.div_ceil(86_400))
 }
 
 /// `until 18:00`, or `ended 20 minutes ago`.

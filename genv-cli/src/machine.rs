@@ -12,7 +12,6 @@ use genv_core::collect::seems_unused;
 use genv_core::gpu::bounds::Bounds;
 use genv_core::gpu::{GpuError, GpuSample};
 use genv_core::model::Attribution;
-use genv_core::outside::OutsideUse;
 use genv_core::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource, own_uid};
 use genv_core::sources::{SourceError, SourceOptions};
 use genv_core::state::allocate::DeviceUsage;
@@ -21,7 +20,7 @@ use genv_core::state::{
     Waiting, directory_path,
 };
 
-use crate::outside::{self, DeviceUse, OutsideUses};
+use crate::outside::{self, DeviceUse, OutsideUses, Published};
 
 /// How long GPUs may take to tell who uses them: what they would tell is good to know, and no more.
 pub(crate) const USAGE_PATIENCE: Duration = Duration::from_millis(100);
@@ -152,6 +151,11 @@ impl Machine {
         done
     }
 
+    /// Counts a refused request for devices.
+    pub(crate) fn count_refused(&self) {
+        self.store.count_refused();
+    }
+
     fn tell_notices(&mut self) {
         for notice in self.store.take_notices() {
             if self.notices.insert(notice.clone()) {
@@ -257,7 +261,7 @@ impl Machine {
     }
 
     /// The enforcer's published use of this machine's GPUs; nothing for simulated GPUs.
-    fn published(&self) -> Option<Vec<OutsideUse>> {
+    fn published(&self) -> Option<Published> {
         (!self.is_simulated()).then(outside::published).flatten()
     }
 
@@ -448,9 +452,9 @@ fn models(sample: &GpuSample) -> BTreeMap<u32, String> {
     named.collect()
 }
 
-/// The uses by a recent file of the enforcer; without one, by the GPUs' answer.
+/// The uses by a recent file of the enforcer, if there is one, and by the GPUs' answer.
 fn outside_uses(
-    published: Option<Vec<OutsideUse>>,
+    published: Option<Published>,
     sample: Option<&GpuSample>,
     state: &State,
     processes: &mut dyn ProcessSource,
@@ -458,7 +462,7 @@ fn outside_uses(
     match (published, sample) {
         (Some(published), sample) => {
             let contexts = sample.map(contexts);
-            outside::remaining(published, contexts.as_ref(), state, processes)
+            outside::present(published, sample, contexts.as_ref(), state, processes)
         }
         (None, Some(sample)) => outside::judged(sample, state, processes),
         (None, None) => OutsideUses::new(),

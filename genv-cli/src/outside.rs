@@ -1,5 +1,5 @@
-//! The processes that use devices which no environment of their user holds, by the enforcer's published file, or else
-//! by the driver's present answer.
+//! The processes that use devices which no environment of their user holds, by the enforcer's published file and the
+//! driver's present answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -51,19 +51,54 @@ impl DeviceUse {
     }
 }
 
-/// The uses that this machine's enforcer published within [`MOST_SECONDS`]. A process may have ended since.
-pub(crate) fn published() -> Option<Vec<OutsideUse>> {
+/// The enforcer's published uses.
+pub(crate) struct Published {
+    uses: Vec<OutsideUse>,
+    /// Uses that keep no user from a device.
+    exempt: Vec<OutsideUse>,
+}
+
+/// The uses that this machine's enforcer published within [`MOST_SECONDS`]. A process may have ended since, and others
+/// may use a device.
+pub(crate) fn published() -> Option<Published> {
     let status = Enforcement::read(Path::new(ENFORCER_DIRECTORY)).ok()??;
     let age_seconds = now_seconds() - status.updated_timestamp_seconds;
     // A file from the future is not recent: the clock was set back.
-    status
-        .outside
-        .filter(|_| (-1.0..=MOST_SECONDS).contains(&age_seconds))
+    let is_recent = (-1.0..=MOST_SECONDS).contains(&age_seconds);
+    status.outside.filter(|_| is_recent).map(|uses| Published {
+        uses,
+        exempt: status.exempt_outside,
+    })
+}
+
+/// The published uses that remain, and those by the driver's present answer that are not exempt: since its last look the
+/// enforcer knows neither of new processes nor of devices that an environment has lost.
+pub(crate) fn present(
+    published: Published,
+    sample: Option<&GpuSample>,
+    contexts: Option<&Contexts>,
+    state: &State,
+    processes: &mut dyn ProcessSource,
+) -> OutsideUses {
+    let Published { uses, exempt } = published;
+    let mut present = remaining(uses, contexts, state, processes);
+    let of_driver = sample.map(|sample| judged(sample, state, processes));
+    for it in of_driver.into_iter().flatten().flat_map(|(_, uses)| uses) {
+        let is_it = |other: &OutsideUse| {
+            (other.gpu, other.pid, other.start_time_ticks) == (it.gpu, it.pid, it.start_time_ticks)
+        };
+        let known = present.entry(it.gpu).or_default();
+        if !exempt.iter().chain(known.iter()).any(is_it) {
+            known.push(it);
+        }
+    }
+    present.retain(|_, uses| !uses.is_empty());
+    present
 }
 
 /// The published processes that still use their GPU, as far as /proc, the state and the driver's answer, if any, show
 /// this.
-pub(crate) fn remaining(
+fn remaining(
     published: Vec<OutsideUse>,
     contexts: Option<&Contexts>,
     state: &State,

@@ -165,8 +165,14 @@ fn one_line(error: &clap::Error) -> String {
         // The reason tells what to write instead.
         return harmless(what);
     }
-    let hint = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
-    let hint = hint.filter(|_| !is_option_of_another(error));
+    let tips = paragraphs.find_map(|it| it.strip_prefix("tip: ").map(str::to_owned));
+    let tips = tips.filter(|_| !is_option_of_another(error));
+    // No value begins with a hyphen: what clap says about those helps nobody.
+    let hint = tips.and_then(|tips| {
+        let mut tips = tips.split(" tip: ");
+        let hint = tips.find(|it| !it.contains("' as a value, use '-- "));
+        hint.map(str::to_owned)
+    });
     let hint = hint.unwrap_or_else(|| "'--help' tells what there is".to_owned());
     harmless(&format!("{what}. {hint}"))
 }
@@ -221,6 +227,18 @@ mod tests {
             (
                 &["snapshot", "--intervall"],
                 "unexpected argument '--intervall' found. a similar argument exists: '--interval'",
+            ),
+            (
+                &["exec", "-d", "--", "sleep", "1"],
+                "unexpected argument '-d' found. '--help' tells what there is",
+            ),
+            (
+                &["extend", "-1h"],
+                "unexpected argument '-1' found. '--help' tells what there is",
+            ),
+            (
+                &["exec", "--gpu", "1"],
+                "unexpected argument '--gpu' found. a similar argument exists: '--gpus'",
             ),
             (
                 &["snapshot", "more"],

@@ -16,9 +16,10 @@ pub(crate) fn gpus(text: &str) -> Result<u32, String> {
         .map_err(|_| "it is not a number of devices: write 0, 1, 2 and so on".to_owned())
 }
 
-/// The index of a device.
+/// The index of a device. In a list, spaces may follow the commas.
 pub(crate) fn index(text: &str) -> Result<u32, String> {
-    text.parse()
+    text.trim()
+        .parse()
         .map_err(|_| "it is not the index of a device: 'genv devices' lists them".to_owned())
 }
 
@@ -127,6 +128,14 @@ mod tests {
         }
         assert_eq!(username("alice").as_deref(), Ok("alice"));
         assert!(username("a\nb").is_err() && username("\x1b[2J").is_err());
+    }
+
+    #[test]
+    fn spaces_around_an_index_are_left_out() {
+        assert_eq!((index("2"), index(" 3")), (Ok(2), Ok(3)));
+        for bad in ["", " ", "-1", "1 2", "x"] {
+            assert!(index(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

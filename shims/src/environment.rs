@@ -93,7 +93,7 @@ impl Environment {
         self.hangs = own.is_none();
         if self.hangs {
             outcome::say(
-                "shows everybody's processes: the kernel does not tell whose they are, as when one hangs in the driver: try again later",
+                "the shim shows everybody's processes: the kernel does not tell whose they are, as when one hangs in the driver: try again later",
             );
         }
         own

@@ -123,7 +123,7 @@ fn every_file_of_the_state_and_of_the_enforcer_is_documented_and_no_other() -> R
     let page = read("docs/files.md")?;
     let mut documented_names = documented(chapter(&page, "genv's state")?)?;
     documented_names.extend(documented(chapter(&page, "The enforcer's folder")?)?);
-    let literal = Regex::new(r#""([a-z][a-z-]*\.(?:json|jsonl|lock|sock))""#)?;
+    let literal = Regex::new(r#""([a-z][a-z-]*\.(?:json|jsonl|lock|sock)|genv-refused)""#)?;
     let mut named = BTreeSet::new();
     for source in sources()? {
         let of_files = [

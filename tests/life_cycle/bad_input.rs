@@ -47,7 +47,7 @@ const REFUSED: [(&str, i32); 38] = [
 ];
 
 /// As [`REFUSED`], in a shell that is in no environment.
-const REFUSED_OUTSIDE: [(&str, i32); 17] = [
+const REFUSED_OUTSIDE: [(&str, i32); 18] = [
     ("genv activate --gpus -1", 2),
     ("genv activate --gpus x", 2),
     ("genv activate --gpus 3", 4),
@@ -62,6 +62,10 @@ const REFUSED_OUTSIDE: [(&str, i32); 17] = [
     ("genv activate --id $(printf 'x%.0s' {1..129})", 2),
     ("genv activate --eid theirs", 1),
     ("GENV_DEVICES=x genv activate --gpus 1", 2),
+    (
+        "echo gpus = -1 > genv.toml; genv activate || (rm genv.toml; exit 1)",
+        1,
+    ),
     ("GENV_ENVIRONMENT_ID=nosuch genv attach --count 1", 3),
     ("GENV_ENVIRONMENT_ID=theirs genv attach --count 1", 1),
     ("GENV_ENVIRONMENT_ID=theirs genv config gpus 1", 1),

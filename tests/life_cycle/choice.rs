@@ -21,13 +21,13 @@ const MIXED: &str = "{devices: [{name: Tesla T4, memory: 15360mi, count: 2}, {na
 const TOO_LATE: &str = "have not answered within";
 
 /// An account on a machine like [`MIXED`].
-struct Mixed {
-    account: Account,
+pub(crate) struct Mixed {
+    pub(crate) account: Account,
     scenario: String,
 }
 
 impl Mixed {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let account = Account::new()?;
         let path = account.home().join("scenario.yaml");
         std::fs::write(&path, format!("version: 1\nhosts:\n  - {MIXED}\n"))?;
@@ -47,7 +47,7 @@ impl Mixed {
     }
 
     /// The devices of a command with these flags, and the stderr.
-    fn exec(&self, flags: &[&str]) -> Result<(String, String)> {
+    pub(crate) fn exec(&self, flags: &[&str]) -> Result<(String, String)> {
         let command = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
         let done = self.genv(&[&["exec"], flags, &command].concat())?;
         ensure!(done.status.success(), "{flags:?}: {done:?}");
@@ -56,7 +56,7 @@ impl Mixed {
     }
 
     /// The stderr of a command that is refused for lack of devices.
-    fn refused(&self, words: &[&str]) -> Result<String> {
+    pub(crate) fn refused(&self, words: &[&str]) -> Result<String> {
         let done = self.genv(words)?;
         ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");
         Ok(String::from_utf8(done.stderr)?)

@@ -12,7 +12,7 @@ use crate::running::genv;
 
 /// Commands that fail, or say what else there is. Of four devices another environment holds three and a part of the
 /// fourth; the lines are run in an environment, and outside of one.
-const ERRING: [&str; 44] = [
+const ERRING: [&str; 43] = [
     "genv activate --gpus 2",
     "genv activate --gpus 9",
     "genv activate --gpus 1 --gpu-memory 900g",
@@ -37,7 +37,6 @@ const ERRING: [&str; 44] = [
     "genv exec --index 0 -- true",
     "genv exec --count 1 -- true",
     "genv exec --no-prompt -- true",
-    "genv exec --quiet -- true",
     "genv attach",
     "genv attach --gpus 2",
     "genv attach --gpus 2 --gpu-type h100",
@@ -163,6 +162,14 @@ fn an_option_of_another_command_is_no_misspelling() -> Result<()> {
         (
             &["exec", "--count", "1", "--", "true"],
             "genv: unexpected argument '--count' found. '--help' tells what there is\n",
+        ),
+        (
+            &["exec", "--gpu", "1", "--", "true"],
+            "genv: unexpected argument '--gpu' found. a similar argument exists: '--gpus'\n",
+        ),
+        (
+            &["exec", "-d", "--", "true"],
+            "genv: unexpected argument '-d' found. '--help' tells what there is\n",
         ),
         (
             &["activate", "--gpu", "2"],

@@ -100,10 +100,11 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
     let status: Value = serde_json::from_slice(&done.stdout)?;
     ensure!(status["lease_end_timestamp_seconds"].is_f64(), "{status}");
     for (bad, why) in [
-        ("8", "lacks a unit: write 8s"),
+        ("8", "lacks a unit: write 8s, 8m, 8h or 8d"),
+        ("1h30", "lacks a unit: write 1h30s or 1h30m"),
         ("soon", "is not a duration"),
-        ("0s", "a lease lasts 1s to 52w2d"),
-        ("10000d", "a lease lasts 1s to 52w2d"),
+        ("0s", "a lease lasts 1s to 366 days"),
+        ("10000d", "a lease lasts 1s to 366 days"),
         ("-1h", "is not a duration"),
     ] {
         for command in [&["exec", "--for", bad, "true"][..], &["extend", bad]] {
@@ -118,7 +119,8 @@ fn exec_has_a_lease_too_and_what_is_none_is_refused() -> Result<()> {
     }
     let (code, stdout, stderr) = within(&account, "genv extend 300d; genv extend 100d")?;
     ensure!(
-        code == 1 && stderr.contains("it ends in 52w2d at most"),
+        code == 1
+            && stderr.contains("the lease would end in 401 days, and it ends in 366 days at most"),
         "{stdout}{stderr}"
     );
     let done = genv(&account, &["extend", "1h"])?.output()?;

@@ -11,6 +11,7 @@ mod hints;
 mod jobs;
 mod leases;
 mod members;
+mod project_file;
 mod queue;
 mod running;
 mod story;

@@ -104,6 +104,68 @@ fn an_environment_ends_with_its_last_shell_even_if_that_does_not_deactivate() ->
 }
 
 #[test]
+fn a_look_removes_an_environment_that_has_ended() -> Result<()> {
+    let account = Account::new()?;
+    let script = format!("{}; genv activate --gpus 4", Shell::Bash.setup());
+    ensure!(account.script("bash", &[], &script)?.0 == 0);
+    ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
+    // Later processes of the user cannot make its end doubtful to others.
+    account.script("bash", &[], "genv devices")?;
+    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_subshell_is_named_since_the_environment_ends_with_it() -> Result<()> {
+    let account = Account::new()?;
+    let said = |line: &str| -> Result<String> {
+        let script = format!("{}; {line}", Shell::Bash.setup());
+        Ok(account.script("bash", &["--norc", "-i"], &script)?.2)
+    };
+    for line in [
+        "genv activate | cat",
+        "x=$(genv activate)",
+        "(genv activate)",
+    ] {
+        ensure!(said(line)?.contains("genv: this is a subshell"), "{line}");
+    }
+    ensure!(!said("genv activate")?.contains("subshell"));
+    let script = format!("{}; (genv activate)", Shell::Bash.setup());
+    let (_, _, said) = account.script("bash", &[], &script)?;
+    ensure!(!said.contains("subshell"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_applied_to_the_active_environment_is_refused() -> Result<()> {
+    let account = Account::new()?;
+    let own = "genv activate --id $GENV_ENVIRONMENT_ID";
+    let script = format!(
+        "{}; genv activate --gpus 1; {own} || echo fails; for flag in '--for 3h' '--gpus 3' '--name z'; do {own} $flag && echo succeeds; done; \
+         genv extend 1h --eid none; echo $?; genv status",
+        Shell::Bash.setup()
+    );
+    let (_, stdout, stderr) = account.script("bash", &[], &script)?;
+    ensure!(
+        !stdout.contains("fails") && !stdout.contains("succeeds"),
+        "{stdout}{stderr}"
+    );
+    ensure!(
+        stderr.matches("'genv extend' change it").count() == 3,
+        "{stderr}"
+    );
+    ensure!(
+        stderr.contains("there is no environment none. 'genv envs' lists those that there are"),
+        "{stderr}"
+    );
+    ensure!(
+        stdout.starts_with("1\n") && stdout.contains("to device 0"),
+        "{stdout}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_member_that_nobody_waits_for_has_ended() -> Result<()> {
     let account = Account::new()?;
     let member = Sleeper::start(&[])?;

@@ -215,6 +215,87 @@ fn who_came_first_is_served_first() -> Result<()> {
     Ok(())
 }
 
+/// The number of requests that could have waited and were refused.
+fn refusals(account: &Account) -> Result<u64> {
+    let snapshot = output(&mut genv(account, &["snapshot"])?)?;
+    let snapshot: Value = serde_json::from_slice(&snapshot.stdout)?;
+    snapshot["refused_requests"].as_u64().context("no number")
+}
+
+#[test]
+fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    holder.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let refused: &[&[&str]] = &[
+        &["--gpus=1"],
+        &["--gpus=1", "--for=9h"],
+        &["--index=2", "--for=9h"],
+    ];
+    for (words, counted) in refused.iter().zip(1..) {
+        let words = [&["exec"], *words, &["--", "true"]].concat();
+        let done = output(&mut genv(&account, &words)?)?;
+        ensure!(done.status.code() == Some(4), "{words:?}: {done:?}");
+        ensure!(refusals(&account)? == counted, "{words:?}");
+    }
+    let passed = format!("(process {})\n", large.child.id());
+    let passes: &[(&[&str], &str)] = &[
+        (&["--gpus=1", "--for=1h"], "0"),
+        (&["--gpus=2", "--for=7h"], "0"),
+        (&["--index=3", "--for=7h", "--wait"], "0"),
+        (&["--gpus=2"], "1"),
+    ];
+    for (words, pass_queue) in passes {
+        let words = [&["exec"], *words, &["--", "true"]].concat();
+        let mut command = genv(&account, &words)?;
+        let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
+        ensure!(done.status.success(), "{words:?}: {done:?}");
+        let said = String::from_utf8(done.stderr)?;
+        let is_said = said.starts_with("genv: passed in the queue: ") && said.ends_with(&passed);
+        ensure!(is_said, "{words:?}: {said}");
+    }
+    ensure!(!queue_is_empty(&account)?, "the large request waits on");
+    ensure!(refusals(&account)? == 3);
+    holder.ends()?;
+    large.runs()
+}
+
+#[test]
+fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
+    let account = Account::new()?;
+    let leased = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    leased.runs()?;
+    let unleased = Job::start(&account, &["--gpus=2"])?;
+    unleased.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let small = Job::start(&account, &["--gpus=1", "--for=1h", "--wait"])?;
+    ensure!(small.stderr_lines.next_line()? == SECOND);
+    unleased.ends()?;
+    small.runs()
+}
+
+#[test]
+fn nobody_passes_a_request_that_fits() -> Result<()> {
+    let account = Account::new()?;
+    let holder = Job::start(&account, &["--gpus=2", "--for=8h"])?;
+    holder.runs()?;
+    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
+    large.stderr_lines.next_line()?;
+    let small = Job::start(&account, &["--gpus=2", "--wait"])?;
+    small.stderr_lines.next_line()?;
+    for (words, code) in [("--for=1h", 4), ("--for=9h", 4)] {
+        for pass_queue in ["0", "1"] {
+            let mut command = genv(&account, &["exec", "--gpus=1", words, "--", "true"])?;
+            let done = output(command.env("GENV_PASS_QUEUE", pass_queue))?;
+            ensure!(done.status.code() == Some(code), "{words}: {done:?}");
+        }
+    }
+    Ok(())
+}
+
 /// Puts a process into the queue, as every user may who can write the file.
 fn forge(account: &Account, pid: u32) -> Result<()> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -392,7 +473,22 @@ fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
     let late = ["exec", "--gpus=1", "--wait=1ms", "--", "true"];
     let late = output(&mut genv(&account, &late)?)?;
     ensure!(late.status.code() == Some(6), "{late:?}");
+    let said = String::from_utf8_lossy(&late.stderr).into_owned();
+    ensure!(
+        said.contains(". That did not change in time. ") && !said.contains("--wait"),
+        "{said}"
+    );
     ensure!(queue_is_empty(&account)?);
+    ensure!(refusals(&account)? == 1);
+    // No waiting would help.
+    for words in ["--gpus=5", "--index=9", "--gpu-type=a100"] {
+        let done = output(&mut genv(
+            &account,
+            &["exec", words, "--wait", "--", "true"],
+        )?)?;
+        ensure!(!done.status.success(), "{words}: {done:?}");
+        ensure!(refusals(&account)? == 1, "{words}");
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::shell::{Account, Outcome, Shell};
 
 /// Runs lines in one bash on a machine with two devices, and tells of each but those that print nothing for people.
-fn told(account: &Account, lines: &[&str]) -> Result<String> {
+pub(crate) fn told(account: &Account, lines: &[&str]) -> Result<String> {
     let setup = Shell::Bash.setup();
     let lines: Vec<String> = [setup, "echo $$"]
         .into_iter()
@@ -85,6 +85,8 @@ fn an_environment_is_configured_attached_and_left() -> Result<()> {
             "genv status",
             "genv status --json",
             "genv detach --index 0; echo $CUDA_VISIBLE_DEVICES",
+            "genv attach --index '0, 1'; genv detach --index 0,99; echo $? $CUDA_VISIBLE_DEVICES",
+            "genv detach --index '0, 1'; echo $CUDA_VISIBLE_DEVICES; genv attach --index 1",
             "genv attach --index 0; echo $CUDA_VISIBLE_DEVICES",
             "genv attach --index 0; echo $CUDA_VISIBLE_DEVICES",
             "genv config gpus 1; genv attach; echo $CUDA_VISIBLE_DEVICES",

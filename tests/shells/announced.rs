@@ -153,6 +153,36 @@ fn what_was_loaded_and_saved_is_said_with_its_folder() -> Result<()> {
 }
 
 #[test]
+fn a_file_is_named_as_a_folder_is() -> Result<()> {
+    let account = set_up(Shell::Bash)?;
+    let file = account.home().join("genv.toml");
+    let folder = account.home().join(".genv");
+    fs::write(&file, "gpus = 1\ngpu-type = 'h100'\nname = 'from disk'\n")?;
+    let (file, folder) = (file.display(), folder.display());
+    let mut terminal = ready(&account, Shell::Bash)?;
+    let started = format!(
+        "started environment e1 with device 0 ({MODEL}, 80.0 GiB); loaded gpus 1, gpu-type h100 from {file}"
+    );
+    tells(
+        &mut terminal,
+        &[
+            ("genv activate --id e1 --name own", &started),
+            (
+                "genv config --load",
+                &format!("loaded gpus 1, name from disk from {file}"),
+            ),
+        ],
+    )?;
+    let lines = printed(&mut terminal, "genv config --save")?;
+    let precedence = format!(
+        "{folder} takes precedence over {file}, which has no effect while the folder is there"
+    );
+    let saved = format!("saved gpus 1, name from disk to {folder}");
+    ensure!(lines == [saved, precedence], "{lines:#?}");
+    Ok(())
+}
+
+#[test]
 fn devices_of_different_models_are_named_with_their_models() -> Result<()> {
     let account = set_up(Shell::Bash)?;
     let scenario = account.home().join("scenario.yaml");
@@ -237,5 +267,56 @@ fn texts_of_others_do_nothing_to_the_terminal() -> Result<()> {
     let shown = succeed(&mut terminal, "genv activate --id e1")?;
     ensure!(shown.contains("/a\\u{1b}[2Jb/.genv"), "{shown:?}");
     ensure!(!shown.contains("\u{1b}[2J"), "{shown:?}");
+    Ok(())
+}
+
+#[test]
+fn a_command_and_a_job_are_told_what_they_run_with() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        tells(
+            &mut terminal,
+            &[(
+                "genv exec -- true",
+                "the command runs without devices: '--gpus 1' reserves one",
+            )],
+        )?;
+        // A script in the terminal is told nothing.
+        for line in [
+            "genv exec --quiet -- true",
+            "genv exec --gpus 0 -- true",
+            "genv exec --gpus 1 -- true",
+            "sh -c 'genv exec -- true; exit 0'",
+        ] {
+            let lines = printed(&mut terminal, line)?;
+            ensure!(lines.is_empty(), "{shell}: {line}: {lines:#?}");
+        }
+        for (number, flags, expected) in [
+            (
+                1,
+                "--name train",
+                "job 1 (train) runs without devices: '--gpus 1' reserves one. It goes on"
+                    .to_owned(),
+            ),
+            (
+                2,
+                "--gpus 1",
+                format!("job 2 runs with device 0 ({MODEL}, 80.0 GiB). It goes on"),
+            ),
+            (
+                3,
+                "--gpus 1 --for 1h",
+                format!("job 3 runs with device 0 ({MODEL}, 80.0 GiB) until "),
+            ),
+        ] {
+            let line = format!("genv exec --detach {flags} -- true; genv wait {number}");
+            let lines = printed(&mut terminal, &line)?;
+            ensure!(
+                lines.len() == 1 && lines[0].starts_with(&expected),
+                "{shell}: {line}: {lines:#?}"
+            );
+        }
+    }
     Ok(())
 }

@@ -218,3 +218,27 @@ fn the_prompt_shows_an_environment_from_activation_to_deactivation() -> Result<(
     }
     Ok(())
 }
+
+#[test]
+fn a_shell_that_exec_starts_shows_its_environment_unless_the_shell_around_it_shows_none()
+-> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let mut terminal = ready(&account, shell)?;
+        let start = format!("genv exec --gpus 1 -- {} -i", shell.name());
+        terminal.type_line(&start)?;
+        terminal.wait(&format!("{MARK}{PROMPT}"))?;
+        terminal.type_line("exit")?;
+        let shown = terminal.wait(PROMPT)?;
+        ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
+
+        succeed(&mut terminal, "genv activate --no-prompt")?;
+        terminal.wait(PROMPT)?;
+        terminal.type_line(&start)?;
+        let shown = terminal.wait(PROMPT)?;
+        ensure!(!shown.contains(MARK), "{shell}: {shown:?}");
+        let (shown, code) = terminal.run("printenv CUDA_VISIBLE_DEVICES")?;
+        ensure!(code == 0 && shown.contains('0'), "{shell}: {shown:?}");
+    }
+    Ok(())
+}

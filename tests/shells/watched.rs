@@ -111,6 +111,38 @@ fn a_prompt_reminds_once_before_the_end_of_a_lease_and_once_at_it() -> Result<()
 }
 
 #[test]
+fn a_prompt_reports_once_that_the_variable_is_gone() -> Result<()> {
+    for shell in Shell::ALL {
+        let account = set_up(shell)?;
+        let (mut first, _second) = two_shells(&account, shell)?;
+        let erase = match shell {
+            Shell::Bash | Shell::Zsh => "unset CUDA_VISIBLE_DEVICES",
+            Shell::Fish => "set -e CUDA_VISIBLE_DEVICES",
+        };
+        let expected = "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices.";
+        succeed(&mut first, erase)?;
+        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        ensure!(shown.contains(expected), "{shell}: {shown}");
+        let shown = at_next_prompt(&mut first)?;
+        ensure!(!shown.contains("genv:"), "{shell}: {shown}");
+        let shown = succeed(&mut first, "genv status")?;
+        ensure!(
+            shown.contains("Shell     has no CUDA_VISIBLE_DEVICES, and programs see all devices"),
+            "{shell}: {shown}"
+        );
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, "genv attach --refresh")?;
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, "env | grep '^CUDA_VISIBLE_DEVICES=0,1$'")?;
+        first.wait(&format!("{MARK}{PROMPT}"))?;
+        succeed(&mut first, erase)?;
+        let shown = first.wait(&format!("{MARK}{PROMPT}"))?;
+        ensure!(shown.contains(expected), "{shell}: {shown}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
     for shell in Shell::ALL {
         let account = set_up(shell)?;
@@ -118,7 +150,7 @@ fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
         succeed(&mut first, &shell.set("CUDA_VISIBLE_DEVICES", "1"))?;
         let shown = succeed(&mut first, "genv status")?;
         ensure!(
-            shown.contains("CUDA_VISIBLE_DEVICES=1: 'genv attach --refresh'"),
+            shown.contains("CUDA_VISIBLE_DEVICES='1': 'genv attach --refresh'"),
             "{shell}: {shown}"
         );
         succeed(&mut second, "genv detach --index 1")?;

@@ -187,7 +187,8 @@ fn devices_by_name_become_the_environments() -> Result<()> {
         match left_out {
             None => assert_eq!(stderr, "", "{line}"),
             Some(name) => assert!(
-                stderr.starts_with("genv: leaves out of --device ") && stderr.contains(name),
+                stderr.starts_with("genv: the shim leaves out of --device ")
+                    && stderr.contains(name),
                 "{line}: {stderr}"
             ),
         }
@@ -265,7 +266,11 @@ fn nvidias_runtime_gets_the_environments_devices() -> Result<()> {
 fn a_note_says_that_compose_files_are_not_restricted() -> Result<()> {
     let stage = Stage::new()?;
     for (environment, line, note) in [
-        ("mine", "compose up -d", "write 'device_ids: ['0', '1']'"),
+        (
+            "mine",
+            "compose up -d",
+            "genv: the shim does not restrict the devices that a compose file asks for: write device_ids: [\"0\", \"1\"] there",
+        ),
         ("mine", "compose -f x.yml run x", "device_ids"),
         ("free", "compose up", "run 'genv attach' first"),
         ("mine", "compose ps", ""),

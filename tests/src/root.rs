@@ -65,13 +65,26 @@ pub fn own_network() -> Result<()> {
 /// # Errors
 /// They cannot be made.
 pub fn users(folder: &Path, names: &[&str], groups: &[(&str, &[&str])]) -> Result<()> {
+    users_from(FIRST_UID, folder, names, groups)
+}
+
+/// As [`users`], from another uid on.
+///
+/// # Errors
+/// As [`users`].
+pub fn users_from(
+    first_uid: u32,
+    folder: &Path,
+    names: &[&str],
+    groups: &[(&str, &[&str])],
+) -> Result<()> {
     let (mut passwd, mut group) = (
         fs::read_to_string("/etc/passwd")?,
         fs::read_to_string("/etc/group")?,
     );
     // Of the machine's own users it tells nothing.
     let mut shadow = String::new();
-    for (uid, name) in (FIRST_UID..).zip(names) {
+    for (uid, name) in (first_uid..).zip(names) {
         shadow.push_str(&format!("{name}:*:20000:0:99999:7:::\n"));
         passwd.push_str(&format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
         group.push_str(&format!("{name}:x:{uid}:\n"));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
@@ -37,13 +38,21 @@ impl fmt::Debug for Terminal {
 /// # Errors
 /// The file cannot be written.
 pub fn start_up(account: &Account, shell: Shell, before: &str, after: &str) -> Result<()> {
+    start_up_in(&account.home(), shell, before, after)
+}
+
+/// As [`start_up`], in a home directory.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn start_up_in(home: &Path, shell: Shell, before: &str, after: &str) -> Result<()> {
     let prompt = match shell {
         Shell::Bash | Shell::Zsh => format!("PS1='{PROMPT}'"),
         Shell::Fish => {
             format!("function fish_prompt; echo -n '{PROMPT}'; end\nset -g fish_greeting")
         }
     };
-    let file = account.home().join(shell.startup_file());
+    let file = home.join(shell.startup_file());
     fs::create_dir_all(file.parent().context("a file lies in a folder")?)?;
     let setup = shell.setup();
     fs::write(file, format!("{prompt}\n{before}\n{setup}\n{after}\n"))?;

@@ -234,6 +234,24 @@ fn line_of(folder: &Path, uid: u32, line: &str) -> Result<String> {
 }
 
 #[test]
+fn a_state_directory_without_the_right_to_write_is_named_by_those_who_write() -> Result<()> {
+    require_root();
+    let folder = shared_folder()?;
+    let folder = folder.path();
+    fs::write(folder.join("driver.yaml"), used_by(&[]))?;
+    fs::create_dir_all(folder.join("state"))?;
+    fs::set_permissions(folder.join("state"), fs::Permissions::from_mode(0o755))?;
+    let shown = line_of(folder, BOB, "genv free 2>&1; genv devices 2>&1")?;
+    ensure!(!shown.contains("genv.lock"), "{shown}");
+    let shown = line_of(folder, BOB, "genv exec --gpus 1 -- true 2>&1; true")?;
+    ensure!(
+        shown.starts_with("genv: cannot lock genv's state with ") && shown.lines().count() == 1,
+        "{shown}"
+    );
+    Ok(())
+}
+
+#[test]
 fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> Result<()> {
     require_root();
     // A program that may not be read may not be traced either: /proc shows it as root's, also to its own user.

@@ -227,6 +227,7 @@ impl View {
             environments: environments.into_iter().map(Arc::new).collect(),
             processes: processes.into_iter().map(Arc::new).collect(),
             queue: state.map_or_else(Vec::new, |state| self.queue(state)),
+            refused_requests: state.map(|state| state.refused_requests),
             counters: Default::default(),
         };
         let current = Observed::of(&snapshot, reading, &mut self.ledger.users);

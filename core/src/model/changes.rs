@@ -94,6 +94,7 @@ impl<'a> Changes<'a> {
             environments,
             processes,
             queue,
+            refused_requests,
             counters:
                 Counters {
                     device_energy,
@@ -115,6 +116,7 @@ impl<'a> Changes<'a> {
                 driver_version: driver_version.clone(),
                 collectors: collectors.clone(),
                 queue: queue.clone(),
+                refused_requests: *refused_requests,
                 ..Snapshot::default()
             }),
             devices: pieces(&before.devices, devices, |it| it.index),

@@ -42,6 +42,10 @@ pub struct Snapshot {
     /// The processes that wait for devices, in order of arrival.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueuedProcess>,
+    /// How many requests for devices were refused that could have waited, since the state directory was made; the length of
+    /// a file that every user may write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_requests: Option<u64>,
     /// Accumulated since the collection began.
     pub counters: Counters,
 }
@@ -62,6 +66,7 @@ impl Default for Snapshot {
             environments: Vec::new(),
             processes: Vec::new(),
             queue: Vec::new(),
+            refused_requests: None,
             counters: Counters::default(),
         }
     }

@@ -110,6 +110,7 @@ impl Loaded {
             devices: devices.document.entries,
             recorded,
             queue: Vec::new(),
+            refused_requests: 0,
             leases: HashMap::new(),
             kernels_not_found: BTreeMap::new(),
             incomplete: environments.document.salvaged,

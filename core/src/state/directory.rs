@@ -22,6 +22,7 @@ use super::kernels::Kernels;
 use super::leases;
 use super::liveness;
 use super::members::{self, RecordedMembers};
+use super::refused;
 use super::waiting;
 use super::{
     DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource,
@@ -336,6 +337,7 @@ impl StateDirectory {
             devices: devices.entries,
             recorded: members.into_iter().next().unwrap_or_default(),
             queue: Vec::new(),
+            refused_requests: refused::number(folder.directory),
             leases: HashMap::new(),
             kernels_not_found: BTreeMap::new(),
             incomplete: environments.salvaged,

@@ -1,6 +1,6 @@
 //! The state while it is being changed, under the lock.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use rustix::process::geteuid;
@@ -421,16 +421,15 @@ impl EditableState {
         &self.queue
     }
 
-    /// When a process in the queue is expected to get its devices, by leases, Unix time.
+    /// When devices are expected to come free.
     #[must_use]
-    pub fn expected(&self, pid: u32) -> Option<f64> {
-        let expectation = Expectation {
+    pub fn expectation<'a>(&'a self, models: &'a BTreeMap<u32, String>) -> Expectation<'a> {
+        Expectation {
             devices: &self.devices,
             leases: &self.leases,
+            models,
             now_seconds: self.now_seconds,
-        };
-        let position = self.queue_position(pid)?;
-        *expectation.of_queue(&self.queue).get(position)?
+        }
     }
 
     /// Takes a process out of the queue.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::allocate::DeviceKind;
 use super::waiting::RequestedDevices;
 use super::{DeviceState, Waiting};
 use crate::model::MemoryAmount;
@@ -14,15 +13,57 @@ pub struct Expectation<'a> {
     pub devices: &'a [DeviceState],
     /// The ends of leases by environment, Unix time.
     pub leases: &'a HashMap<String, f64>,
+    /// The models of the devices, as far as they are known.
+    pub models: &'a BTreeMap<u32, String>,
     /// Unix time. The end of a lease that is over by then is no expectation.
     pub now_seconds: f64,
 }
 
 impl Expectation<'_> {
-    /// When each process of a queue is expected to get its devices, Unix time. No process gets devices before the process in
-    /// front, and that process keeps what it gets. Absent: not known.
+    /// When each process of a queue is expected to get its devices, Unix time, without the passing of others. Each process
+    /// keeps what it gets. Absent: not known, or now.
     #[must_use]
     pub fn of_queue(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
+        let times = self.times(queue).into_iter();
+        times
+            .map(|time| time.filter(|time| *time > self.now_seconds))
+            .collect()
+    }
+
+    /// Whether an environment that takes the devices `added` delays no process of a queue. `after`: as it is then.
+    ///
+    /// A process whose devices are free now has to find them free afterwards. A process whose devices are not free has to
+    /// get them after the end of the environment's lease, unless `any_time`. A process that accepts none of `added` is not
+    /// delayed.
+    #[must_use]
+    pub fn delays_none(
+        &self,
+        after: &Expectation<'_>,
+        queue: &[Waiting],
+        (eid, added): (&str, &[u32]),
+        any_time: bool,
+    ) -> bool {
+        let end = after.end(eid);
+        let mut is_over = false;
+        queue.iter().zip(self.times(queue)).all(|(waiting, time)| {
+            // Those behind come no earlier.
+            is_over |= end.zip(time).is_some_and(|(end, time)| end <= time);
+            let request = waiting.request.as_ref();
+            let Some(request) = request.filter(|it| self.is_decided(it)) else {
+                return false;
+            };
+            let is_free = |of: &Expectation<'_>| {
+                let found = of.of_request(request, &BTreeSet::new());
+                found.is_some_and(|it| it.0 == 0.0)
+            };
+            let is_met = || any_time || is_over;
+            !added.iter().any(|index| self.is_accepted(*index, request))
+                || is_met() && (is_free(after) || !is_free(self))
+        })
+    }
+
+    /// When each process of a queue gets its devices, Unix time; 0: now. Absent: not known.
+    fn times(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let mut before = Some(0.0);
         let mut taken = BTreeSet::new();
         let each = queue.iter().map(|waiting| {
@@ -34,7 +75,7 @@ impl Expectation<'_> {
             before = before
                 .zip(time)
                 .map(|(before, time): (f64, f64)| before.max(time));
-            before.filter(|time| *time > self.now_seconds)
+            before
         });
         each.collect()
     }
@@ -47,32 +88,16 @@ impl Expectation<'_> {
         times.collect()
     }
 
-    /// The devices that come first, and when the last of them comes. Of a type it is not known: the state has no models.
+    /// The devices that come first, and when the last of them comes.
     fn of_request(
         &self,
         request: &RequestedDevices,
         taken: &BTreeSet<u32>,
     ) -> Option<(f64, Vec<u32>)> {
-        let named: BTreeSet<u32> = request
-            .indices
-            .iter()
-            .copied()
-            .chain(request.index)
-            .collect();
-        let of_named = Some(named.len()).filter(|named| *named > 0);
+        let of_named = Some(request.named().count()).filter(|named| *named > 0);
         let of_count = request.gpus.and_then(|gpus| usize::try_from(gpus).ok());
         let count = of_count.or(of_named)?;
-        let kind = DeviceKind {
-            types: request.gpu_types.clone(),
-            memory_at_least: request
-                .gpu_memory_at_least_bytes
-                .map(MemoryAmount::from_bytes),
-        };
-        let is_meant = |it: &&DeviceState| {
-            (named.is_empty() || named.contains(&it.index))
-                && kind.accepts(None, it.total_memory)
-                && !taken.contains(&it.index)
-        };
+        let is_meant = |it: &&DeviceState| self.accepts(request, it) && !taken.contains(&it.index);
         let candidates = self.devices.iter().filter(is_meant);
         let mut times: Vec<(f64, u32)> = candidates
             .filter_map(|it| Some((self.of_device(it, request.gpu_memory_bytes)?, it.index)))
@@ -81,6 +106,29 @@ impl Expectation<'_> {
         let chosen = times.get(..count)?;
         let last = chosen.last().map_or(0.0, |it| it.0);
         Some((last, chosen.iter().map(|it| it.1).collect()))
+    }
+
+    fn is_accepted(&self, index: u32, request: &RequestedDevices) -> bool {
+        let device = self.devices.iter().find(|it| it.index == index);
+        device.is_some_and(|device| self.accepts(request, device))
+    }
+
+    fn accepts(&self, request: &RequestedDevices, device: &DeviceState) -> bool {
+        let mut named = request.named().peekable();
+        let is_named = named.peek().is_none() || named.any(|index| index == device.index);
+        let model = self.models.get(&device.index);
+        is_named
+            && request
+                .kind()
+                .accepts(model.map(String::as_str), device.total_memory)
+    }
+
+    /// Whether models and memory are known as far as they decide which devices a request accepts.
+    fn is_decided(&self, request: &RequestedDevices) -> bool {
+        self.devices.iter().all(|it| {
+            (request.gpu_types.is_empty() || self.models.contains_key(&it.index))
+                && (request.gpu_memory_at_least_bytes.is_none() || it.total_memory.is_some())
+        })
     }
 
     /// When a device has so much memory that no environment claims; all of it, if no amount is given.
@@ -147,16 +195,20 @@ mod tests {
         let expectation = Expectation {
             devices,
             leases: &leases,
+            models: &BTreeMap::new(),
             now_seconds: 100.0,
         };
-        let waiting = |request: &RequestedDevices| Waiting {
+        let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
+        expectation.of_queue(&queue)
+    }
+
+    fn waiting(request: &RequestedDevices) -> Waiting {
+        Waiting {
             pid: 7,
             uid: 7,
             request: Some(request.clone()),
             since_timestamp_seconds: None,
-        };
-        let queue: Vec<Waiting> = requests.iter().map(waiting).collect();
-        expectation.of_queue(&queue)
+        }
     }
 
     fn gpus(gpus: u32) -> RequestedDevices {
@@ -237,5 +289,69 @@ mod tests {
         assert_eq!(times(&devices, &[of_memory(16)]), [None]);
         assert_eq!(times(&devices, &[of_memory(17)]), [None]);
         assert_eq!(times(&devices, &[gpus(1)]), [None]);
+    }
+
+    #[test]
+    fn a_process_is_delayed_by_devices_that_it_would_have_earlier() {
+        let whole = |eid| vec![(eid, None)];
+        let before = [whole("b"), whole("b"), vec![], vec![]];
+        let models: BTreeMap<u32, String> =
+            (0..4).map(|index| (index, format!("A{index}"))).collect();
+        let none = BTreeMap::new();
+        let of_types = |types: &[&str]| RequestedDevices {
+            gpu_types: types.iter().map(|it| (*it).to_owned()).collect(),
+            ..gpus(1)
+        };
+        let of_index = |index| gpus(0).index_of(index);
+        let delays_none = |queue: &[RequestedDevices], eid, added: &[u32], any_time, models| {
+            let devices = |holders: &[Vec<(&str, Option<u64>)>]| -> Vec<DeviceState> {
+                (0..)
+                    .zip(holders)
+                    .map(|(index, it)| device(index, it))
+                    .collect()
+            };
+            let mut taken = before.clone();
+            for index in added {
+                taken[*index as usize].push((eid, None));
+            }
+            let (before, after) = (devices(&before), devices(&taken));
+            let leases = [("a", 200.0), ("b", 300.0), ("c", 400.0)];
+            let leases = leases.map(|(eid, end)| (eid.to_owned(), end)).into();
+            let expectation = |devices| Expectation {
+                devices,
+                leases: &leases,
+                models,
+                now_seconds: 100.0,
+            };
+            let queue: Vec<Waiting> = queue.iter().map(waiting).collect();
+            expectation(&before).delays_none(&expectation(&after), &queue, (eid, added), any_time)
+        };
+        for (queue, eid, added, passes, passes_at_any_time) in [
+            // The large request begins at 300.
+            (&[gpus(4)][..], "a", &[2, 3][..], true, true),
+            (&[gpus(4)], "c", &[2], false, true),
+            (&[gpus(4)], "none", &[2], false, true),
+            // One device is left over, but holders may give devices back before the end of their leases.
+            (&[gpus(3)], "none", &[2], false, true),
+            (&[gpus(3)], "c", &[2, 3], false, true),
+            // The second would have it now.
+            (&[gpus(4), gpus(2)], "a", &[2], false, false),
+            (&[gpus(4), gpus(1)], "a", &[2], true, true),
+            (&[gpus(4), gpus(1)], "c", &[2], false, true),
+            (&[gpus(2)], "a", &[2], false, false),
+            (&[of_index(0)], "none", &[2], true, true),
+            (&[of_index(2)], "a", &[2], false, false),
+            (&[RequestedDevices::default()], "a", &[2], false, true),
+            (&[of_types(&["a0", "a1"])], "none", &[2], true, true),
+            (&[of_types(&["a0", "a2"])], "none", &[2], false, false),
+        ] {
+            for (any_time, passes) in [(false, passes), (true, passes_at_any_time)] {
+                let now = delays_none(queue, eid, added, any_time, &models);
+                assert_eq!(now, passes, "{queue:?} {eid} {added:?} {any_time}");
+            }
+        }
+        let unknown = [of_types(&["a0"])];
+        assert!(!delays_none(&unknown, "a", &[2], true, &none));
+        assert!(!delays_none(&[gpus(5)], "none", &[2], false, &models));
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod liveness;
 mod lock;
 mod members;
 mod own_file;
+mod refused;
 mod restore;
 mod salvage;
 pub mod shape;
@@ -96,6 +97,8 @@ pub struct State {
     pub recorded: RecordedMembers,
     /// The processes that wait for devices, in order of arrival. Only a reader of the directory sees the queue.
     pub queue: Vec<Waiting>,
+    /// How many requests for devices were refused that could have waited, as every user may write it.
+    pub refused_requests: u64,
     /// The ends of leases by environment, Unix time; each by a file that only the environment's user may write.
     pub leases: HashMap<String, f64>,
     /// Users (uid) of environments, by eid, that list Jupyter kernels of which none was found. One may run all the same,
@@ -128,12 +131,17 @@ impl State {
         self.leases.get(eid).copied()
     }
 
-    /// When devices are expected to come free.
+    /// When devices are expected to come free. Without `models` it is not known for a request of a type.
     #[must_use]
-    pub const fn expectation(&self, now_seconds: f64) -> Expectation<'_> {
+    pub const fn expectation<'a>(
+        &'a self,
+        models: &'a BTreeMap<u32, String>,
+        now_seconds: f64,
+    ) -> Expectation<'a> {
         Expectation {
             devices: self.devices.as_slice(),
             leases: &self.leases,
+            models,
             now_seconds,
         }
     }

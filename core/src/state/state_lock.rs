@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat};
 use rustix::io::Errno;
 
 use super::atomic::RealDisk;
@@ -79,6 +79,8 @@ pub(super) fn acquire(
                     }
                     match corrupt::move_aside(&RealDisk, directory, LOCK_FILE) {
                         Ok(aside) => notice = Some(moved(&error, &lock_path, &aside)),
+                        // The obstacle is the directory.
+                        Err(Errno::NOENT) if !is_writable(directory) => return Err(error),
                         Err(Errno::NOENT | Errno::EXIST) => {}
                         Err(_) => return Err(error),
                     }
@@ -109,6 +111,10 @@ const fn is_in_the_way(why: NoLock) -> bool {
         why,
         NoLock::Foreign(_) | NoLock::Refused(Errno::ACCESS | Errno::PERM)
     )
+}
+
+fn is_writable(directory: BorrowedFd<'_>) -> bool {
+    accessat(directory, ".", Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
 fn replaced(path: &Path) -> String {

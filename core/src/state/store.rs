@@ -19,6 +19,7 @@ use super::known;
 use super::leases;
 use super::liveness;
 use super::lock::{DEFAULT_PATIENCE, LockError, LockHolder};
+use super::refused;
 use super::restore::{self, Restored};
 use super::shape::Times;
 use super::state_lock::{self, StateLock};
@@ -271,8 +272,9 @@ impl StateStore {
         Ok(state)
     }
 
-    /// Writes down what the last reading found of the caller's environments, if it found something: new jobs, one that is at
-    /// work, an environment that goes on. Who may not write, or does not have the lock soon, leaves it to the next command.
+    /// Records the findings of the last reading, if there are any: ended environments, and among the caller's environments
+    /// new jobs, jobs at work and continuing environments. Without permission to write, or if the lock is not free soon, the
+    /// next command records them.
     pub fn note_news(&mut self) {
         if std::mem::take(&mut self.has_news) {
             let patience = self.patience.replace(NOTING_PATIENCE);
@@ -425,6 +427,13 @@ impl StateStore {
         )
     }
 
+    /// Counts a refused request for devices ([`State::refused_requests`]). No request fails because it is not counted.
+    pub fn count_refused(&self) {
+        if let Ok(directory) = directory::open(&self.path) {
+            let _ = refused::count(directory.as_fd());
+        }
+    }
+
     /// What the last reads and changes have to tell people, such as that a file is damaged; each is told once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
@@ -558,15 +567,18 @@ impl Machine {
         fates::fates(state, &ended, &mut evidence)
     }
 
-    /// Whether one of these fates is to be written down, though the environment only goes on.
+    /// Whether one of these fates is to be written down. An environment that has ended is removed at the next look: a later
+    /// process of its user would keep others from knowing that it has ended.
     fn is_news(&self, state: &State, fates: &Fates) -> bool {
         let now_seconds = self.now_seconds();
         fates.iter().any(|(eid, fate)| {
-            let Fate::Continues { jobs, at_work } = fate else {
-                return false;
-            };
             let mut listed = state.environments.iter();
             let members = listed.find(|it| it.eid == *eid).map(|it| &it.pids[..]);
+            let (jobs, at_work) = match fate {
+                Fate::Continues { jobs, at_work } => (jobs, at_work),
+                Fate::Ends => return members.is_some(),
+                Fate::Unknown => return false,
+            };
             let is_recorded = |it: &ProcessId| members.is_some_and(|pids| pids.contains(&it.pid));
             let known = state.recorded.known.get(eid);
             !jobs.iter().all(is_recorded)

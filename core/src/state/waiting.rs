@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::allocate::{AttachRequest, Selection};
+use super::allocate::{AttachRequest, DeviceKind, Selection};
 use super::atomic::{Disk, RealDisk, is_leftover};
 use super::commit::FILES;
 use super::confirmed;
@@ -83,6 +83,21 @@ impl RequestedDevices {
             gpu_types: request.kind.types.clone(),
             gpu_memory_at_least_bytes: request.kind.memory_at_least.map(MemoryAmount::bytes),
             gpu_memory_bytes: memory.map(MemoryAmount::bytes),
+        }
+    }
+
+    /// The indices of all particular devices that are requested. Earlier versions write one index alone.
+    pub fn named(&self) -> impl Iterator<Item = u32> {
+        let index = self.index.filter(|it| !self.indices.contains(it));
+        self.indices.iter().copied().chain(index)
+    }
+
+    /// The devices that a requested number is about.
+    #[must_use]
+    pub fn kind(&self) -> DeviceKind {
+        DeviceKind {
+            types: self.gpu_types.clone(),
+            memory_at_least: self.gpu_memory_at_least_bytes.map(MemoryAmount::from_bytes),
         }
     }
 }

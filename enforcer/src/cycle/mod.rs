@@ -244,6 +244,11 @@ impl Cycle {
         self.said.blind(&blind);
         let sees_nothing = blind::sees_nothing(hosts, &blind);
         let sources = self.sight.measured(&blind);
+        let outside = self.outside(&publication.hosts, &config.never);
+        let (outside, exempt_outside) = match outside {
+            Some(uses) => (Some(uses.counted), uses.exempt),
+            None => (None, Vec::new()),
+        };
         let mut status = Enforcement {
             blind,
             disputed_records_total: counting.numbers.values().sum(),
@@ -251,7 +256,8 @@ impl Cycle {
             breaker: breaker.clone(),
             breaker_since_seconds,
             faults: faults.clone(),
-            outside: self.outside(&publication.hosts, &config.never),
+            outside,
+            exempt_outside,
             ..self.status(&plan, rules, &control, mode, now())
         };
         let open = breaker.as_ref();

@@ -12,7 +12,7 @@ use crate::execute::ProtectedPrograms;
 impl Cycle {
     /// The processes that use devices of this machine without an environment that holds them, by the same files that
     /// commands read. Nothing while one of the sources fails.
-    pub(super) fn outside(&self, hosts: &[HostSnapshot], never: &Never) -> Option<Vec<OutsideUse>> {
+    pub(super) fn outside(&self, hosts: &[HostSnapshot], never: &Never) -> Option<OutsideUses> {
         let here = hosts.iter().find(|host| host.hostname == self.hostname)?;
         let snapshot = here.snapshot.as_ref().filter(|_| here.up)?;
         let mut sources = snapshot.collectors.values();
@@ -21,7 +21,14 @@ impl Cycle {
     }
 }
 
-fn uses(snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
+/// Uses that keep other users from a device, and those of processes under `never`, which do not.
+#[derive(Debug, Default)]
+pub(super) struct OutsideUses {
+    pub(super) counted: Vec<OutsideUse>,
+    pub(super) exempt: Vec<OutsideUse>,
+}
+
+fn uses(snapshot: &Snapshot, never: &Never) -> OutsideUses {
     let processes = snapshot.processes.iter();
     let programs = LazyCell::new(|| ProtectedPrograms::of(never));
     let is_exempt = |it: &OutsideUse| {
@@ -30,9 +37,14 @@ fn uses(snapshot: &Snapshot, never: &Never) -> Vec<OutsideUse> {
             || programs.out_of_reach(it.pid).is_some()
     };
     // Looking at the program takes longer than all else.
-    let uses = processes.map(|it| uses_of(it, snapshot));
-    let uses = uses.filter(|uses| uses.first().is_some_and(|it| !is_exempt(it)));
-    uses.flatten().collect()
+    let mut all = OutsideUses::default();
+    for uses in processes.map(|it| uses_of(it, snapshot)) {
+        match uses.first() {
+            Some(first) if is_exempt(first) => all.exempt.extend(uses),
+            _ => all.counted.extend(uses),
+        }
+    }
+    all
 }
 
 /// The use of each GPU that a process computes on, and that no environment of the process holds.
@@ -174,7 +186,10 @@ mod tests {
             ..Never::default()
         };
         let found = uses(&snapshot, &never);
+        let exempt: Vec<u32> = found.exempt.iter().map(|it| it.pid).collect();
+        assert_eq!(exempt, [u32::MAX - 5, u32::MAX - 6]);
         let found = found
+            .counted
             .iter()
             .map(|it| (it.gpu, it.pid, it.memory_used_bytes));
         assert_eq!(

@@ -273,9 +273,8 @@ impl Cycle {
         outcomes
     }
 
-    /// Tells users what was done to them, and keeps it for them.
+    /// Keeps what was done to users for them, and tells them, so that 'genv why' and a prompt know what a terminal shows.
     fn tell(&mut self, done: &[Notice<'_>], rules: &InForce, now_seconds: f64) {
-        self.post.tell(done, now_seconds, &rules.config.timezone);
         let kept = done.iter().map(|notice| {
             let targets = Vec::from_iter(words::step_target(notice.step));
             status::held(&Violation {
@@ -289,11 +288,11 @@ impl Cycle {
             })
         });
         let kept: Vec<_> = kept.collect();
-        if kept.is_empty() {
-            return;
+        if !kept.is_empty() {
+            let source = rules.source.clone();
+            self.not_kept = told::add(&self.directory, DONE_FILE, source, kept, now_seconds).err();
         }
-        let source = rules.source.clone();
-        self.not_kept = told::add(&self.directory, DONE_FILE, source, kept, now_seconds).err();
+        self.post.tell(done, now_seconds, &rules.config.timezone);
     }
 
     /// Whether a violation is on this host.

@@ -29,4 +29,15 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             out.add(&[], longest);
         },
     },
+    Family {
+        name: "genv_requests_refused_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Requests for devices that were refused because others held or used the devices, or waited for them.",
+        samples: |host, out| {
+            let view = host.known_state();
+            let refused = view.and_then(|view| view.snapshot.refused_requests);
+            out.add(&[], refused.map(|it| it as f64));
+        },
+    },
 ];

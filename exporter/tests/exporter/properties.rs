@@ -241,6 +241,7 @@ fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
     (collectors, of(name()), parts).prop_map(
         |(collectors, driver_version, (devices, environments, processes, counters))| Snapshot {
             queue: Vec::new(),
+            refused_requests: None,
             version: SNAPSHOT_VERSION,
             hostname: "inner".to_owned(),
             timestamp_seconds: 1.0,

@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use genv_core::state::allocate::DeviceKind;
+
 use super::*;
 
 fn device(
@@ -47,6 +51,67 @@ fn devices_of_a_kind_are_described_together() {
     ] {
         assert_eq!(described(&devices), expected);
     }
+}
+
+#[test]
+fn the_loaded_values_are_listed_with_their_file() {
+    let configuration = Configuration {
+        gpus: Some(0),
+        ..Configuration::default()
+    };
+    let loaded = LocalConfig {
+        configuration: configuration.clone(),
+        kind: DeviceKind {
+            types: vec!["a100".to_owned(), "\u{1b}[2J".to_owned()],
+            memory_at_least: Some(MemoryAmount::from_person("40g").unwrap()),
+        },
+        lease: Some(Duration::from_secs(8 * 3600)),
+    };
+    let activated = Activated {
+        eid: "e1",
+        activation: Activation::Created,
+        devices: &[],
+        configuration: &configuration,
+        lease_end: None,
+        loaded: Some((Path::new("/x/genv.toml"), loaded)),
+    };
+    assert_eq!(
+        activated.to_string(),
+        "started environment e1 without devices; loaded gpus 0, gpu-type a100 or \\u{1b}[2J, gpu-memory-at-least 40g, for 8h \
+         from /x/genv.toml"
+    );
+}
+
+#[test]
+fn a_lease_is_told_before_what_attaches_devices() {
+    let activated = |gpus: Option<u32>| {
+        let configuration = Configuration {
+            gpus,
+            ..Configuration::default()
+        };
+        let activated = Activated {
+            eid: "e1",
+            activation: Activation::Created,
+            devices: &[],
+            configuration: &configuration,
+            lease_end: Some(0.0),
+            loaded: None,
+        };
+        let ago = lease::words(0.0);
+        activated.to_string().replace(&ago, "LEASE")
+    };
+    assert_eq!(
+        activated(None),
+        "started environment e1 without devices LEASE: 'genv attach --count 1' attaches one"
+    );
+    assert_eq!(
+        activated(Some(2)),
+        "started environment e1 without devices LEASE: 'genv attach' attaches 2"
+    );
+    assert_eq!(
+        activated(Some(0)),
+        "started environment e1 without devices LEASE"
+    );
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `genv activate`
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use clap::Args;
 use genv_core::model::MemoryAmount;
@@ -13,6 +12,7 @@ use crate::announce::{Activated, HeldDevice, QuietFlag};
 use crate::choice::{KindFlags, selection};
 use crate::failure::EXIT_CODES;
 use crate::lease::LeaseFlag;
+use crate::local_config::{LocalConfig, Source};
 use crate::machine::{Machine, Survey, tell};
 use crate::own_environment::{self, Shown, check_lost, check_member, check_owner};
 use crate::queue::{Asking, ForceFlag, WaitFlag, obtain};
@@ -27,8 +27,8 @@ In a terminal beside it, to work in the same environment
 
 /// Start an environment in this shell, or join one.
 ///
-/// It is configured by a .genv folder in the working directory, above it or in the home directory, and
-/// attached to as many devices as are configured, of one model if one has enough. If they cannot be had nothing is changed.
+/// It is configured by a .genv folder, a genv.toml or the table [tool.genv] of a pyproject.toml in the working directory, above
+/// it or in the home directory, and attached to as many devices as are configured, of one model if one has enough. If they cannot be had nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Activate {
@@ -77,7 +77,7 @@ pub(crate) struct Wanted {
     lease: LeaseFlag,
 
     #[command(flatten)]
-    wait: WaitFlag,
+    pub(crate) wait: WaitFlag,
 
     /// Take devices of others too, if there are not enough.
     #[arg(short, long)]
@@ -86,7 +86,7 @@ pub(crate) struct Wanted {
     #[command(flatten)]
     force: ForceFlag,
 
-    /// Do not read a .genv folder.
+    /// Do not read a .genv folder, genv.toml or pyproject.toml.
     #[arg(long)]
     no_load: bool,
 }
@@ -97,23 +97,23 @@ pub(crate) struct Entry<'a> {
     pub(crate) member: u32,
     /// The shell, if it is one that enters.
     pub(crate) caller: Option<&'a Caller>,
-    /// What a `.genv` configures.
-    pub(crate) local: Configuration,
+    /// What a `.genv` or a file beside it configures.
+    pub(crate) local: LocalConfig,
     pub(crate) attach: bool,
 }
 
-/// The nearest `.genv` and its values.
+/// The nearest `.genv`, or the file in its place, and its values.
 #[derive(Default)]
 pub(crate) struct Local {
-    pub(crate) folder: Option<PathBuf>,
-    pub(crate) configuration: Configuration,
+    pub(crate) source: Option<Source>,
+    pub(crate) config: LocalConfig,
 }
 
 /// An entered environment.
 pub(crate) struct Entered {
     pub(crate) shown: Shown,
     activation: Activation,
-    devices: Vec<HeldDevice>,
+    pub(crate) devices: Vec<HeldDevice>,
 }
 
 impl Activate {
@@ -132,6 +132,11 @@ impl Activate {
         {
             // Whoever asks for what they have, as an editor's terminal does, has it.
             if self.eid.as_ref() == Some(&eid) {
+                anyhow::ensure!(
+                    !self.wanted.changes(),
+                    "cannot activate: environment {} is active in this shell. 'genv attach', 'genv config' and 'genv extend' change it",
+                    eid.escape_debug()
+                );
                 tell(&format!(
                     "environment {} is active already",
                     eid.escape_debug()
@@ -150,12 +155,17 @@ impl Activate {
             eid: &eid,
             member: caller.pid(),
             caller: Some(&caller),
-            local: local.configuration,
+            local: local.config,
             attach: !self.no_attach,
         };
         let entered = self.wanted.enter(&mut machine, &entry)?;
         let is_new = entered.activation == Activation::Created;
-        let loaded = local.folder.as_deref().filter(|_| is_new);
+        let loaded = local.source.as_ref().filter(|_| is_new);
+        if caller.is_subshell() {
+            tell(
+                "this is a subshell, as in a pipe or with '&': the environment ends with it, and your shell is in none",
+            );
+        }
         let announcer = self.quiet.announcer(&caller);
         announcer.announce(&Activated {
             eid: &eid,
@@ -166,7 +176,7 @@ impl Activate {
                 .shown
                 .lease_end
                 .filter(|_| is_new || self.wanted.lease.duration.is_some()),
-            loaded: loaded.map(|folder| (folder, self.wanted.used_of(&entry.local))),
+            loaded: loaded.map(|source| (source.path(), self.wanted.used_of(&entry.local))),
         });
         Ok(caller.enter(&entered.shown.for_shell(), !self.no_prompt)?)
     }
@@ -194,32 +204,95 @@ pub(crate) fn free_id(state: &State, pid: u32) -> String {
 }
 
 impl Wanted {
+    /// Whether a flag says how the environment shall be.
+    fn changes(&self) -> bool {
+        self.number().is_some()
+            || !self.kind.kind().is_any()
+            || self.gpu_memory.is_some()
+            || self.name.is_some()
+            || self.lease.duration.is_some()
+    }
+
     /// The name for the environment.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// What the nearest `.genv` configures; nothing without one.
+    /// What the nearest `.genv`, or the file in its place, configures; nothing without one.
     pub(crate) fn local(&self) -> anyhow::Result<Local> {
-        let Some(folder) = local_config::find().filter(|_| !self.no_load) else {
+        if self.no_load {
+            return Ok(Local::default());
+        }
+        let search = local_config::find();
+        if let Some(skipped) = search.skipped() {
+            tell(&format!("{skipped}. '--no-load' leaves this note out"));
+        }
+        let Some(source) = search.source else {
             return Ok(Local::default());
         };
-        let configuration = local_config::load(&folder)
+        let config = source
+            .load()
             .map_err(|error| anyhow::anyhow!("{error}, or go without it by --no-load"))?;
         Ok(Local {
-            folder: Some(folder),
-            configuration,
+            source: Some(source),
+            config,
         })
     }
 
-    /// The effective values of a `.genv`: flags take precedence.
-    fn used_of(&self, local: &Configuration) -> Configuration {
-        let local = local.clone();
-        Configuration {
-            name: local.name.filter(|_| self.name.is_none()),
-            gpus: local.gpus.filter(|_| self.number().is_none()),
-            gpu_memory: local.gpu_memory.filter(|_| self.gpu_memory.is_none()),
+    /// The effective values of a `.genv` or a file in its place: each flag takes precedence over the value of its name.
+    fn used_of(&self, local: &LocalConfig) -> LocalConfig {
+        let LocalConfig {
+            configuration,
+            kind,
+            lease,
+        } = local.clone();
+        let own = self.kind.kind();
+        // Who names devices has chosen.
+        let kind = if self.index.is_empty() {
+            kind
+        } else {
+            DeviceKind::default()
+        };
+        LocalConfig {
+            configuration: Configuration {
+                name: configuration.name.filter(|_| self.name.is_none()),
+                gpus: configuration.gpus.filter(|_| self.number().is_none()),
+                gpu_memory: configuration
+                    .gpu_memory
+                    .filter(|_| self.gpu_memory.is_none()),
+            },
+            kind: DeviceKind {
+                types: if own.types.is_empty() {
+                    kind.types
+                } else {
+                    Vec::new()
+                },
+                memory_at_least: kind
+                    .memory_at_least
+                    .filter(|_| own.memory_at_least.is_none()),
+            },
+            lease: lease.filter(|_| self.lease.duration.is_none()),
         }
+    }
+
+    /// The kind of the devices of a new environment.
+    fn kind_of_new(&self, local: &LocalConfig) -> DeviceKind {
+        let (mut own, local) = (self.kind.kind(), self.used_of(local).kind);
+        own.types.extend(local.types);
+        own.memory_at_least = own.memory_at_least.or(local.memory_at_least);
+        own
+    }
+
+    /// The accepted devices: those who join an environment take nothing from their folder.
+    fn accepted(&self, machine: &mut Machine, entry: &Entry<'_>) -> DeviceKind {
+        let is_there = |machine: &mut Machine| {
+            let state = machine.state().unwrap_or_default();
+            state.environments.iter().any(|it| it.eid == entry.eid)
+        };
+        if entry.local.kind.is_any() || is_there(machine) {
+            return self.kind.kind();
+        }
+        self.kind_of_new(&entry.local)
     }
 
     /// The number of devices by the flags.
@@ -239,13 +312,13 @@ impl Wanted {
     ) -> anyhow::Result<Entered> {
         // This call asks the name service: it must come before the lock of the state.
         let username = find_username(own_uid());
-        let kind = self.kind.kind();
+        let kind = self.accepted(machine, entry);
         let change = |state: &mut EditableState, survey: &Survey| {
-            self.change(state, survey, entry, &kind, username.as_deref())
+            self.change(state, survey, entry, username.as_deref())
         };
         // The GPUs are needed only for an attachment.
         let may_attach = entry.attach
-            && (self.number().or(entry.local.gpus).is_some() || !kind.is_any() || {
+            && (self.number().or(entry.local.configuration.gpus).is_some() || !kind.is_any() || {
                 let state = machine.state().unwrap_or_default();
                 state.environments.iter().any(|it| it.eid == entry.eid)
             });
@@ -272,7 +345,6 @@ impl Wanted {
         state: &mut EditableState,
         survey: &Survey,
         entry: &Entry<'_>,
-        kind: &DeviceKind,
         username: Option<&str>,
     ) -> anyhow::Result<Entered> {
         let eid = entry.eid;
@@ -283,13 +355,18 @@ impl Wanted {
         let member = MemberId::Process(entry.member);
         let activation = state.activate(eid, own_uid(), username, &member);
         // Those who are in it already go on as they are, whatever is in the folder of one who joins.
-        let (known, number) = match activation {
+        let (known, number, kind, lease) = match activation {
             Activation::Created => {
-                let number = self.number().or(entry.local.gpus);
-                let of_kind = (!kind.is_any()).then_some(1);
-                (entry.local.clone(), number.or(of_kind))
+                let local = &entry.local;
+                let kind = self.kind_of_new(local);
+                let number = self.number().or(local.configuration.gpus);
+                let number = number.or((!kind.is_any()).then_some(1));
+                (local.configuration.clone(), number, kind, local.lease)
             }
-            Activation::Joined => (state.configuration(eid)?, self.gpus),
+            Activation::Joined => {
+                let known = state.configuration(eid)?;
+                (known, self.gpus, self.kind.kind(), None)
+            }
         };
         let configuration = Configuration {
             name: self.name.clone().or(known.name),
@@ -298,18 +375,18 @@ impl Wanted {
         };
         let gpus = configuration.gpus;
         state.configure(eid, configuration)?;
-        if let Some(duration) = self.lease.duration {
+        if let Some(duration) = self.lease.duration.or(lease) {
             state.lease(eid, duration);
         }
         let attached = state.attached(eid);
         let is_asked = self.number().is_some() || !kind.is_any();
         if entry.attach
             && (attached.is_empty() || is_asked)
-            && let Some(selection) = selection(&self.index, gpus, kind, &attached)
+            && let Some(selection) = selection(&self.index, gpus, &kind, &attached)
         {
             let request = AttachRequest {
                 selection,
-                kind: kind.clone(),
+                kind,
                 over_subscribe: self.over_subscribe,
                 usage: survey.usage.clone(),
             };

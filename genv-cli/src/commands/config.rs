@@ -1,6 +1,7 @@
 //! `genv config`
 
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use genv_core::state::Configuration;
@@ -9,11 +10,12 @@ use super::home;
 use super::shell::refresh;
 use crate::announce::{Announcer, Configured};
 use crate::failure::Failure;
-use crate::machine::Machine;
+use crate::local_config::Source;
+use crate::machine::{Machine, tell};
 use crate::output::harmless;
 use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
-use crate::{local_config, values};
+use crate::values;
 
 const EXAMPLE: &str =
     "Example: two devices, from now on and in every environment activated below this directory
@@ -38,11 +40,11 @@ pub(crate) struct Config {
     #[arg(long, conflicts_with_all = ["value", "load"])]
     clear: bool,
 
-    /// Load all of it from the .genv folder.
+    /// Load all of it from the .genv folder or the file that 'genv home' prints.
     #[arg(long)]
     load: bool,
 
-    /// Save all of it to the .genv folder.
+    /// Save all of it to the .genv folder, which takes precedence over a file beside it.
     #[arg(long)]
     save: bool,
 
@@ -72,20 +74,20 @@ impl Config {
         }
         let mut machine = Machine::here()?;
         let loaded_from = match self.load {
-            true => Some(home::folder("load the configuration")?),
+            true => Some(home::source("load the configuration")?),
             false => None,
         };
-        let loaded = loaded_from.as_deref().map(local_config::load).transpose()?;
+        let loaded = loaded_from.as_ref().map(Source::load).transpose()?;
         let change = Change {
             field: self.field,
             value: self.value.as_deref(),
             clear: self.clear,
-            loaded,
+            loaded: loaded.map(|it| it.configuration),
         };
         // What is wrong with it is told before anything is asked.
         change.of(Configuration::default())?;
         let saved_to = match self.save {
-            true => Some(home::folder("save the configuration")?),
+            true => Some(home::source("save the configuration")?),
             false => None,
         };
         let changed = self.value.is_some() || self.clear || self.load;
@@ -108,22 +110,36 @@ impl Config {
             let configuration = own_environment::configuration(environment);
             (configuration.clone(), configuration)
         };
-        if let Some(folder) = &saved_to {
-            local_config::save(folder, &configuration)?;
+        if let Some(source) = &saved_to {
+            source.save(&configuration)?;
         }
         if let Some(announcer) = announcer {
             announcer.unless(self.quiet).announce(&Configured {
                 before: &before,
                 now: &configuration,
-                loaded: loaded_from.as_deref(),
-                saved: saved_to.as_deref(),
+                loaded: loaded_from.as_ref().map(Source::path),
+                saved: saved_to.as_ref().map(Source::folder).as_deref(),
             });
+        }
+        if let Some(source) = saved_to.filter(|_| !self.quiet)
+            && let Some(file) = source.behind_folder()
+        {
+            note_precedence(&source.folder(), &file);
         }
         if self.quiet || self.clear || self.value.is_some() {
             return Ok(());
         }
         Ok(io::stdout().write_all(text(&configuration, self.field).as_bytes())?)
     }
+}
+
+/// A file does not contradict what was saved beside it, since it no longer counts.
+fn note_precedence(folder: &Path, file: &Path) {
+    let shown = |path: &Path| harmless(&path.display().to_string());
+    let (folder, file) = (shown(folder), shown(file));
+    tell(&format!(
+        "{folder} takes precedence over {file}, which has no effect while the folder is there"
+    ));
 }
 
 /// What is changed.

@@ -9,12 +9,12 @@ use crate::own_environment::{self, Shown};
 use crate::shell::Caller;
 use crate::{completion, values};
 
-/// Detach devices from the environment: all of them, or one.
+/// Detach devices from the environment: all of them, or some.
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// Only this one.
-    #[arg(long, value_name = "INDEX", value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
-    index: Option<u32>,
+    /// Only these, such as 2 or 2,3.
+    #[arg(long, value_name = "INDEX", value_delimiter = ',', value_parser = values::index, allow_negative_numbers = true, add = completion::devices())]
+    index: Vec<u32>,
 
     /// Only show this shell the devices that the environment has now.
     #[arg(long, conflicts_with = "index")]
@@ -36,7 +36,14 @@ impl Detach {
         let caller = Caller::from_environment()?;
         let (shown, gone) = machine.update(|state| {
             own_environment::own(state.environments(), &eid, TASK)?;
-            let gone = state.detach(&eid, self.index)?;
+            let mut gone = Vec::new();
+            for index in &self.index {
+                gone.extend(state.detach(&eid, Some(*index))?);
+            }
+            if self.index.is_empty() {
+                gone = state.detach(&eid, None)?;
+            }
+            gone.sort_unstable();
             Ok::<_, anyhow::Error>((Shown::changed(state, &eid), gone))
         })?;
         let announcer = self.quiet.announcer(&caller);

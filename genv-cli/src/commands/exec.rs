@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use clap::Args;
+use genv_core::duration::parse_duration;
 use genv_core::proc::own_uid;
 use genv_core::state::{EditableState, MemberId, StoreError};
 
-use super::activate::{Entry, Wanted, free_id, leave};
+use super::activate::{Entered, Entry, Wanted, free_id, leave};
 use super::deactivate::named;
-use crate::child::{Forwarding, become_command, command, exit_code, handed_on};
+use crate::announce::{Given, QuietFlag};
+use crate::child::{Forwarding, become_command, command, exit_code, handed_on, look_up};
 use crate::failure::{EXIT_CODES, Failure};
 use crate::jobs::{Detached, Starting};
 use crate::machine::{Job, Machine, USAGE_PATIENCE, tell};
-use crate::own_environment::Shown;
 use crate::{completion, shell, values};
 
 const EXAMPLE: &str = "Example: train on two GPUs as soon as they can be had
@@ -31,10 +32,14 @@ The same as a job that goes on after logout, and what it prints
 /// What `genv exec` ran in genv 1.x before 1.0: its stand-ins for these programs.
 const OLD_TOOLS: [&str; 2] = ["nvidia-smi", "docker"];
 
+/// What a job that waits for devices tells first.
+const JOB_WAITS: &str =
+    "the job starts when it gets its devices: if this terminal is closed before, it does not start";
+
 /// Run a command in an environment of its own, which ends with it.
 ///
 /// Processes that the command leaves behind keep no device, and are in no environment then; those that still work on one are
-/// named on stderr. It is configured by a .genv folder as with 'genv activate'. The exit code is the command's, 128+n if signal n ended it.
+/// named on stderr. It is configured by a .genv folder or genv.toml as with 'genv activate'. The exit code is the command's, 128+n if signal n ended it.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLE}\n\n{EXIT_CODES}"))]
 pub(crate) struct Exec {
@@ -49,6 +54,9 @@ pub(crate) struct Exec {
     #[arg(long, visible_alias = "id", value_name = "EID", value_parser = values::eid, allow_negative_numbers = true, add = completion::environments())]
     eid: Option<String>,
 
+    #[command(flatten)]
+    quiet: QuietFlag,
+
     /// Run it as the job of this folder, in the place of the program with --detach.
     #[arg(long, value_name = "FOLDER", hide = true, conflicts_with = "detach")]
     job: Option<PathBuf>,
@@ -59,14 +67,21 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
         if is_old_spelling(&self.command, env::args_os()) {
             return run_tool(&self.command);
         }
-        if self.detach {
-            return Detached::start(self.wanted.name());
-        }
         let mut command = command(&self.command)?;
+        // Nobody waits for devices in vain.
+        look_up(&command, shell::shims_folder().as_deref())
+            .map_err(|error| self.with_hint(error))?;
+        let announcer = self.quiet.announcer_without_shell();
+        if self.detach {
+            return Detached::start(self.wanted.name(), announcer);
+        }
+        if self.job.is_some() {
+            self.wanted.wait.tell_first(JOB_WAITS);
+        }
         let name = self.wanted.name().map(str::to_owned);
         let job = self
             .job
@@ -81,18 +96,47 @@ impl Exec {
             eid: &eid,
             member: own_pid,
             caller: None,
-            local: self.wanted.local()?.configuration,
+            local: self.wanted.local()?.config,
             attach: true,
         };
-        let shown = self.wanted.enter(&mut machine, &entry)?.shown;
-        shell::enter_child(&mut command, &shown.for_shell());
+        let entered = self.wanted.enter(&mut machine, &entry)?;
+        let given = given(&entered);
+        if job.is_none() && given.lacks_devices() {
+            announcer.announce(&format!("the command runs {given}"));
+        }
+        shell::enter_child(&mut command, &entered.shown.for_shell());
         let prepared = job.as_ref().map_or(Ok(()), |job| job.prepare(&mut command));
-        let job = job.as_ref().map(|job| (job, &shown));
+        let job = job.as_ref().map(|job| (job, &entered));
         let done = prepared.and_then(|()| run_within(&mut machine, &entry, command, job));
         if done.is_err() {
             leave(&mut machine, &entry);
         }
         handed_on(done?)
+    }
+
+    /// The error of a missing program, if it may be the value of --wait.
+    fn with_hint(&self, error: Failure) -> Failure {
+        let Some(first) = self.command.first().and_then(|it| it.to_str()) else {
+            return error;
+        };
+        match error {
+            Failure::NotFound(_)
+                if self.wanted.wait.is_without_limit() && parse_duration(first).is_ok() =>
+            {
+                Failure::NotFound(format!(
+                    "cannot run {first}: there is no such program. To wait for so long, write --wait={first}"
+                ))
+            }
+            error => error,
+        }
+    }
+}
+
+fn given(entered: &Entered) -> Given<'_> {
+    Given {
+        devices: &entered.devices,
+        configuration: &entered.shown.configuration,
+        lease_end: entered.shown.lease_end,
     }
 }
 
@@ -101,7 +145,7 @@ fn run_within(
     machine: &mut Machine,
     entry: &Entry<'_>,
     command: Command,
-    job: Option<(&Starting, &Shown)>,
+    job: Option<(&Starting, &Entered)>,
 ) -> anyhow::Result<u8> {
     let running = Forwarding::new()?.start(command)?;
     let child = Entry {
@@ -117,7 +161,10 @@ fn run_within(
     if let Err(error) = handed_over {
         tell(&format!("the environment ends with this program: {error}"));
     }
-    let job = job.map(|(job, shown)| job.runs(running.pid(), shown));
+    let job = job.map(|(job, entered)| {
+        let given = given(entered).to_string();
+        job.runs(running.pid(), &entered.shown, &given)
+    });
     let job = match job.transpose() {
         Ok(job) => job,
         Err(error) => {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-use genv_core::duration::format_duration;
-use genv_core::state::LONGEST_LEASE;
+use genv_core::proc::{own_uid, username};
+use genv_core::state::{ChangeError, LONGEST_LEASE};
 
 use crate::failure::EXIT_CODES;
 use crate::lease::{self, parse_lease};
@@ -35,18 +35,33 @@ const TASK: &str = "extend";
 
 impl Extend {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        let is_named = self.eid.is_some();
         let eid = match self.eid {
             Some(eid) => eid,
             None => own_environment::active(TASK)?,
         };
         let end = Machine::here()?.update(|state| {
-            own_environment::own(state.environments(), &eid, TASK)?;
+            if is_named {
+                // An environment that does not exist is an error of its own: this shell may be in another one.
+                let environment = state.environment(&eid);
+                let uid = environment
+                    .ok_or_else(|| ChangeError::NoSuchEnvironment { eid: eid.clone() })?
+                    .uid;
+                ensure!(
+                    uid == own_uid(),
+                    "cannot extend: environment {} belongs to {}, who alone can extend its lease",
+                    harmless(&eid),
+                    harmless(&username(uid))
+                );
+            } else {
+                own_environment::own(state.environments(), &eid, TASK)?;
+            }
             let left = state.extend_lease(&eid, self.more);
             ensure!(
                 left <= LONGEST_LEASE,
                 "cannot extend: the lease would end in {}, and it ends in {} at most. Choose less",
-                format_duration(left),
-                format_duration(LONGEST_LEASE)
+                lease::days(left),
+                lease::days(LONGEST_LEASE)
             );
             Ok::<_, anyhow::Error>(state.lease_end(&eid))
         })?;

@@ -122,7 +122,7 @@ impl Free {
         let answer = Answer {
             devices,
             expected: state
-                .expectation(now_seconds())
+                .expectation(const { &BTreeMap::new() }, now_seconds())
                 .of_devices()
                 .into_iter()
                 .map(|(index, timestamp_seconds)| ExpectedDevice {

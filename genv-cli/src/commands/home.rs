@@ -2,14 +2,14 @@
 
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::local_config;
+use crate::local_config::{self, Source};
+use crate::machine::tell;
 
-/// Print which .genv folder configures environments that are activated here.
+/// Print which folder or file configures environments that are activated here.
 #[derive(Debug, Args)]
 pub(crate) struct Home {
     /// Do not say that there is none.
@@ -19,25 +19,30 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let folder = match folder("find a configuration") {
-            Err(_) if self.quiet => return Err(Failure::Silent(1).into()),
-            found => found?,
+        let source = if self.quiet {
+            local_config::find().source.ok_or(Failure::Silent(1))?
+        } else {
+            source("find a configuration")?
         };
         let mut out = io::stdout().lock();
-        out.write_all(folder.as_os_str().as_bytes())?;
+        out.write_all(source.path().as_os_str().as_bytes())?;
         Ok(out.write_all(b"\n")?)
     }
 }
 
-/// The nearest `.genv`.
+/// The folder or file that configures environments here. Those of other users that are nearer are noted.
 ///
 /// # Errors
 /// There is none.
-pub(crate) fn folder(task: &str) -> anyhow::Result<PathBuf> {
-    local_config::find().ok_or_else(|| {
+pub(crate) fn source(task: &str) -> anyhow::Result<Source> {
+    let search = local_config::find();
+    if let Some(skipped) = search.skipped() {
+        tell(&skipped);
+    }
+    let places = search.places();
+    search.source.ok_or_else(|| {
         anyhow::anyhow!(
-            "cannot {task}: there is no .genv folder in the working directory, above it or in the home directory. \
-             'mkdir .genv' makes one"
+            "cannot {task}: there is no .genv folder and no genv.toml of yours in {places}. 'mkdir .genv' makes a folder"
         )
     })
 }

@@ -58,7 +58,7 @@ pub(crate) struct Wait {
     after_help = "Example: give a job a minute to save its work\n  genv exec --detach --name train -- python train.py\n  genv stop train --timeout 1m"
 )]
 pub(crate) struct Stop {
-    /// Number or name.
+    /// Number or name; of several with this name the newest that runs.
     #[arg(value_name = "JOB")]
     job: String,
 
@@ -69,7 +69,7 @@ pub(crate) struct Stop {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// Number or name; without it the newest.
+    /// Number or name, the newest of this name; without it the newest of all.
     #[arg(value_name = "JOB")]
     job: Option<String>,
 }
@@ -147,8 +147,7 @@ impl Logs {
         let mut out = io::stdout().lock();
         loop {
             // The state is read before the output: the last read covers all output before the end.
-            let is_over = !self.follow
-                || jobs::find(Some(&job.record.number.to_string()))?.state() != State::Running;
+            let is_over = !self.follow || job.again()?.state() != State::Running;
             let mut chunk = vec![0; 64 << 10];
             loop {
                 let length = output.read(&mut chunk).with_context(cannot)?;
@@ -177,7 +176,7 @@ impl Wait {
 fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
     let began = Instant::now();
     loop {
-        match jobs::find(Some(&job.record.number.to_string()))?.state() {
+        match job.again()?.state() {
             State::Ended(code) => return Ok(code),
             State::Lost => bail!(
                 "job {} has ended, and nothing saw how: the machine was restarted, or the program that waited for it was killed",
@@ -193,7 +192,7 @@ fn ended(job: &Job, patience: Option<Duration>) -> anyhow::Result<u8> {
 
 impl Stop {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let job = jobs::find(Some(&self.job))?;
+        let job = jobs::find_running(&self.job)?;
         if job.state() != State::Running {
             tell(&format!("job {} has ended already", job.title()));
             return Ok(());

@@ -1,6 +1,6 @@
 //! `genv queue`
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use genv_core::outside;
@@ -17,7 +17,8 @@ use crate::output::{Cell, Table, TableFlags, print, print_json, stdout};
 #[derive(Debug, Args)]
 #[command(
     after_help = "EXPECTED is the time by which leases of enough devices have ended ('genv activate --for'). Without such \
-                  leases it is not known."
+                  leases it is not known. A request passes the processes that it does not delay, such as one with '--for' \
+                  that ends before their devices come free."
 )]
 pub(crate) struct Queue {
     #[command(flatten)]
@@ -48,7 +49,8 @@ impl Queue {
         let mut machine = Machine::here()?;
         let state = machine.state()?;
         let waiting = machine.waiting(&state);
-        let expected = state.expectation(now_seconds()).of_queue(&waiting);
+        let expectation = state.expectation(const { &BTreeMap::new() }, now_seconds());
+        let expected = expectation.of_queue(&waiting);
         let waiting: Vec<Place> = waiting.iter().zip(expected).map(Place::of).collect();
         if self.output.json {
             return Ok(print_json(&Answer { waiting })?);
@@ -82,14 +84,12 @@ impl Place {
     fn cells(&self, number: u32) -> [Cell; 8] {
         let RequestedDevices {
             gpus,
-            index,
-            indices,
             gpu_types,
             gpu_memory_at_least_bytes,
             gpu_memory_bytes,
+            ..
         } = &self.request;
-        // Earlier versions write one index alone.
-        let indices: BTreeSet<u32> = indices.iter().chain(index).copied().collect();
+        let indices: BTreeSet<u32> = self.request.named().collect();
         let numbers = || {
             indices
                 .iter()

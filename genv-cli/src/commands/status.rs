@@ -1,6 +1,7 @@
 //! `genv status`
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use clap::Args;
@@ -83,8 +84,14 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     };
     let devices = state.attached(eid);
     let stale = stale(&devices).map(|shown| {
-        let shown = harmless(&shown);
-        format!("Shell     has CUDA_VISIBLE_DEVICES={shown}: 'genv attach --refresh' sets it to the devices\n")
+        let shown = match shown {
+            Some(shown) => format!(
+                "has CUDA_VISIBLE_DEVICES='{}'",
+                harmless(&shown.to_string_lossy())
+            ),
+            None => "has no CUDA_VISIBLE_DEVICES, and programs see all devices".to_owned(),
+        };
+        format!("Shell     {shown}: 'genv attach --refresh' sets it to the devices\n")
     });
     let devices = match &devices[..] {
         [] => "to no device".to_owned(),
@@ -115,8 +122,8 @@ fn text(state: &State, claimed: Option<&str>, environment: Option<&EnvironmentSt
     )
 }
 
-/// The devices that this shell shows in place of these devices; none if it shows them.
-fn stale(devices: &[u32]) -> Option<String> {
-    let shown = env::var_os("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    (shown != visible(devices)).then(|| shown.to_string_lossy().into_owned())
+/// The value of `CUDA_VISIBLE_DEVICES` in this shell, which may be absent, if it is not that of these devices.
+fn stale(devices: &[u32]) -> Option<Option<OsString>> {
+    let shown = env::var_os("CUDA_VISIBLE_DEVICES");
+    (shown.as_ref() != Some(&visible(devices))).then_some(shown)
 }

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use start::{Detached, Starting};
 
 use crate::ago::now_seconds;
+use crate::machine::tell;
 
 /// The next start of a job removes the folder of a job that ended this long ago.
 const KEPT_SECONDS: f64 = 30.0 * 86_400.0;
@@ -128,6 +129,15 @@ impl Job {
         Ok(Some(Self { folder, record }))
     }
 
+    /// The job as it is now.
+    ///
+    /// # Errors
+    /// The record is gone or damaged.
+    pub(crate) fn again(&self) -> anyhow::Result<Self> {
+        let read = Self::read(self.folder.clone())?;
+        read.with_context(|| no_job(Some(&self.record.number.to_string())))
+    }
+
     pub(crate) fn state(&self) -> State {
         match self.record.exit_code {
             Some(code) => State::Ended(code),
@@ -180,38 +190,73 @@ fn cannot_read(path: &Path, why: &dyn std::fmt::Display) -> anyhow::Error {
     )
 }
 
-/// The user's jobs on this machine, the oldest first.
+/// The user's jobs on this machine, the oldest first. A job whose record cannot be read is left out, and named on stderr.
 pub(crate) fn all() -> anyhow::Result<Vec<Job>> {
-    let folder = folder()?;
-    let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => bail!("cannot read {}: {error}", folder.display()),
-    };
-    let mut jobs = Vec::new();
-    for entry in entries.flatten() {
-        jobs.extend(Job::read(entry.path())?);
+    let (jobs, damaged) = read_all()?;
+    for error in damaged {
+        tell(&error.to_string());
     }
-    jobs.sort_by_key(|job| job.record.number);
     Ok(jobs)
 }
 
-/// The job with this number, or the newest job with this name; without an argument, the newest job.
-pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
-    let mut jobs = all()?;
-    let is_meant = |job: &Job| {
-        named.is_none_or(|named| {
-            job.record.name.as_deref() == Some(named) || job.record.number.to_string() == named
-        })
+/// The user's jobs on this machine, the oldest first, and why others cannot be read.
+fn read_all() -> anyhow::Result<(Vec<Job>, Vec<anyhow::Error>)> {
+    let folder = folder()?;
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Vec::new())),
+        Err(error) => bail!("cannot read {}: {error}", folder.display()),
     };
-    jobs.retain(is_meant);
-    jobs.pop().with_context(|| match named {
+    let (mut jobs, mut damaged) = (Vec::new(), Vec::new());
+    for entry in entries.flatten() {
+        match Job::read(entry.path()) {
+            Ok(job) => jobs.extend(job),
+            Err(error) => damaged.push(error),
+        }
+    }
+    jobs.sort_by_key(|job| job.record.number);
+    Ok((jobs, damaged))
+}
+
+/// The job with this number, or else the newest job with this name; without an argument, the newest job.
+pub(crate) fn find(named: Option<&str>) -> anyhow::Result<Job> {
+    meant(named)?.pop().with_context(|| no_job(named))
+}
+
+/// As [`find`], but of several jobs with this name the newest that runs, if one runs.
+pub(crate) fn find_running(named: &str) -> anyhow::Result<Job> {
+    let mut jobs = meant(Some(named))?;
+    let running = jobs.iter().rposition(|job| job.state() == State::Running);
+    let meant = match running {
+        Some(position) => Some(jobs.swap_remove(position)),
+        None => jobs.pop(),
+    };
+    meant.with_context(|| no_job(Some(named)))
+}
+
+/// The job with this number, or else the jobs with this name, the oldest first; without an argument, all.
+fn meant(named: Option<&str>) -> anyhow::Result<Vec<Job>> {
+    let mut jobs = all()?;
+    let Some(named) = named else {
+        return Ok(jobs);
+    };
+    let has_number = |job: &Job| job.record.number.to_string() == named;
+    if jobs.iter().any(has_number) {
+        jobs.retain(has_number);
+    } else {
+        jobs.retain(|job| job.record.name.as_deref() == Some(named));
+    }
+    Ok(jobs)
+}
+
+fn no_job(named: Option<&str>) -> String {
+    match named {
         Some(named) => format!(
             "there is no job {}: 'genv jobs' lists yours",
             named.escape_debug()
         ),
         None => "there is no job: 'genv exec --detach -- COMMAND' starts one".to_owned(),
-    })
+    }
 }
 
 /// The folder of this machine's jobs: other machines may share the home directory.
@@ -264,7 +309,7 @@ fn new_folder() -> anyhow::Result<(u32, PathBuf)> {
 /// Removes jobs that ended long ago.
 fn remove_old() {
     let before = now_seconds() - KEPT_SECONDS;
-    for job in all().unwrap_or_default() {
+    for job in read_all().unwrap_or_default().0 {
         if job
             .record
             .ended_timestamp_seconds

@@ -7,7 +7,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,12 +18,14 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use super::logout::Outlives;
 use super::{Job, OUTPUT_FILE, Process, RECORD_FILE, Record, new_folder, title};
 use crate::ago::now_seconds;
+use crate::announce::Announcer;
 use crate::child::{exit_code, handed_on};
+use crate::failure::Failure;
 use crate::machine::tell;
 use crate::output::print;
 use crate::own_environment::Shown;
 
-/// The output of the second program once the job has started.
+/// The output of the second program once the job has started; the devices and the lease of the job follow, in words.
 const STARTED: &[u8] = b"started\n";
 
 /// A job during its start.
@@ -34,11 +36,17 @@ impl Detached {
     /// Starts a job with the arguments of this program.
     ///
     /// # Errors
-    /// The job cannot be started; the exit code is that of `genv exec`.
-    pub(crate) fn start(name: Option<&str>) -> anyhow::Result<()> {
+    /// The job cannot be started, and the exit code is that of `genv exec`; or its name could be taken for a number.
+    pub(crate) fn start(name: Option<&str>, announcer: Announcer) -> anyhow::Result<()> {
+        if let Some(name) = name.filter(|it| it.bytes().all(|byte| byte.is_ascii_digit())) {
+            return Err(Failure::Usage(format!(
+                "cannot name a job {name}: a number means the number of a job, as 'genv jobs' shows it. Take a name with a letter"
+            ))
+            .into());
+        }
         let outlives = Outlives::here()?;
         let (number, folder) = new_folder()?;
-        let started = Self::run(outlives, &folder, name, number);
+        let started = Self::run(outlives, &folder, name, number, announcer);
         if started.is_err() {
             // The folder holds nothing but leftovers of the failed start.
             let _ = fs::remove_dir_all(&folder);
@@ -51,6 +59,7 @@ impl Detached {
         folder: &Path,
         name: Option<&str>,
         number: u32,
+        announcer: Announcer,
     ) -> anyhow::Result<()> {
         let program = env::current_exe().context("cannot start a job")?;
         let mut child = outlives
@@ -66,20 +75,19 @@ impl Detached {
                 .read_to_end(&mut answer)
                 .context("cannot start a job")?;
         }
-        if answer != STARTED {
+        let Some(given) = answer.strip_prefix(STARTED) else {
             let status = child.wait().context("cannot start a job")?;
             handed_on(exit_code(status))?;
             return Err(anyhow!(
                 "cannot start a job: genv ended before it started. Try again"
             ));
-        }
-        if io::stderr().is_terminal() {
-            let (title, output) = (title(number, name), folder.join(OUTPUT_FILE));
-            tell(&format!(
-                "job {title} runs, and goes on after logout. It prints to {}: 'genv logs --follow {number}' shows it",
-                output.display()
-            ));
-        }
+        };
+        let (title, output) = (title(number, name), folder.join(OUTPUT_FILE));
+        announcer.announce(&format!(
+            "job {title} runs {}. It goes on after logout, and prints to {}: 'genv logs --follow {number}' shows it",
+            String::from_utf8_lossy(given),
+            output.display()
+        ));
         Ok(print(format!("{number}\n").as_bytes())?)
     }
 }
@@ -136,11 +144,11 @@ impl Starting {
         Ok(())
     }
 
-    /// Records that the command runs. From now on this program prints to the job's file.
+    /// Records that the command runs, with these devices in words. From now on this program prints to the job's file.
     ///
     /// # Errors
     /// The record cannot be written, or this program does not find itself in `/proc`.
-    pub(crate) fn runs(&self, pid: u32, shown: &Shown) -> anyhow::Result<Job> {
+    pub(crate) fn runs(&self, pid: u32, shown: &Shown, given: &str) -> anyhow::Result<Job> {
         let waiting =
             Process::of(std::process::id()).context("cannot find this process in /proc")?;
         let number = self
@@ -168,7 +176,8 @@ impl Starting {
         };
         job.write()?;
         let mut stdout = io::stdout().lock();
-        stdout.write_all(STARTED).and_then(|()| stdout.flush())?;
+        stdout.write_all(&[STARTED, given.as_bytes()].concat())?;
+        stdout.flush()?;
         drop(stdout);
         let output = File::options().append(true).open(job.output())?;
         dup2_stdin(File::open("/dev/null")?)?;

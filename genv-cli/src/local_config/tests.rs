@@ -1,5 +1,9 @@
 use std::os::unix::fs::symlink;
 
+use genv_core::model::MemoryAmount;
+use rustix::fs::{CWD, FileType, Mode};
+
+use super::folder::{load, save};
 use super::*;
 
 /// A home directory with a repository, and a project in it.
@@ -27,6 +31,10 @@ fn lab() -> Lab {
         repository,
         project,
     }
+}
+
+fn places(working: Option<&Path>, home: Option<&Path>) -> Vec<PathBuf> {
+    Places::new(working, working, home).all().cloned().collect()
 }
 
 #[test]
@@ -66,6 +74,78 @@ fn outside_of_home_and_repository_nothing_above_counts() {
     );
     assert_eq!(places(Some(&outside), None), [outside]);
     assert_eq!(places(None, Some(&home)), [home]);
+}
+
+#[test]
+fn behind_a_link_the_directories_of_its_target_are_looked_at_too() {
+    let lab = lab();
+    let link = lab.outside.join("link");
+    symlink(&lab.repository, &link).unwrap();
+    fs::remove_dir(lab.repository.join(".git")).unwrap();
+    let known = link.join("src/deep");
+    let found = Places::new(Some(&known), Some(&lab.project), Some(&lab.home));
+    let expected = [
+        &known,
+        &lab.repository.join("src"),
+        &lab.repository,
+        &lab.home.join("code"),
+        &lab.home,
+    ];
+    assert!(found.all().eq(expected), "{found:?}");
+    assert!(!found.outside);
+}
+
+#[test]
+fn the_places_are_told_as_they_were_looked_at() {
+    let (a, b, c) = (
+        PathBuf::from("/a"),
+        PathBuf::from("/a/b"),
+        PathBuf::from("/home/c"),
+    );
+    let told = |known: &[&PathBuf], outside: bool| {
+        let places = Places {
+            known: known.iter().copied().cloned().collect(),
+            home: Some(c.clone()),
+            outside,
+            ..Places::default()
+        };
+        places.to_string()
+    };
+    assert_eq!(told(&[], false), "the home directory /home/c");
+    assert_eq!(
+        told(&[&b, &a], false),
+        "/a/b up to /a, and in the home directory /home/c"
+    );
+    assert_eq!(
+        told(&[&b], true),
+        "/a/b, and in the home directory /home/c. What is above counts only within a git repository or the home directory"
+    );
+}
+
+#[test]
+fn sources_of_other_users_are_skipped() {
+    let lab = lab();
+    fs::write(lab.project.join("genv.toml"), "gpus = 1").unwrap();
+    fs::create_dir(lab.repository.join(".genv")).unwrap();
+    let own = fs::metadata(&lab.project).unwrap().uid();
+    let of = |user: u32| {
+        let places = Places::new(Some(&lab.project), Some(&lab.project), Some(&lab.home));
+        search(places, user)
+    };
+    let found = of(own);
+    assert_eq!(
+        found.source.as_ref().map(Source::path),
+        Some(&*lab.project.join("genv.toml"))
+    );
+    assert_eq!(found.skipped(), None);
+    // What belongs to root counts for everybody.
+    if own != 0 {
+        let found = of(own + 1);
+        assert_eq!(found.source, None);
+        let note = found.skipped().unwrap();
+        assert!(note.contains("genv.toml belongs to "), "{note}");
+        assert!(note.ends_with("as 1 more of other users"), "{note}");
+    }
 }
 
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use genv_core::state::EditableState;
+use genv_core::state::{EditableState, Waiting};
 
-use super::attaches_used;
+use super::{ATTACH_USED, first_and_others, is_set};
 use crate::machine::{Survey, tell};
 use crate::output::harmless;
 
@@ -13,6 +13,8 @@ pub(super) struct Added {
     pub(super) devices: Vec<u32>,
     /// The models of all devices of the environment, if it asked for a number of devices and got some.
     models: BTreeSet<String>,
+    /// The processes of the queue that were passed.
+    pub(super) passed: Vec<Waiting>,
 }
 
 impl Added {
@@ -29,12 +31,19 @@ impl Added {
             }
             false => BTreeSet::new(),
         };
-        Self { devices, models }
+        Self {
+            devices,
+            models,
+            passed: Vec::new(),
+        }
     }
 
-    /// Names the models if the environment has several, and warns of devices that processes use without holding them or
-    /// whose processes are not known.
+    /// Names the passed processes, and the models if the environment has several. Warns of devices with unknown processes
+    /// and of devices that processes use without holding them.
     pub(super) fn note(&self, survey: &Survey) {
+        if let Some(passed) = first_and_others(&self.passed) {
+            tell(&format!("passed in the queue: {passed}"));
+        }
         if self.models.len() > 1 {
             let models = self.models.iter().map(|it| harmless(it));
             tell(&format!(
@@ -42,7 +51,7 @@ impl Added {
                 models.collect::<Vec<_>>().join(", ")
             ));
         }
-        if attaches_used() {
+        if is_set(ATTACH_USED) {
             return;
         }
         let handed_out = &self.devices;

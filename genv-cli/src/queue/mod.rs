@@ -1,4 +1,5 @@
-//! Getting devices, and waiting in a queue for them: first come, first served.
+//! Getting devices, and waiting in a queue for them: first come, first served. A process passes those that it does not
+//! delay.
 
 mod added;
 mod person;
@@ -33,6 +34,22 @@ pub(crate) struct WaitFlag {
     /// Wait in the queue for devices that cannot be had now, for ever or at most so long.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
     wait: Option<Option<Duration>>,
+
+    /// What is told when the wait begins.
+    #[arg(skip)]
+    note: Option<&'static str>,
+}
+
+impl WaitFlag {
+    /// Whether the flag was given without a value.
+    pub(crate) fn is_without_limit(self) -> bool {
+        self.wait == Some(None)
+    }
+
+    /// Tells this when the wait begins.
+    pub(crate) fn tell_first(&mut self, note: &'static str) {
+        self.note = Some(note);
+    }
 }
 
 /// How devices are asked for.
@@ -62,6 +79,9 @@ pub(crate) struct ForceFlag {
 /// If set to 1, devices are assigned as by genv 1.x, whatever processes use them.
 const ATTACH_USED: &str = "GENV_ATTACH_USED";
 
+/// If set to 1, processes in the queue are passed that may get their devices later than without it.
+const PASS_QUEUE: &str = "GENV_PASS_QUEUE";
+
 /// One attempt: changes the state such that the environment has its devices.
 pub(crate) trait Attempt<T>:
     FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>
@@ -84,8 +104,12 @@ pub(crate) fn obtain<T>(
         asking,
         waited: None,
         models: BTreeMap::new(),
+        is_refused: false,
     };
     let done = place.obtain(machine, &mut attempt);
+    if place.is_refused {
+        machine.count_refused();
+    }
     if let (Err(_), Some(_)) = (&done, &place.waited) {
         place.leave(machine);
     }
@@ -96,7 +120,7 @@ pub(crate) fn obtain<T>(
 enum Outcome<T> {
     /// The attempt succeeded.
     Done(T, Added),
-    /// The process is next in the queue, and has to learn the processes on the devices.
+    /// The process has its turn, and has to learn the processes on the devices.
     Next,
     /// The process is in the queue, for this reason.
     Waits(Standing, anyhow::Error),
@@ -118,6 +142,8 @@ struct Place<'a> {
     waited: Option<Person>,
     /// The models of the devices by the last answer of the GPUs. They do not change.
     models: BTreeMap<u32, String>,
+    /// Whether the devices could not be had in time, but may be had later.
+    is_refused: bool,
 }
 
 impl Place<'_> {
@@ -132,7 +158,7 @@ impl Place<'_> {
         let started = shell();
         let mut ahead = 0;
         loop {
-            // Whoever is not the next to get devices need not know who uses them.
+            // A process without its turn need not know who uses the devices.
             let survey = match ahead {
                 0 => Some(self.survey(machine)?),
                 _ => None,
@@ -165,15 +191,19 @@ impl Place<'_> {
             };
             let waiting = match &mut self.waited {
                 Some(waiting) => waiting,
-                None => self.waited.insert(Person::new().context("cannot wait")?),
+                None => {
+                    if let Some(note) = self.asking.wait.note {
+                        tell(note);
+                    }
+                    self.waited.insert(Person::new().context("cannot wait")?)
+                }
             };
             waiting.show(standing, in_the_way(&refusal));
             let patience = self.asking.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
-                return Err(
-                    Failure::NotInTime(format!("{refusal}. That did not change in time")).into(),
-                );
+                self.is_refused = true;
+                return Err(Failure::NotInTime(not_in_time(&refusal.to_string())).into());
             }
             let signal = waiting.pause(rest.map_or(POLL, |rest| rest.min(POLL)));
             ensure!(
@@ -189,7 +219,7 @@ impl Place<'_> {
     }
 
     fn attempt<T>(
-        &self,
+        &mut self,
         state: &mut EditableState,
         survey: Option<&Survey>,
         attempt: &mut impl Attempt<T>,
@@ -215,13 +245,27 @@ impl Place<'_> {
         let had = state.attached(eid);
         let refusal: anyhow::Error = match attempt(state, survey) {
             Ok(value) => {
-                let added = Added::new(state, eid, &had, survey);
-                if added.devices.is_empty() || ahead == 0 || self.asking.over_subscribe {
+                let mut added = Added::new(state, eid, &had, survey);
+                let waiting = &state.queue()[..ahead];
+                let models = &survey.usage.models;
+                let expectation = before.expectation(models);
+                let after = state.expectation(models);
+                let is_first = ahead == 0 || added.devices.is_empty() || self.asking.over_subscribe;
+                let environment = (eid, &added.devices[..]);
+                let any_time = is_set(PASS_QUEUE);
+                if is_first || expectation.delays_none(&after, waiting, environment, any_time) {
+                    if !is_surveyed {
+                        *state = before;
+                        return Ok(Outcome::Next);
+                    }
+                    if !is_first {
+                        added.passed = waiting.to_vec();
+                    }
                     self.asking.caller.map_or(Ok(()), Caller::check)?;
                     state.leave_queue(self.pid);
                     return Ok(Outcome::Done(value, added));
                 }
-                Failure::OthersWait(state.queue()[..ahead].to_vec()).into()
+                Failure::OthersWait(waiting.to_vec()).into()
             }
             Err(error) if is_refusal(&error) => {
                 if !comes_free(&before, eid, survey, attempt) {
@@ -232,15 +276,24 @@ impl Place<'_> {
             Err(error) => return Err(error),
         };
         if self.asking.wait.wait.is_none() {
+            self.is_refused = true;
             return Err(refusal);
         }
         let requested = state.requested().cloned();
         *state = before;
+        let ahead = state.enqueue(self.pid, requested);
         let standing = Standing {
-            ahead: state.enqueue(self.pid, requested),
-            expected: state.expected(self.pid),
+            ahead,
+            expected: self.expected(state, ahead),
         };
         Ok(Outcome::Waits(standing, refusal))
+    }
+
+    /// When it is expected to get its devices, if so many processes of the queue are before it.
+    fn expected(&self, state: &EditableState, ahead: usize) -> Option<f64> {
+        let expectation = state.expectation(&self.models);
+        let times = expectation.of_queue(state.queue());
+        times.get(ahead).copied().flatten()
     }
 
     /// Asks the GPUs what an attachment needs to know.
@@ -279,17 +332,34 @@ impl Place<'_> {
     }
 }
 
-/// The waiting processes as the beginning of a sentence; the first with user and pid.
+/// What a refusal has come to. Its advice to wait was followed.
+fn not_in_time(refusal: &str) -> String {
+    let (what, advice) = match refusal.rfind(". '") {
+        Some(end) => (&refusal[..end], &refusal[end + 2..]),
+        None => (refusal, ""),
+    };
+    let advice = advice.split(", ");
+    let rest: Vec<&str> = advice.filter(|it| !it.starts_with("'--wait'")).collect();
+    let told = format!("{what}. That did not change in time. {}", rest.join(", "));
+    told.trim_end_matches(". ").to_owned()
+}
+
+/// The waiting processes as the beginning of a sentence.
 pub(crate) fn who_waits(waiting: &[Waiting]) -> String {
-    let first = waiting.first().map_or_else(
-        || "another process".to_owned(),
-        |it| format!("{} (process {})", harmless(&username(it.uid)), it.pid),
-    );
-    match waiting.len() {
-        0 | 1 => format!("{first} waits"),
-        2 => format!("{first} and 1 other wait"),
-        all => format!("{first} and {} others wait", all - 1),
-    }
+    let who = first_and_others(waiting).unwrap_or_else(|| "another process".to_owned());
+    let wait = if waiting.len() < 2 { "waits" } else { "wait" };
+    format!("{who} {wait}")
+}
+
+/// The first of the waiting processes with user and pid, and the number of others.
+fn first_and_others(waiting: &[Waiting]) -> Option<String> {
+    let first = waiting.first()?;
+    let first = format!("{} (process {})", harmless(&username(first.uid)), first.pid);
+    Some(match waiting.len() {
+        1 => first,
+        2 => format!("{first} and 1 other"),
+        all => format!("{first} and {} others", all - 1),
+    })
 }
 
 /// Whether it is known which devices are of a kind.
@@ -347,15 +417,15 @@ impl ForceFlag {
     /// The part of a survey that decides about available devices.
     fn heeded(self, survey: &Survey) -> Survey {
         let mut heeded = survey.clone();
-        if self.force || attaches_used() {
+        if self.force || is_set(ATTACH_USED) {
             heeded.usage.outside.clear();
         }
         heeded
     }
 }
 
-fn attaches_used() -> bool {
-    env::var_os(ATTACH_USED).is_some_and(|value| value == "1")
+fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| value == "1")
 }
 
 /// Whether the attempt would succeed without other environments and other use of devices.
@@ -373,4 +443,27 @@ fn comes_free<T>(
     let mut unused = survey.clone();
     unused.usage.outside.clear();
     attempt(&mut alone, &unused).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_waited_is_not_advised_to_wait() {
+        for (refusal, told) in [
+            (
+                "0 of 1 can be had. 'genv devices' tells who, '--wait' waits",
+                "0 of 1 can be had. That did not change in time. 'genv devices' tells who",
+            ),
+            (
+                "eva waits. '--wait' waits too, '-o' shares",
+                "eva waits. That did not change in time. '-o' shares",
+            ),
+            ("no. '--wait' waits", "no. That did not change in time"),
+            ("no", "no. That did not change in time"),
+        ] {
+            assert_eq!(not_in_time(refusal), told);
+        }
+    }
 }

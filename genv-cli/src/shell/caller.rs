@@ -37,6 +37,8 @@ enum Kind {
     Interactive,
     /// An interactive shell in which other code has removed the hook before each prompt.
     Unhooked,
+    /// A subshell of an interactive shell, such as a part of a pipe.
+    Subshell,
     Script,
 }
 
@@ -130,6 +132,7 @@ impl Caller {
             let kind = match *kind {
                 "interactive" => Kind::Interactive,
                 "unhooked" => Kind::Unhooked,
+                "subshell" => Kind::Subshell,
                 _ => Kind::Script,
             };
             return Ok(Self {
@@ -150,6 +153,11 @@ impl Caller {
     /// Whether somebody types into the shell.
     pub(crate) const fn interactive(&self) -> bool {
         !matches!(self.kind, Kind::Script)
+    }
+
+    /// Whether this is a subshell of an interactive shell.
+    pub(crate) const fn is_subshell(&self) -> bool {
+        matches!(self.kind, Kind::Subshell)
     }
 
     /// Whether other code has removed the hook before each prompt.

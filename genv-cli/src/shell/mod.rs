@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The protocol between function and program, version [`PROTOCOL`]:
-//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|script`.
+//! - The function sets `GENV_CALLER` for this one call, to `PROTOCOL SHELL PID interactive|unhooked|subshell|script`.
 //!   `unhooked`: other code has removed the hook before each prompt.
 //! - File descriptor 9 is the pipe.
 //! - The code sets and unsets exported variables, and calls `__genv_prompt on|off` and `__genv_watch`, which the

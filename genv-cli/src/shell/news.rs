@@ -43,12 +43,18 @@ impl News<'_> {
             let read = Enforcement::read_file(&Path::new(ENFORCER_DIRECTORY).join(DONE_FILE));
             read.ok().flatten().unwrap_or_default()
         };
-        let mut clauses: Vec<String> = gone
-            .into_iter()
-            .map(|index| self.gone(index, &done.violations))
-            .collect();
+        let mut causes: Vec<(Cause, Vec<u32>)> = Vec::new();
+        for index in gone {
+            let cause = self.cause(index, &done.violations);
+            match causes.iter_mut().find(|it| it.0 == cause) {
+                Some((_, devices)) => devices.push(index),
+                None => causes.push((cause, vec![index])),
+            }
+        }
+        let clauses = causes.iter().map(|(cause, gone)| cause.clause(gone));
+        let mut clauses: Vec<String> = clauses.collect();
         if !new.is_empty() {
-            clauses.push(format!("{} attached by another command", named(&new)));
+            clauses.push(format!("{} attached by another command", were(&new)));
         }
         let shown = visible(self.now);
         let shown = shown.to_string_lossy();
@@ -62,23 +68,26 @@ impl News<'_> {
         Some(format!("{}. {effect}", clauses.join("; ")))
     }
 
-    /// The cause of a device's removal, and its new holder.
-    fn gone(&self, index: u32, done: &[HeldViolation]) -> String {
-        let subject = format!("environment {} on device {index}", self.eid);
+    fn cause(&self, index: u32, done: &[HeldViolation]) -> Cause {
+        // As the enforcer writes it; the processes that ended with the device may follow.
+        let taken = format!("device {index} of environment {}", self.eid);
+        let is_taken = |target: &String| {
+            let rest = target.strip_prefix(&taken);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(','))
+        };
         let since = self.seen.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
         let since = since.unwrap_or_default().as_secs_f64();
         let by_rule = done.iter().rev().find(|it| {
             it.uid == Some(own_uid())
-                && it.subject == subject
                 && it.stage == "acted"
+                && it.targets.iter().any(is_taken)
                 && it.at_seconds.is_some_and(|at| at >= since)
         });
         if let Some(it) = by_rule {
-            return format!(
-                "the enforcer detached device {index} by the rule {} ({}): 'genv why' tells more",
-                harmless(&it.rule),
-                harmless(&it.found)
-            );
+            return Cause::Rule {
+                rule: it.rule.clone(),
+                found: it.found.clone(),
+            };
         }
         let device = self.state.devices.iter().find(|it| it.index == index);
         let holder = device.and_then(|it| it.attachments.first());
@@ -86,27 +95,61 @@ impl News<'_> {
             let mut environments = self.state.environments.iter();
             environments.find(|it| it.eid == holder.eid)
         });
-        let now_held = holder.map(|it| {
-            format!(
-                ", and environment {} of {} has it now",
-                harmless(&it.eid),
-                harmless(&username(it.uid))
-            )
-        });
-        format!(
-            "{} detached by another command{}",
-            named(&[index]),
-            now_held.unwrap_or_default()
-        )
+        Cause::Command {
+            holder: holder.map(|it| (it.eid.clone(), it.uid)),
+        }
+    }
+}
+
+/// The cause of a device's removal.
+#[derive(Debug, PartialEq)]
+enum Cause {
+    /// The enforcer, by a rule.
+    Rule { rule: String, found: String },
+    /// Another command. The device may have a new holder: an environment and its user.
+    Command { holder: Option<(String, u32)> },
+}
+
+impl Cause {
+    fn clause(&self, devices: &[u32]) -> String {
+        match self {
+            Self::Rule { rule, found } => format!(
+                "the enforcer detached {} by the rule {} ({}): 'genv why' tells more",
+                named(devices),
+                harmless(rule),
+                harmless(found)
+            ),
+            Self::Command { holder } => {
+                let now_held = holder.as_ref().map(|(eid, uid)| {
+                    format!(
+                        ", and environment {} of {} has {} now",
+                        harmless(eid),
+                        harmless(&username(*uid)),
+                        if devices.len() == 1 { "it" } else { "them" }
+                    )
+                });
+                format!(
+                    "{} detached by another command{}",
+                    were(devices),
+                    now_held.unwrap_or_default()
+                )
+            }
+        }
     }
 }
 
 /// `device 1 was`, `devices 1, 2 were`.
+fn were(devices: &[u32]) -> String {
+    let verb = if devices.len() == 1 { "was" } else { "were" };
+    format!("{} {verb}", named(devices))
+}
+
+/// `device 1`, `devices 1, 2`.
 fn named(devices: &[u32]) -> String {
     let indices: Vec<String> = devices.iter().map(u32::to_string).collect();
     match &indices[..] {
-        [one] => format!("device {one} was"),
-        several => format!("devices {} were", several.join(", ")),
+        [one] => format!("device {one}"),
+        several => format!("devices {}", several.join(", ")),
     }
 }
 

@@ -88,7 +88,7 @@ fn restricted(client: &Client, arguments: &[OsString]) -> Result<Vec<OsString>, 
     }
     if let Some(unknown) = container.unknown {
         say(&format!(
-            "does not know {}'s flag {unknown}: what follows it was not looked at: put --gpus and --device in front of it",
+            "the shim does not know {}'s flag {unknown}: what follows it was not looked at: put --gpus and --device in front of it",
             client.name
         ));
     }
@@ -200,7 +200,7 @@ fn edits(
 fn note_dropped(name: &str, dropped: &[String]) {
     if !dropped.is_empty() {
         say(&format!(
-            "leaves out of {name} what this environment is not attached to: {dropped:?}"
+            "the shim leaves out of {name} what this environment is not attached to: {dropped:?}"
         ));
     }
 }
@@ -208,13 +208,14 @@ fn note_dropped(name: &str, dropped: &[String]) {
 fn compose_note(environment: &Environment) -> String {
     let devices = environment.indices();
     if devices.is_empty() {
-        return "does not restrict the devices that a compose file asks for, and this environment is not attached to any device: \
+        return "the shim does not restrict the devices that a compose file asks for, and this environment is not attached to any device: \
                 run 'genv attach' first"
             .to_owned();
     }
-    let ids: Vec<String> = devices.iter().map(|index| format!("'{index}'")).collect();
+    let ids: Vec<String> = devices.iter().map(|index| format!("\"{index}\"")).collect();
     format!(
-        "does not restrict the devices that a compose file asks for: write 'device_ids: [{}]' there, the devices of this environment",
+        "the shim does not restrict the devices that a compose file asks for: write device_ids: [{}] there, the devices of this \
+         environment",
         ids.join(", ")
     )
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Outcome, Refusal> {
             ));
         }
         Place::Unknown(why) => {
-            say(&format!("shows every device: {why}"));
+            say(&format!("the shim shows every device: {why}"));
             return Err(real.exec(arguments));
         }
         Place::Inside(environment) => environment,
@@ -170,7 +170,7 @@ fn run_subcommand(
             let most = more.map_or(most, |more| more.most);
             if last.len() > most {
                 say(&format!(
-                    "shows the first {most} of {} devices, for {NAME} takes no more: name others with -i",
+                    "the shim shows the first {most} of {} devices, for {NAME} takes no more: name others with -i",
                     last.len()
                 ));
                 last.truncate(most);

@@ -247,6 +247,7 @@ fn snapshot(host: usize) -> Snapshot {
         collectors: BTreeMap::new(),
         processes: processes.map(Arc::new).collect(),
         queue: Vec::new(),
+        refused_requests: None,
         devices,
         environments,
         counters: Counters::default(),

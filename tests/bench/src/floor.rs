@@ -1,7 +1,7 @@
 //! The floor under a collection: the same NVML calls and the same reads of files, with nothing made of
 //! the answers.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -154,6 +154,8 @@ const CYCLES_BETWEEN_STATS: u32 = 8;
 pub(crate) struct Files {
     processes: Vec<Process>,
     state: Vec<PathBuf>,
+    /// The file whose length is the number of refused requests.
+    refused: PathBuf,
 }
 
 /// A process, and what of it stays open.
@@ -185,6 +187,7 @@ impl Files {
             state: ["envs.json", "devices.json"]
                 .map(|name| state_directory.join(name))
                 .to_vec(),
+            refused: state_directory.join("genv-refused"),
         })
     }
 
@@ -195,6 +198,8 @@ impl Files {
             buffer.clear();
             bytes += File::open(file)?.read_to_end(buffer)?;
         }
+        // The length of the file is all that is read of it. Without refused requests there is none.
+        let _ = fs::metadata(&self.refused);
         buffer.resize(1 << 16, 0);
         for process in &mut self.processes {
             if process.pid % CYCLES_BETWEEN_STATS == cycle % CYCLES_BETWEEN_STATS {

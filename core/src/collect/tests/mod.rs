@@ -118,6 +118,7 @@ fn state(environments: Vec<EnvironmentState>, devices: Vec<DeviceState>) -> Stat
         devices,
         recorded: Default::default(),
         queue: Vec::new(),
+        refused_requests: 0,
         kernels_not_found: Default::default(),
         incomplete: false,
         left_out: Default::default(),

@@ -65,6 +65,7 @@ impl StateSource for SimulatedState {
                 .collect(),
             recorded: RecordedMembers::default(),
             queue: Vec::new(),
+            refused_requests: 0,
             leases: environments
                 .iter()
                 .filter_map(|(environment, created)| {

@@ -52,7 +52,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
              3 | hosts:
              4 |   - devices: [{utilization: 1.5}]
                |                             ^
-        lab.yaml:4:45: duration '10' lacks a unit: write 10s for seconds, or use ms, m, h, d or w
+        lab.yaml:4:45: duration '10' lacks a unit: write 10s, 10m, 10h or 10d
              3 | hosts:
              4 |   - devices: [{utilization: {wave: {period: 10, low: 0, high: 1}}}]
                |                                             ^

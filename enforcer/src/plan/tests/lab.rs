@@ -40,6 +40,7 @@ impl Lab {
             environments: Vec::new(),
             processes: Vec::new(),
             queue: Vec::new(),
+            refused_requests: None,
             counters: Counters::default(),
         });
         Self {

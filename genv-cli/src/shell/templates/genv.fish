@@ -84,7 +84,7 @@ function __genv_watch
         if builtin set --query __genv_folder[1] _OLD_VIRTUAL_PATH
             builtin set --global _OLD_VIRTUAL_PATH (__genv_without $__genv_folder $_OLD_VIRTUAL_PATH)
         end
-        builtin set --erase --global __genv_stamp __genv_folder __genv_uptime __genv_files
+        builtin set --erase --global __genv_stamp __genv_folder __genv_uptime __genv_files __genv_unset
     else
         builtin set --global __genv_stamp $argv[1]
         builtin set --global __genv_folder $argv[2]
@@ -121,6 +121,12 @@ function __genv_hook --on-event fish_prompt
     end
     # The environment may have ended now.
     if builtin set --query __genv_stamp
+        if builtin set --query CUDA_VISIBLE_DEVICES
+            builtin set --erase --global __genv_unset
+        else if not builtin set --query __genv_unset
+            builtin set --global __genv_unset 1
+            builtin echo "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices. 'genv attach --refresh' sets it" >&2
+        end
         # Other code may have defined the prompt anew.
         if builtin functions --query __genv_user_prompt; and not begin
                 builtin functions fish_prompt

@@ -43,7 +43,9 @@ function __genv_call {
     IFS=' ' \builtin read -r __genv_pid __genv_rest </proc/self/stat || __genv_pid=$$
     if [[ $- == *i* ]]; then
         __genv_kind=interactive
-        if [[ -n ${__genv_stamp-} ]] && ! __genv_hooked; then
+        if [[ $__genv_pid != "$$" ]]; then
+            __genv_kind=subshell
+        elif [[ -n ${__genv_stamp-} ]] && ! __genv_hooked; then
             __genv_kind=unhooked
         fi
         @zsh@ # Ctrl-C would end this function with 1. The user's trap is back after it.
@@ -91,7 +93,7 @@ function __genv_watch {
         if [[ -n ${__genv_folder-} && -n ${_OLD_VIRTUAL_PATH+set} ]]; then
             _OLD_VIRTUAL_PATH=${_OLD_VIRTUAL_PATH/"$__genv_folder:"/}
         fi
-        \builtin unset -v __genv_stamp __genv_folder __genv_uptime __genv_files
+        \builtin unset -v __genv_stamp __genv_folder __genv_uptime __genv_files __genv_unset
         __genv_unhook
     else
         __genv_stamp=$1 __genv_folder=$2 __genv_uptime=$3
@@ -122,6 +124,12 @@ function __genv_hook {
     fi
     # The environment may have ended now.
     if [[ -n ${__genv_stamp-} ]]; then
+        if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+            \builtin unset -v __genv_unset
+        elif [[ -z ${__genv_unset-} ]]; then
+            __genv_unset=1
+            \builtin echo "genv: CUDA_VISIBLE_DEVICES is not set: programs see all devices. 'genv attach --refresh' sets it" >&2
+        fi
         if [[ -n ${__genv_prompted-} ]]; then
             __genv_prompt on
         fi
